@@ -1,0 +1,49 @@
+//! What the user typed, as text; the commands turn it into checked values.
+
+use crate::failure::Failure;
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+/// Prunes neural networks to structured sparse patterns that hardware likes.
+#[derive(Debug, Parser)]
+#[command(name = "openwork", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Args {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Global {
+    /// Print exactly one JSON object on stdout
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, global = true)]
+    pub quiet: bool,
+    /// Threads to use; all cores if not given
+    #[arg(long, global = true, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+impl Global {
+    /// Sizes the pool that every parallel loop runs in.
+    pub fn set_threads(&self) -> Result<(), Failure> {
+        match self.threads {
+            None => Ok(()),
+            Some(n) if (1..=1024).contains(&n) => rayon::ThreadPoolBuilder::new()
+                .num_threads(n)
+                .build_global()
+                .map_err(Failure::running),
+            Some(n) => Err(Failure::Input(format!("--threads {n}: give a number from 1 to 1024"))),
+        }
+    }
+}
+
+/// One variant for each file in `commands/`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Print a completion script for a shell
+    Completions(crate::commands::completions::Completions),
+}

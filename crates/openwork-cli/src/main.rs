@@ -1,0 +1,18 @@
+//! The `openwork` command: collects text, calls one library function, prints.
+
+mod args;
+mod commands;
+mod failure;
+mod print;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    if let Err(failure) = args.global.set_threads().and_then(|()| commands::run(args)) {
+        eprintln!("error: {}", failure.message());
+        return failure.code();
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,8 @@
+//! Structured sparsity: a pattern is one line of text; bound to tensors it
+//! becomes a spec whose promises are checked once; any pruning method works
+//! on any spec.
+
+pub mod linalg;
+pub mod matrix;
+
+pub use matrix::{Matrix, MatrixMut, MatrixRef};

@@ -1,0 +1,136 @@
+//! Matrix products. The `gemm` crate does the work; nothing else calls it.
+
+use crate::matrix::{MatrixMut, MatrixRef};
+
+/// How many threads one product may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// The calling thread only: for products that are themselves run in parallel.
+    One,
+    /// All threads of the current rayon pool.
+    All,
+}
+
+/// Entry types that a product may have.
+pub trait Scalar: Copy + Default + PartialEq + Send + Sync + 'static {
+    /// The number 1.
+    const ONE: Self;
+    /// The number 0.
+    const ZERO: Self;
+}
+
+impl Scalar for f32 {
+    const ONE: Self = 1.0;
+    const ZERO: Self = 0.0;
+}
+
+impl Scalar for f64 {
+    const ONE: Self = 1.0;
+    const ZERO: Self = 0.0;
+}
+
+/// Adds a product to a scaled matrix:
+///
+/// ```text
+/// C <- beta C + alpha A B
+/// ```
+///
+/// With `beta = 0` the old entries of `C` are not read, so they may be NaN.
+///
+/// # Panics
+///
+/// If the shapes do not fit together.
+pub fn gemm<T: Scalar>(
+    beta: T,
+    mut c: MatrixMut<'_, T>,
+    alpha: T,
+    a: MatrixRef<'_, T>,
+    b: MatrixRef<'_, T>,
+    threads: Threads,
+) {
+    let (m, n, k) = (c.rows(), c.cols(), a.cols());
+    assert_eq!(
+        (a.rows(), b.rows(), b.cols()),
+        (m, k, n),
+        "a product of {} x {} and {} x {} does not fit {m} x {n}",
+        a.rows(),
+        a.cols(),
+        b.rows(),
+        b.cols()
+    );
+    if m == 0 || n == 0 {
+        return;
+    }
+    let parallelism = match threads {
+        Threads::One => ::gemm::Parallelism::None,
+        Threads::All => ::gemm::Parallelism::Rayon(0),
+    };
+    let row_stride = c.row_stride() as isize;
+    let (a_rs, a_cs) = a.strides();
+    let (b_rs, b_cs) = b.strides();
+    // SAFETY: `MatrixRef` and `MatrixMut` promise that every entry within
+    // their rows and columns lies inside their slices, and that the entries of
+    // `c` are distinct; the borrow of `c` is exclusive.
+    unsafe {
+        ::gemm::gemm(
+            m,
+            n,
+            k,
+            c.data_mut().as_mut_ptr(),
+            1,
+            row_stride,
+            beta != T::ZERO,
+            a.data().as_ptr(),
+            a_cs as isize,
+            a_rs as isize,
+            b.data().as_ptr(),
+            b_cs as isize,
+            b_rs as isize,
+            beta,
+            alpha,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::Matrix;
+
+    /// The definition, in f64.
+    fn slow(a: MatrixRef<'_>, b: MatrixRef<'_>) -> Matrix {
+        Matrix::from_fn(a.rows(), b.cols(), |i, j| {
+            (0..a.cols()).map(|k| f64::from(a.at(i, k)) * f64::from(b.at(k, j))).sum::<f64>() as f32
+        })
+    }
+
+    fn some(rows: usize, cols: usize, seed: usize) -> Matrix {
+        Matrix::from_fn(rows, cols, |i, j| ((i * 31 + j * 17 + seed * 7) % 23) as f32 / 11.0 - 1.0)
+    }
+
+    #[test]
+    fn products_equal_their_definition_at_every_size_and_transposition() {
+        for n in (0..=20).chain([33, 64]) {
+            let (m, k) = (n / 2 + 1, (n * 3) % 17);
+            let (a, b) = (some(m, k, 1), some(k, n, 2));
+            let (at, bt) = (some(k, m, 3), some(n, k, 4));
+            for (a, b) in
+                [(a.view(), b.view()), (at.view().t(), b.view()), (a.view(), bt.view().t())]
+            {
+                let want = slow(a, b);
+                let mut got = Matrix::from_fn(m, n, |_, _| f32::NAN);
+                gemm(0.0, got.view_mut(), 1.0, a, b, Threads::One);
+                for (x, y) in got.data().iter().zip(want.data()) {
+                    assert!(
+                        (x - y).abs() <= 1e-5 * (1.0 + y.abs()),
+                        "{m} x {n} x {k}: {x} for {y}"
+                    );
+                }
+            }
+        }
+    }
+}
