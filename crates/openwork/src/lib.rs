@@ -3,6 +3,11 @@
 //! on any spec.
 
 pub mod linalg;
+pub mod mask;
 pub mod matrix;
+pub mod select;
+pub mod spec;
 
+pub use mask::{Breach, Mask};
 pub use matrix::{Matrix, MatrixMut, MatrixRef};
+pub use spec::{Element, Pattern, Spec, SpecError};

@@ -1,0 +1,287 @@
+//! Which weights stay: a bit for each, over the tensors of a spec.
+
+use crate::spec::{Coupling, Element, Spec};
+use std::fmt;
+
+/// A bit for every element of one or more tensors; set where the weight stays.
+///
+/// ```
+/// use openwork::{Mask, Pattern};
+/// let spec = "1:2".parse::<Pattern>().unwrap().bind(&[1, 4]).unwrap();
+/// let mut w = [3.0, -1.0, 0.5, 2.0];
+/// let mask = Mask::select(&spec, |scope, block| spec.elements(scope, block).map(|e| f64::from(w[e.offset]).abs()).sum());
+/// mask.apply(0, &mut w);
+/// assert_eq!(w, [3.0, 0.0, 0.0, 2.0]);
+/// assert_eq!(mask.conforms(&spec), Ok(()));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mask {
+    tensors: Vec<Bits>,
+}
+
+/// The bits of one tensor. Holds: bits beyond `len` are zero.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bits {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl Bits {
+    /// All set.
+    pub fn ones(len: usize) -> Self {
+        let mut bits = Self { words: vec![u64::MAX; len.div_ceil(64)], len };
+        if len % 64 != 0
+            && let Some(last) = bits.words.last_mut()
+        {
+            *last = (1 << (len % 64)) - 1;
+        }
+        bits
+    }
+
+    /// Set where a value is not zero.
+    pub fn nonzero(values: &[f32]) -> Self {
+        let words = values
+            .chunks(64)
+            .map(|chunk| {
+                chunk.iter().enumerate().fold(0, |word, (i, &v)| word | u64::from(v != 0.0) << i)
+            })
+            .collect();
+        Self { words, len: values.len() }
+    }
+
+    /// How many bits there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bit `i`.
+    pub fn get(&self, i: usize) -> bool {
+        self.words[i / 64] >> (i % 64) & 1 == 1
+    }
+
+    /// Sets bit `i` to `value`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such bit.
+    pub fn set(&mut self, i: usize, value: bool) {
+        assert!(i < self.len, "bit {i} of {}", self.len);
+        let bit = 1 << (i % 64);
+        if value {
+            self.words[i / 64] |= bit;
+        } else {
+            self.words[i / 64] &= !bit;
+        }
+    }
+
+    /// How many are set.
+    pub fn count(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+}
+
+impl Mask {
+    /// Every element of the spec's tensors stays.
+    pub fn full(spec: &Spec) -> Self {
+        Self { tensors: spec.tensors().iter().map(|tensor| Bits::ones(tensor.size())).collect() }
+    }
+
+    /// A mask over tensors with these bits.
+    pub fn from_bits(tensors: Vec<Bits>) -> Self {
+        Self { tensors }
+    }
+
+    /// Elements that are not zero stay.
+    pub fn nonzero(tensors: &[&[f32]]) -> Self {
+        Self { tensors: tensors.iter().map(|values| Bits::nonzero(values)).collect() }
+    }
+
+    /// The bits of each tensor.
+    pub fn tensors(&self) -> &[Bits] {
+        &self.tensors
+    }
+
+    /// Whether an element stays.
+    pub fn keeps(&self, element: Element) -> bool {
+        self.tensors[element.tensor].get(element.offset)
+    }
+
+    /// Says whether an element stays.
+    pub fn set(&mut self, element: Element, stays: bool) {
+        self.tensors[element.tensor].set(element.offset, stays);
+    }
+
+    /// Drops a block of a scope.
+    pub fn drop_block(&mut self, spec: &Spec, scope: usize, block: usize) {
+        for element in spec.elements(scope, block) {
+            self.set(element, false);
+        }
+    }
+
+    /// Keeps, in every scope, exactly the `keep` blocks of highest score; equal
+    /// scores go to the lower index, and padding comes last.
+    pub fn select(spec: &Spec, mut score: impl FnMut(usize, usize) -> f64) -> Self {
+        let mut mask = Self::full(spec);
+        let mut scores = Vec::with_capacity(spec.blocks_per_scope());
+        for scope in spec.order() {
+            scores.clear();
+            scores.extend((0..spec.blocks_per_scope()).map(|block| score(scope, block)));
+            let padding = |block: usize| spec.is_padding(scope, block);
+            for block in crate::select::dropped(&scores, padding, spec.keep()) {
+                mask.drop_block(spec, scope, block);
+            }
+        }
+        mask
+    }
+
+    /// Writes an exact zero to every weight of tensor `tensor` that does not stay.
+    ///
+    /// # Panics
+    ///
+    /// If `weights` has not the tensor's size.
+    pub fn apply(&self, tensor: usize, weights: &mut [f32]) {
+        let bits = &self.tensors[tensor];
+        assert_eq!(weights.len(), bits.len(), "the mask is for {} weights", bits.len());
+        for (chunk, &word) in weights.chunks_mut(64).zip(&bits.words) {
+            let mut dropped = !word;
+            if chunk.len() < 64 {
+                dropped &= (1 << chunk.len()) - 1;
+            }
+            while dropped != 0 {
+                chunk[dropped.trailing_zeros() as usize] = 0.0;
+                dropped &= dropped - 1;
+            }
+        }
+    }
+
+    /// The share of elements that stay, over all tensors and outside domains too.
+    pub fn density(&self) -> f64 {
+        let total: usize = self.tensors.iter().map(Bits::len).sum();
+        self.tensors.iter().map(Bits::count).sum::<usize>() as f64 / total as f64
+    }
+
+    /// Whether every block stays or goes whole, exactly `keep` blocks of every
+    /// scope stay (padding not counted), and nothing outside the domain goes; if
+    /// not, the first breach.
+    pub fn conforms(&self, spec: &Spec) -> Result<(), Breach> {
+        self.check(spec, true)
+    }
+
+    /// Whether zeros lie where the spec would put them: at most `keep` blocks of
+    /// every scope have an element set. A kept block may happen to hold zeros, so
+    /// this is what can be said of weights whose mask is not known.
+    pub fn allows(&self, spec: &Spec) -> Result<(), Breach> {
+        self.check(spec, false)
+    }
+
+    fn check(&self, spec: &Spec, exact: bool) -> Result<(), Breach> {
+        let mut inside: Vec<usize> = vec![0; self.tensors.len()];
+        let mut kept_inside: Vec<usize> = vec![0; self.tensors.len()];
+        for scope in 0..spec.scopes() {
+            let mut kept_blocks = 0;
+            let mut real_blocks = 0;
+            for block in 0..spec.blocks_per_scope() {
+                let (mut kept, mut size) = (0, 0);
+                for element in spec.elements(scope, block) {
+                    size += 1;
+                    let keeps = usize::from(self.keeps(element));
+                    kept += keeps;
+                    inside[element.tensor] += 1;
+                    kept_inside[element.tensor] += keeps;
+                }
+                if exact && kept != 0 && kept != size {
+                    let (tensor, block) = spec.block_index(scope, block);
+                    return Err(Breach::Split { scope, tensor, block, kept, size });
+                }
+                kept_blocks += usize::from(kept > 0);
+                real_blocks += usize::from(size > 0);
+            }
+            let expected = spec.keep().min(real_blocks);
+            if kept_blocks > expected || (exact && kept_blocks < expected) {
+                return Err(Breach::Count { scope, expected, found: kept_blocks });
+            }
+        }
+        if exact {
+            for (tensor, bits) in self.tensors.iter().enumerate() {
+                if bits.count() - kept_inside[tensor] != bits.len() - inside[tensor] {
+                    return Err(Breach::Outside {
+                        tensor: spec.tensors()[tensor].name().to_string(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first place where a mask is not as its spec says. Scopes and blocks are
+/// numbered row-major over their grids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Breach {
+    /// A scope keeps another number of blocks.
+    Count {
+        /// The scope.
+        scope: usize,
+        /// Blocks that should stay.
+        expected: usize,
+        /// Blocks that do.
+        found: usize,
+    },
+    /// A block stays in part.
+    Split {
+        /// The scope.
+        scope: usize,
+        /// The tensor, where scopes are coupled.
+        tensor: Option<usize>,
+        /// The block.
+        block: usize,
+        /// Elements that stay.
+        kept: usize,
+        /// Elements of the block.
+        size: usize,
+    },
+    /// An element outside the domain is dropped.
+    Outside {
+        /// The tensor's name.
+        tensor: String,
+    },
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count { scope, expected, found } => {
+                write!(f, "scope {scope} keeps {found} blocks, expected {expected}")
+            }
+            Self::Split { scope, tensor, block, kept, size } => {
+                write!(f, "block {block}")?;
+                if let Some(tensor) = tensor {
+                    write!(f, " of tensor {tensor}")?;
+                }
+                write!(
+                    f,
+                    " of scope {scope} keeps {kept} of its {size} elements, expected all or none"
+                )
+            }
+            Self::Outside { tensor } => {
+                write!(f, "tensor `{tensor}` has dropped elements outside the domain")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Breach {}
+
+impl fmt::Display for Coupling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Blocks => "blocks",
+            Self::Scopes => "scopes",
+        })
+    }
+}

@@ -1,0 +1,278 @@
+//! The part of a tensor that a spec speaks of, as offsets into its storage.
+
+use super::steps::Steps;
+
+/// The most runs that a union or complement may consist of (64 MB of table).
+const MAX_RUNS: usize = 1 << 22;
+
+/// Which offsets of a tensor are subject to a spec.
+#[derive(Clone, Debug)]
+pub(crate) enum Region {
+    /// A start and strides: the whole tensor, a box, or a layout.
+    Strided { first: usize, steps: Steps },
+    /// A union or complement: offsets in rising order.
+    Set(Runs),
+}
+
+impl Region {
+    /// How many offsets there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Strided { steps, .. } => steps.len(),
+            Self::Set(runs) => runs.len(),
+        }
+    }
+
+    /// The smallest offset.
+    pub fn first(&self) -> usize {
+        match self {
+            Self::Strided { first, .. } => *first,
+            Self::Set(runs) => runs.at(0).unwrap_or(0),
+        }
+    }
+
+    /// The same offsets as rising runs, or why not.
+    pub fn runs(&self) -> Result<Runs, RunsError> {
+        match self {
+            Self::Set(runs) => Ok(runs.clone()),
+            Self::Strided { first, steps } => Runs::of(*first, steps),
+        }
+    }
+}
+
+/// Why offsets cannot be listed as runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunsError {
+    /// More than [`MAX_RUNS`].
+    TooMany(usize),
+    /// An offset is met twice.
+    Twice(usize),
+}
+
+/// A set of offsets as maximal runs of neighbours. Holds: runs rise, do not
+/// touch, and none is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Runs {
+    starts: Vec<usize>,
+    /// How many offsets come before each run; one entry more than `starts`, the
+    /// last being the size of the set.
+    before: Vec<usize>,
+}
+
+impl Runs {
+    /// Runs from `(start, length)` pairs that rise and do not overlap.
+    fn from_sorted(pairs: impl IntoIterator<Item = (usize, usize)>) -> Self {
+        let mut runs = Self { starts: Vec::new(), before: vec![0] };
+        let mut end = None;
+        for (start, length) in pairs {
+            if length == 0 {
+                continue;
+            }
+            let total = runs.len() + length;
+            if end == Some(start) {
+                *runs.before.last_mut().expect("before is never empty") = total;
+            } else {
+                runs.starts.push(start);
+                runs.before.push(total);
+            }
+            end = Some(start + length);
+        }
+        runs
+    }
+
+    /// The offsets `first + steps`.
+    pub fn of(first: usize, steps: &Steps) -> Result<Self, RunsError> {
+        let modes = sorted_modes(steps);
+        // The modes that make up one contiguous run.
+        let mut run = 1;
+        let mut inner = 0;
+        while inner < modes.len() && modes[inner].1 == run {
+            run *= modes[inner].0;
+            inner += 1;
+        }
+        let outer: Vec<_> = modes[inner..].iter().rev().copied().collect();
+        let outer =
+            Steps::new(outer.iter().map(|m| m.0).collect(), outer.iter().map(|m| m.1).collect());
+        if outer.len() > MAX_RUNS {
+            return Err(RunsError::TooMany(outer.len()));
+        }
+        let mut starts: Vec<usize> = outer.iter().map(|offset| first + offset).collect();
+        if !is_nested(&modes) {
+            starts.sort_unstable();
+        }
+        if let Some(pair) = starts.windows(2).find(|pair| pair[0] + run > pair[1]) {
+            return Err(RunsError::Twice(pair[1]));
+        }
+        Ok(Self::from_sorted(starts.into_iter().map(|start| (start, run))))
+    }
+
+    /// How many offsets there are.
+    pub fn len(&self) -> usize {
+        self.before[self.starts.len()]
+    }
+
+    /// The offset of rank `index`.
+    pub fn at(&self, index: usize) -> Option<usize> {
+        if index >= self.len() {
+            return None;
+        }
+        let run = self.before.partition_point(|&before| before <= index) - 1;
+        Some(self.starts[run] + index - self.before[run])
+    }
+
+    /// The rank of `offset`, if it belongs.
+    pub fn rank(&self, offset: usize) -> Option<usize> {
+        let run = self.starts.partition_point(|&start| start <= offset).checked_sub(1)?;
+        let rank = self.before[run] + offset - self.starts[run];
+        (rank < self.before[run + 1]).then_some(rank)
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.starts
+            .iter()
+            .enumerate()
+            .map(|(i, &start)| (start, self.before[i + 1] - self.before[i]))
+    }
+
+    /// Offsets in either set.
+    pub fn union(&self, other: &Self) -> Self {
+        let mut pairs: Vec<_> = self.pairs().chain(other.pairs()).collect();
+        pairs.sort_unstable();
+        let mut end = 0;
+        Self::from_sorted(pairs.into_iter().map(|(start, length)| {
+            let from = start.max(end);
+            let to = (start + length).max(from);
+            end = end.max(to);
+            (from, to - from)
+        }))
+    }
+
+    /// Offsets below `size` that are not in this set.
+    pub fn complement(&self, size: usize) -> Self {
+        let mut end = 0;
+        let mut gaps = Vec::with_capacity(self.starts.len() + 1);
+        for (start, length) in self.pairs() {
+            gaps.push((end, start - end));
+            end = start + length;
+        }
+        gaps.push((end, size.saturating_sub(end)));
+        Self::from_sorted(gaps)
+    }
+}
+
+/// How a view's offsets become the tensor's.
+#[derive(Clone, Debug)]
+pub(crate) enum Space {
+    /// Offset `v` of the view is offset `first + v` of the tensor.
+    Direct { first: usize },
+    /// Offset `v` is the `v`-th of a set; beyond its end lie padded positions.
+    Ranked { runs: Runs },
+    /// Offset `v` counts row-major over padded extents; positions beyond the
+    /// real extents are padding.
+    Padded { first: usize, padded: Vec<usize>, real: Vec<usize>, stride: Vec<usize> },
+}
+
+impl Space {
+    /// The tensor's offset, or nothing for a padded position.
+    pub fn place(&self, v: usize) -> Option<usize> {
+        match self {
+            Self::Direct { first } => Some(first + v),
+            Self::Ranked { runs } => runs.at(v),
+            Self::Padded { first, padded, real, stride } => {
+                let mut v = v;
+                let mut offset = *first;
+                for axis in (0..padded.len()).rev() {
+                    let at = v % padded[axis];
+                    v /= padded[axis];
+                    if at >= real[axis] {
+                        return None;
+                    }
+                    offset += at * stride[axis];
+                }
+                Some(offset)
+            }
+        }
+    }
+
+    /// The view's offset of a tensor's offset, if it is in the domain at all.
+    /// `Direct` cannot tell: any offset from `first` on has one.
+    pub fn unplace(&self, offset: usize) -> Option<usize> {
+        match self {
+            Self::Direct { first } => offset.checked_sub(*first),
+            Self::Ranked { runs } => runs.rank(offset),
+            Self::Padded { first, padded, real, stride } => {
+                let mut left = offset.checked_sub(*first)?;
+                let mut v = 0;
+                for axis in 0..padded.len() {
+                    let at = if stride[axis] == 0 { 0 } else { left / stride[axis] };
+                    if at >= real[axis] {
+                        return None;
+                    }
+                    left -= at * stride[axis];
+                    v = v * padded[axis] + at;
+                }
+                (left == 0).then_some(v)
+            }
+        }
+    }
+
+    /// Whether some positions are padding.
+    pub fn has_padding(&self, positions: usize) -> bool {
+        match self {
+            Self::Direct { .. } => false,
+            Self::Ranked { runs } => runs.len() < positions,
+            Self::Padded { .. } => true,
+        }
+    }
+}
+
+/// Modes of more than one entry as (extent, stride), by rising stride.
+pub(crate) fn sorted_modes(steps: &Steps) -> Vec<(usize, usize)> {
+    let mut modes: Vec<_> = steps
+        .shape()
+        .iter()
+        .copied()
+        .zip(steps.stride().iter().copied())
+        .filter(|&(extent, _)| extent > 1)
+        .collect();
+    modes.sort_by_key(|&(extent, stride)| (stride, extent));
+    modes
+}
+
+/// Whether each stride exceeds all that the smaller modes can reach together, so
+/// that offsets are distinct and rise with the larger strides leading.
+pub(crate) fn is_nested(sorted: &[(usize, usize)]) -> bool {
+    let mut reach = 0;
+    sorted.iter().all(|&(extent, stride)| {
+        let above = stride > reach;
+        reach += (extent - 1) * stride;
+        above
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_behave_as_sets() {
+        let a = Runs::of(2, &Steps::new(vec![3, 2], vec![8, 1])).unwrap(); // 2,3 10,11 18,19
+        let b = Runs::of(3, &Steps::new(vec![2, 3], vec![1, 2])).unwrap(); // 3..=8
+        let list = |runs: &Runs| (0..runs.len()).map(|i| runs.at(i).unwrap()).collect::<Vec<_>>();
+        assert_eq!(list(&a), [2, 3, 10, 11, 18, 19]);
+        assert_eq!(list(&b), [3, 4, 5, 6, 7, 8]);
+        assert_eq!(list(&a.union(&b)), [2, 3, 4, 5, 6, 7, 8, 10, 11, 18, 19]);
+        assert_eq!(list(&a.union(&b).complement(20)), [0, 1, 9, 12, 13, 14, 15, 16, 17]);
+        assert_eq!(a.union(&b).complement(20).complement(20), a.union(&b));
+        for (rank, offset) in list(&a).into_iter().enumerate() {
+            assert_eq!(a.rank(offset), Some(rank));
+        }
+        assert_eq!((a.rank(0), a.rank(4), a.rank(20), a.at(6)), (None, None, None, None));
+    }
+
+    #[test]
+    fn overlapping_offsets_are_named() {
+        let twice = Runs::of(0, &Steps::new(vec![2, 2], vec![2, 2]));
+        assert_eq!(twice, Err(RunsError::Twice(2)));
+    }
+}

@@ -1,0 +1,117 @@
+//! What is wrong with a pattern, and where in its text.
+
+use std::fmt;
+
+/// The most characters of a pattern's text that an error shows on either side
+/// of the caret.
+const SHOWN: usize = 60;
+
+/// A pattern that cannot be read, or that does not fit the tensors it is bound
+/// to: what was asked, what was found, where, and what to do.
+///
+/// ```
+/// let error = "scope (1,4) keep 2".parse::<openwork::Pattern>().unwrap().bind(&[4, 10]).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "scope (1,4) does not divide the grid of blocks\n  \
+///        scope (1,4) keep 2\n           \
+///                 ^ axis 1 has 10 entries, not a multiple of 4; pad it or narrow the domain"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError {
+    what: String,
+    detail: String,
+    /// The line of text that is at fault, and the column of the caret in it.
+    place: Option<(String, usize)>,
+}
+
+impl SpecError {
+    /// `what` is wrong at byte `at` of `text`; `detail` goes beside the caret.
+    pub(crate) fn at(
+        text: &str,
+        at: usize,
+        what: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self { what: what.into(), detail: detail.into(), place: Some(excerpt(text, at)) }
+    }
+
+    /// Something is wrong with the tensors rather than with a character.
+    pub(crate) fn whole(what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { what: what.into(), detail: detail.into(), place: None }
+    }
+
+    /// What is wrong, in one line without the text.
+    pub fn summary(&self) -> String {
+        format!("{}: {}", self.what, self.detail)
+    }
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            None => write!(f, "{}: {}", self.what, self.detail),
+            Some((line, column)) => {
+                write!(f, "{}\n  {line}\n  {:column$}^ {}", self.what, "", self.detail)
+            }
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// The line around byte `at`, cut to a readable length, and the column of that
+/// byte within it, in characters.
+fn excerpt(text: &str, at: usize) -> (String, usize) {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    let start = text[..at].rfind('\n').map_or(0, |n| n + 1);
+    let end = text[at..].find('\n').map_or(text.len(), |n| at + n);
+    // Tabs and other control characters would move the caret.
+    let plain = |part: &str| -> Vec<char> {
+        part.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    };
+    // Only the characters near the caret are looked at: a line may be a megabyte.
+    let mut from = at.saturating_sub(4 * SHOWN).max(start);
+    let mut to = (at + 4 * SHOWN).min(end);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    while !text.is_char_boundary(to) {
+        to -= 1;
+    }
+    let (before, after) = (plain(&text[from..at]), plain(&text[at..to.max(at)]));
+    let mut line = String::new();
+    if from > start || before.len() > SHOWN {
+        line.push('…');
+    }
+    line.extend(&before[before.len().saturating_sub(SHOWN)..]);
+    let column = line.chars().count();
+    line.extend(&after[..after.len().min(SHOWN)]);
+    if to < end || after.len() > SHOWN {
+        line.push('…');
+    }
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_around_the_caret() {
+        let text = format!("{}!{}", "a".repeat(1_000_000), "b".repeat(1_000_000));
+        let shown = SpecError::at(&text, 1_000_000, "odd", "here").to_string();
+        assert!(shown.len() < 400, "{shown}");
+        assert!(shown.contains("a!b"));
+    }
+
+    #[test]
+    fn the_caret_stands_under_its_character_in_a_later_line() {
+        let shown = SpecError::at("one\ntwo é x", 11, "odd", "here").to_string();
+        assert_eq!(shown, "odd\n  two é x\n        ^ here");
+    }
+}

@@ -1,0 +1,172 @@
+//! What a spec costs and what memory sees of it.
+
+use super::domain::sorted_modes;
+use super::{Coupling, Spec, Tensor};
+
+/// Bits to store a pruned tensor's domain, for one width of values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Storage {
+    /// Bits of one value.
+    pub value_bits: usize,
+    /// Bits per weight of the dense tensor, values and index together.
+    pub bits_per_weight: f64,
+    /// Packed size over dense size.
+    pub ratio: f64,
+}
+
+/// What follows from a spec's shape alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// Elements of a block in each tensor.
+    pub block_sizes: Vec<usize>,
+    /// Bits that say which blocks of a scope stay: a mask, or a number for each
+    /// kept block, whichever is shorter.
+    pub index_bits: usize,
+    /// The fewest bits that could: the rank of the combination.
+    pub least_index_bits: usize,
+    /// Index bits per kept weight.
+    pub index_bits_per_kept: f64,
+    /// Sizes for values of 16, 8 and 4 bits.
+    pub storage: [Storage; 3],
+    /// The neighbours in memory that a block holds together, for each tensor.
+    pub runs: Vec<usize>,
+    /// Whether the innermost axis of a block steps through memory by 1.
+    pub contiguous: Vec<bool>,
+}
+
+impl Spec {
+    /// What follows from the spec's shape alone.
+    ///
+    /// ```
+    /// let facts = "2:4".parse::<openwork::Pattern>().unwrap().bind(&[16, 32]).unwrap().facts();
+    /// assert_eq!((facts.index_bits, facts.storage[0].ratio), (4, 9.0 / 16.0));
+    /// ```
+    pub fn facts(&self) -> Facts {
+        let block_sizes: Vec<usize> =
+            self.tensors().iter().map(|t| t.blocks().tile_size()).collect();
+        let blocks = self.blocks_per_scope();
+        let index_bits = index_bits(blocks, self.keep());
+        // Where coupled scopes have blocks of several sizes, the kept share is that of blocks.
+        let scope_weights: usize = match self.coupling() {
+            Coupling::Blocks => block_sizes.iter().sum::<usize>() * blocks,
+            Coupling::Scopes => {
+                self.tensors().iter().map(|t| t.blocks().tile_size() * t.block.len()).sum()
+            }
+        };
+        let kept = scope_weights as f64 * self.density();
+        let storage = [16, 8, 4].map(|value_bits| {
+            let bits_per_weight =
+                (kept * value_bits as f64 + index_bits as f64) / scope_weights as f64;
+            Storage { value_bits, bits_per_weight, ratio: bits_per_weight / value_bits as f64 }
+        });
+        Facts {
+            index_bits,
+            least_index_bits: combination_bits(blocks, self.keep()),
+            index_bits_per_kept: if kept > 0.0 { index_bits as f64 / kept } else { 0.0 },
+            storage,
+            runs: self.tensors().iter().map(run).collect(),
+            contiguous: self.tensors().iter().map(is_contiguous).collect(),
+            block_sizes,
+        }
+    }
+}
+
+/// Bits to say which `keep` of `blocks` stay: one for each block, or the number
+/// of each kept block.
+pub fn index_bits(blocks: usize, keep: usize) -> usize {
+    if keep == 0 || keep == blocks {
+        return 0;
+    }
+    let number = usize::BITS as usize - (blocks - 1).leading_zeros() as usize;
+    blocks.min(keep.saturating_mul(number))
+}
+
+/// `ceil(log2(blocks choose keep))`.
+fn combination_bits(blocks: usize, keep: usize) -> usize {
+    // Exact while it fits 128 bits, then by logarithms, whose error is far below
+    // one bit.
+    let fewer = keep.min(blocks - keep);
+    let mut exact = Some(1u128);
+    for i in 0..fewer.min(128) {
+        exact =
+            exact.and_then(|c| c.checked_mul((blocks - i) as u128)).map(|c| c / (i as u128 + 1));
+    }
+    match exact {
+        Some(c) if fewer <= 128 => (128 - (c - 1).leading_zeros()) as usize,
+        _ => {
+            let ln_factorial = |n: usize| {
+                let n = n as f64;
+                if n < 1.0 {
+                    0.0
+                } else {
+                    n * n.ln() - n + 0.5 * (std::f64::consts::TAU * n).ln() + 1.0 / (12.0 * n)
+                }
+            };
+            let nats = ln_factorial(blocks) - ln_factorial(keep) - ln_factorial(blocks - keep);
+            (nats / std::f64::consts::LN_2).ceil() as usize
+        }
+    }
+}
+
+/// The longest run of neighbours in memory that one block holds.
+fn run(tensor: &Tensor) -> usize {
+    let mut run = 1;
+    for (extent, stride) in sorted_modes(&tensor.element) {
+        if stride != run {
+            break;
+        }
+        run *= extent;
+    }
+    run
+}
+
+fn is_contiguous(tensor: &Tensor) -> bool {
+    let innermost = tensor
+        .element
+        .shape()
+        .iter()
+        .zip(tensor.element.stride())
+        .rev()
+        .find(|(extent, _)| **extent > 1);
+    innermost.is_none_or(|(_, &stride)| stride == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(text: &str, dims: &[usize]) -> Facts {
+        text.parse::<crate::Pattern>().unwrap().bind(dims).unwrap().facts()
+    }
+
+    #[test]
+    fn the_papers_ratios_hold() {
+        assert_eq!(facts("2:4", &[16, 32]).storage[0].ratio, 9.0 / 16.0);
+        assert_eq!(facts("2:4@8", &[16, 32]).storage[0].ratio, 17.0 / 32.0);
+        // One bit for a pair of rows and 16 columns.
+        assert_eq!(facts("rows16", &[16, 32]).index_bits, 1);
+        assert_eq!(facts("2:4", &[16, 32]).storage[2].bits_per_weight, 3.0);
+    }
+
+    #[test]
+    fn combination_bits_are_the_ceiling_of_the_logarithm() {
+        assert_eq!(combination_bits(4, 2), 3); // 6
+        assert_eq!(combination_bits(2, 1), 1);
+        assert_eq!(combination_bits(8, 8), 0);
+        assert_eq!(combination_bits(60, 30), 57); // 1.18e17
+        assert!((combination_bits(4096, 2048) as i64 - 4089).abs() <= 1);
+    }
+
+    #[test]
+    fn runs_are_what_memory_sees() {
+        assert_eq!(
+            (facts("rows16", &[16, 32]).runs, facts("rows16", &[16, 32]).contiguous),
+            (vec![16], vec![true])
+        );
+        assert_eq!(
+            (facts("2:4@8", &[16, 32]).runs, facts("2:4@8", &[16, 32]).contiguous),
+            (vec![1], vec![false])
+        );
+        assert_eq!(facts("channel", &[16, 32]).runs, [32]);
+    }
+}

@@ -1,0 +1,355 @@
+//! Specs: which weights are pruned together, and which compete.
+//!
+//! A [`Pattern`] is text. Bound to shapes it becomes a [`Spec`], whose promises
+//! are checked once and which pruners, masks, packed formats and pictures rely
+//! on. Addresses are sums: the offset of an element is the step of its scope,
+//! plus the step of its block within the scope, plus its own within the block,
+//! so a spec is a few short tables, not an index per weight.
+
+mod bind;
+mod couple;
+mod display;
+mod domain;
+mod error;
+mod facts;
+mod grid;
+mod parse;
+mod pattern;
+mod preset;
+mod steps;
+mod view;
+
+pub use error::SpecError;
+pub use facts::{Facts, Storage};
+pub use grid::{Grid, GridError};
+pub use pattern::Pattern;
+pub use preset::{PRESETS, Preset, distance};
+pub use steps::{Steps, StepsIter};
+
+use domain::{Space, is_nested, sorted_modes};
+
+/// One weight: which tensor of the spec, and its offset there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Element {
+    /// Which tensor, in the spec's order.
+    pub tensor: usize,
+    /// The row-major offset in that tensor.
+    pub offset: usize,
+}
+
+/// What several tensors share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coupling {
+    /// Blocks: those at one place of the common grid stay or go together.
+    Blocks,
+    /// Scopes: blocks of all tensors compete within a scope.
+    Scopes,
+}
+
+/// One tensor of a spec.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    name: String,
+    dims: Vec<usize>,
+    size: usize,
+    space: Space,
+    view: Steps,
+    blocks: Grid,
+    perm: Vec<usize>,
+    scope_tile: Vec<usize>,
+    /// Steps of the view's offset: elements of a block, blocks of a scope, scopes.
+    element: Steps,
+    block: Steps,
+    scope: Steps,
+    /// The same for the row-major index of a block.
+    block_index: Steps,
+    scope_index: Steps,
+    /// Whether some positions of the view are padding.
+    padded: bool,
+}
+
+impl Tensor {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its dims.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// How many elements it has.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The view's extents and strides.
+    pub fn view(&self) -> &Steps {
+        &self.view
+    }
+
+    /// The blocks over the view.
+    pub fn blocks(&self) -> &Grid {
+        &self.blocks
+    }
+
+    /// The extents of a scope over the grid of blocks; for coupled blocks the
+    /// common grid.
+    pub fn scope_tile(&self) -> &[usize] {
+        &self.scope_tile
+    }
+
+    /// Which axis of this tensor's grid each axis of the common grid is.
+    pub fn perm(&self) -> &[usize] {
+        &self.perm
+    }
+}
+
+/// A checked spec over one or more tensors. Holds, once bound:
+///
+/// 1. every element of each tensor's domain is in exactly one block, every
+///    block in exactly one scope, and no block reaches outside its domain;
+/// 2. all scopes have the same number of blocks, of which `keep` stay.
+///
+/// ```
+/// let spec = "rows16".parse::<openwork::Pattern>().unwrap().bind(&[32, 64]).unwrap();
+/// assert_eq!((spec.scopes(), spec.blocks_per_scope(), spec.keep()), (64, 2, 1));
+/// // The second block of the first scope: row 8, columns 0 to 15.
+/// let offsets: Vec<_> = spec.elements(0, 1).map(|e| e.offset).collect();
+/// assert_eq!(offsets, (512..528).collect::<Vec<_>>());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Spec {
+    coupling: Coupling,
+    tensors: Vec<Tensor>,
+    /// The scopes along each axis of the common grid.
+    scope_grid: Vec<usize>,
+    /// The common grid of blocks (coupled blocks) or of scopes (coupled scopes).
+    grid: Vec<usize>,
+    blocks_per_scope: usize,
+    keep: usize,
+    order: Order,
+    text: String,
+    expanded: String,
+}
+
+/// How scopes are visited by rising offset.
+#[derive(Clone, Debug)]
+enum Order {
+    /// An odometer over the axes of the scope grid: row-major indices step by step.
+    Axes(Steps),
+    /// Sorted, where strides interleave.
+    Table(Vec<usize>),
+}
+
+impl Spec {
+    fn new(
+        coupling: Coupling,
+        tensors: Vec<Tensor>,
+        scope_grid: Vec<usize>,
+        grid: Vec<usize>,
+        blocks_per_scope: usize,
+        keep: usize,
+    ) -> Self {
+        let lead = &tensors[0];
+        let order = if is_nested(&sorted_modes(&lead.view)) {
+            let index = steps::row_major(&scope_grid);
+            let mut axes: Vec<usize> = (0..scope_grid.len()).collect();
+            axes.sort_by_key(|&axis| std::cmp::Reverse(lead.scope.stride()[axis]));
+            let shape = axes.iter().map(|&axis| scope_grid[axis]).collect();
+            Order::Axes(Steps::new(shape, axes.iter().map(|&axis| index[axis]).collect()))
+        } else {
+            let mut table: Vec<usize> = (0..lead.scope.len()).collect();
+            table.sort_by_key(|&scope| lead.scope.at(scope));
+            Order::Table(table)
+        };
+        let (text, expanded) = (String::new(), String::new());
+        Self { coupling, tensors, scope_grid, grid, blocks_per_scope, keep, order, text, expanded }
+    }
+
+    fn with_text(self, text: String, expanded: String) -> Self {
+        Self { text, expanded, ..self }
+    }
+
+    /// The pattern's text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The pattern's text with presets written out.
+    pub fn expanded(&self) -> &str {
+        &self.expanded
+    }
+
+    /// What the tensors share.
+    pub fn coupling(&self) -> Coupling {
+        self.coupling
+    }
+
+    /// The tensors, in the pattern's order.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// How many scopes there are.
+    pub fn scopes(&self) -> usize {
+        self.scope_grid.iter().product()
+    }
+
+    /// The scopes along each axis of the common grid.
+    pub fn scope_grid(&self) -> &[usize] {
+        &self.scope_grid
+    }
+
+    /// The common grid: of blocks where blocks are coupled, of scopes where
+    /// scopes are.
+    pub fn grid(&self) -> &[usize] {
+        &self.grid
+    }
+
+    /// How many blocks each scope has.
+    pub fn blocks_per_scope(&self) -> usize {
+        self.blocks_per_scope
+    }
+
+    /// How many blocks of each scope stay.
+    pub fn keep(&self) -> usize {
+        self.keep
+    }
+
+    /// The same spec with another number of blocks kept.
+    ///
+    /// # Panics
+    ///
+    /// If `keep` is more than the blocks of a scope.
+    pub fn with_keep(&self, keep: usize) -> Self {
+        assert!(
+            keep <= self.blocks_per_scope,
+            "a scope has {} blocks, not {keep}",
+            self.blocks_per_scope
+        );
+        Self { keep, ..self.clone() }
+    }
+
+    /// How many blocks there are, a coupled block counting once.
+    pub fn blocks(&self) -> usize {
+        self.scopes() * self.blocks_per_scope
+    }
+
+    /// The share of blocks that stay: `keep / blocks_per_scope`.
+    pub fn density(&self) -> f64 {
+        self.keep as f64 / self.blocks_per_scope as f64
+    }
+
+    /// Scopes by rising offset, so that two spellings of one pattern are pruned
+    /// in the same order. A scope's number is its row-major place in the grid.
+    pub fn order(&self) -> impl Iterator<Item = usize> + '_ {
+        let (axes, table) = match &self.order {
+            Order::Axes(axes) => (Some(axes.iter()), None),
+            Order::Table(table) => (None, Some(table.iter().copied())),
+        };
+        axes.into_iter().flatten().chain(table.into_iter().flatten())
+    }
+
+    /// The tensors that a block of a scope lies in, and its number among the
+    /// blocks of that scope there.
+    fn parts(&self, block: usize) -> (std::ops::Range<usize>, usize) {
+        match self.coupling {
+            Coupling::Blocks => (0..self.tensors.len(), block),
+            Coupling::Scopes => {
+                let mut left = block;
+                for (t, tensor) in self.tensors.iter().enumerate() {
+                    if left < tensor.block.len() {
+                        return (t..t + 1, left);
+                    }
+                    left -= tensor.block.len();
+                }
+                panic!("a scope has {} blocks, not {block}", self.blocks_per_scope);
+            }
+        }
+    }
+
+    /// The weights of a block of a scope; padded positions are passed over.
+    pub fn elements(&self, scope: usize, block: usize) -> impl Iterator<Item = Element> + '_ {
+        let (tensors, block) = self.parts(block);
+        tensors.flat_map(move |t| {
+            let tensor = &self.tensors[t];
+            let base = tensor.scope.at(scope) + tensor.block.at(block);
+            tensor
+                .element
+                .iter()
+                .filter_map(move |step| tensor.space.place(base + step))
+                .map(move |offset| Element { tensor: t, offset })
+        })
+    }
+
+    /// Whether a block consists of padding alone: such a block is never kept
+    /// before a real one.
+    pub fn is_padding(&self, scope: usize, block: usize) -> bool {
+        let (mut tensors, _) = self.parts(block);
+        tensors.all(|t| self.tensors[t].padded) && self.elements(scope, block).next().is_none()
+    }
+
+    /// The row-major index of a block in its grid, and the tensor if scopes are
+    /// coupled.
+    pub fn block_index(&self, scope: usize, block: usize) -> (Option<usize>, usize) {
+        let (tensors, block) = self.parts(block);
+        let tensor = &self.tensors[tensors.start];
+        let index = tensor.scope_index.at(scope) + tensor.block_index.at(block);
+        ((self.coupling == Coupling::Scopes).then_some(tensors.start), index)
+    }
+
+    /// The scope of a weight and its block there; nothing outside the domain.
+    pub fn locate(&self, element: Element) -> Option<(usize, usize)> {
+        let tensor = &self.tensors[element.tensor];
+        let v = tensor.space.unplace(element.offset)?;
+        let at = coordinates(&tensor.view, v)?;
+        let grid_at: Vec<usize> = at.iter().zip(tensor.blocks.tile()).map(|(i, b)| i / b).collect();
+        let (mut scope, mut block) = (0, 0);
+        // Scopes are counted along the common axes, blocks of coupled scopes along
+        // the tensor's own.
+        for (axis, &own) in tensor.perm.iter().enumerate() {
+            let tile = match self.coupling {
+                Coupling::Blocks => tensor.scope_tile[axis],
+                Coupling::Scopes => tensor.scope_tile[own],
+            };
+            scope = scope * self.scope_grid[axis] + grid_at[own] / tile;
+        }
+        for axis in 0..tensor.perm.len() {
+            let own = if self.coupling == Coupling::Blocks { tensor.perm[axis] } else { axis };
+            block = block * tensor.scope_tile[axis] + grid_at[own] % tensor.scope_tile[axis];
+        }
+        if self.coupling == Coupling::Scopes {
+            block += self.tensors[..element.tensor].iter().map(|t| t.block.len()).sum::<usize>();
+        }
+        Some((scope, block))
+    }
+}
+
+/// The view's coordinates of offset `v`, if it meets that offset.
+fn coordinates(view: &Steps, mut v: usize) -> Option<Vec<usize>> {
+    let mut axes: Vec<usize> = (0..view.shape().len()).collect();
+    axes.sort_by_key(|&axis| std::cmp::Reverse(view.stride()[axis]));
+    let mut at = vec![0; axes.len()];
+    if !is_nested(&sorted_modes(view)) {
+        let index = (0..view.len()).find(|&index| view.at(index) == v)?;
+        let index_of = Steps::new(view.shape().to_vec(), steps::row_major(view.shape()));
+        let mut left = index;
+        for (axis, &stride) in index_of.stride().iter().enumerate() {
+            at[axis] = left / stride;
+            left %= stride;
+        }
+        return Some(at);
+    }
+    for axis in axes {
+        if view.shape()[axis] > 1 {
+            at[axis] = v / view.stride()[axis];
+            v -= at[axis] * view.stride()[axis];
+            if at[axis] >= view.shape()[axis] {
+                return None;
+            }
+        }
+    }
+    (v == 0).then_some(at)
+}

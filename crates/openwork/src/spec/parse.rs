@@ -1,0 +1,628 @@
+//! Reads a pattern's text. The grammar is in `docs/spec-language.md`; each
+//! function reads one of its rules.
+
+use super::error::SpecError;
+use super::pattern::{
+    Arg, At, Atom, Axes, Body, Call, Clauses, Couple, Domain, Expr, Keep, Kind, Layout, Member,
+};
+use super::pattern::{Name, One, Tuple, View};
+
+/// The longest text that is read: far beyond any pattern, and short enough that
+/// nothing here takes time.
+const MAX_TEXT: usize = 1 << 16;
+/// The deepest nesting of tuples and domains.
+const MAX_DEPTH: usize = 32;
+
+/// Words that begin a clause and so cannot be names.
+const KEYWORDS: &[&str] =
+    &["on", "in", "pad", "view", "block", "scope", "keep", "perm", "blocks", "scopes"];
+
+type Read<T> = Result<T, SpecError>;
+
+/// Reads a whole pattern.
+pub(crate) fn body(text: &str) -> Read<Body> {
+    if text.len() > MAX_TEXT {
+        let what = format!("a pattern of {} bytes is too long", text.len());
+        return Err(SpecError::whole(what, format!("write at most {MAX_TEXT}")));
+    }
+    let mut parser = Parser { text, pos: 0, depth: 0 };
+    let body = parser.pattern()?;
+    parser.separators();
+    if parser.pos < text.len() {
+        let found = parser.found();
+        return Err(parser.fail(
+            format!("{found} does not belong here"),
+            "expected a clause (on, in, pad, view, block, scope, keep) or the end",
+        ));
+    }
+    Ok(body)
+}
+
+/// Reads clauses that a preset stands for.
+pub(crate) fn expansion(text: &str) -> Read<Clauses> {
+    match body(text)? {
+        Body::One(One { preset: None, clauses }) => Ok(clauses),
+        _ => Err(SpecError::whole("a preset expands to clauses only", text)),
+    }
+}
+
+struct Parser<'t> {
+    text: &'t str,
+    pos: usize,
+    depth: usize,
+}
+
+impl<'t> Parser<'t> {
+    fn rest(&self) -> &'t str {
+        &self.text[self.pos..]
+    }
+
+    /// Passes over white space and comments.
+    fn skip(&mut self) {
+        loop {
+            let rest = self.rest();
+            let trimmed = rest.trim_start();
+            self.pos += rest.len() - trimmed.len();
+            if !trimmed.starts_with('#') {
+                return;
+            }
+            self.pos += trimmed.find('\n').unwrap_or(trimmed.len());
+        }
+    }
+
+    /// Passes over what may stand between clauses.
+    fn separators(&mut self) {
+        self.skip();
+        while self.eat(";") {
+            self.skip();
+        }
+    }
+
+    fn peek(&mut self) -> Option<char> {
+        self.skip();
+        self.rest().chars().next()
+    }
+
+    /// Takes `token` if it is next.
+    fn eat(&mut self, token: &str) -> bool {
+        self.skip();
+        let there = self.rest().starts_with(token);
+        if there {
+            self.pos += token.len();
+        }
+        there
+    }
+
+    fn expect(&mut self, token: &str, why: &str) -> Read<()> {
+        if self.eat(token) {
+            return Ok(());
+        }
+        let found = self.found();
+        Err(self.fail(format!("expected `{token}`, found {found}"), why))
+    }
+
+    /// The word that is next, not taken.
+    fn word(&mut self) -> Option<&'t str> {
+        self.skip();
+        let rest = self.rest();
+        let is_start = |c: char| c.is_ascii_alphabetic() || c == '_';
+        if !rest.starts_with(is_start) {
+            return None;
+        }
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        Some(&rest[..end])
+    }
+
+    /// What stands at the current place, for an error.
+    fn found(&mut self) -> String {
+        if let Some(word) = self.word() {
+            let short: String = word.chars().take(24).collect();
+            return format!("`{short}`");
+        }
+        self.peek().map_or("the end".to_string(), |c| format!("`{c}`"))
+    }
+
+    fn fail(&mut self, what: impl Into<String>, detail: impl Into<String>) -> SpecError {
+        self.skip();
+        SpecError::at(self.text, self.pos, what, detail)
+    }
+
+    /// Runs `read` one level deeper.
+    fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<T> {
+        if self.depth == MAX_DEPTH {
+            return Err(
+                self.fail("this is nested too deeply", format!("at most {MAX_DEPTH} levels"))
+            );
+        }
+        self.depth += 1;
+        let value = read(self);
+        self.depth -= 1;
+        value
+    }
+
+    fn pattern(&mut self) -> Read<Body> {
+        self.separators();
+        match self.word() {
+            Some("blocks") => self.couple(Kind::Blocks).map(Body::Couple),
+            Some("scopes") => self.couple(Kind::Scopes).map(Body::Couple),
+            _ => {
+                let one = self.one(None)?;
+                if one == One::default() {
+                    let found = self.found();
+                    return Err(self.fail(
+                        format!("expected a pattern, found {found}"),
+                        "for example `2:4`, `block(16,16)` or `scope (1,4) keep 2`; see `openwork presets`",
+                    ));
+                }
+                Ok(Body::One(one))
+            }
+        }
+    }
+
+    fn couple(&mut self, kind: Kind) -> Read<Couple> {
+        self.pos += "blocks".len();
+        let mut members: Vec<Member> = Vec::new();
+        loop {
+            let member = self.member(kind)?;
+            if members.iter().any(|m| m.name == member.name) {
+                let what = format!("`{}` is named twice", member.name);
+                return Err(SpecError::at(
+                    self.text,
+                    member.at.0,
+                    what,
+                    "give each tensor one place",
+                ));
+            }
+            members.push(member);
+            if !self.eat("&") {
+                break;
+            }
+        }
+        let mut couple = Couple { kind, members, scope: None, keep: None };
+        loop {
+            self.separators();
+            match (self.word(), kind) {
+                (Some("scope"), Kind::Blocks) if couple.scope.is_none() => {
+                    self.pos += "scope".len();
+                    couple.scope = Some(self.tuple()?);
+                }
+                (Some("keep"), _) if couple.keep.is_none() => {
+                    self.pos += "keep".len();
+                    couple.keep = Some(self.keep()?);
+                }
+                (Some(word @ ("scope" | "keep")), _) => {
+                    return Err(self.fail(format!("`{word}` is given twice"), "say it once"));
+                }
+                _ if self.peek() == Some('&') => {
+                    return Err(self.fail(
+                        "the members of a coupling end before its own clauses",
+                        "put `scope` and `keep` after the last member",
+                    ));
+                }
+                _ => return Ok(couple),
+            }
+        }
+    }
+
+    fn member(&mut self, kind: Kind) -> Read<Member> {
+        self.skip();
+        let at = At(self.pos);
+        let name = self.name("a tensor's name")?;
+        let perm = if self.word() == Some("perm") {
+            self.pos += "perm".len();
+            self.skip();
+            let at = At(self.pos);
+            self.expect("(", "a permutation is written `perm (1,0,2)`")?;
+            let mut perm = Vec::new();
+            while !self.eat(")") {
+                let number = self.number()?;
+                perm.push(usize::try_from(number).unwrap_or(usize::MAX));
+                if !self.eat(",") {
+                    self.expect(")", "a permutation is written `perm (1,0,2)`")?;
+                    break;
+                }
+            }
+            Some((perm, at))
+        } else {
+            None
+        };
+        self.expect(":", "a member is written `name: spec` or `name perm (1,0): spec`")?;
+        let one = self.one(Some(kind))?;
+        Ok(Member { name, perm, one, at })
+    }
+
+    /// A spec over one tensor; inside a coupling it ends where the coupling's own
+    /// clauses begin.
+    fn one(&mut self, inside: Option<Kind>) -> Read<One> {
+        self.separators();
+        let preset = match self.peek() {
+            Some(c) if c.is_ascii_digit() => Some(self.ratio()?),
+            _ => match self.word() {
+                Some(word) if !KEYWORDS.contains(&word) && word != "_" => Some(self.call()?),
+                _ => None,
+            },
+        };
+        let mut clauses = Clauses::default();
+        loop {
+            self.separators();
+            let ends = |word: &str| match inside {
+                None => false,
+                Some(Kind::Blocks) => word == "scope" || word == "keep",
+                Some(Kind::Scopes) => word == "keep",
+            };
+            let Some(word) = self.word() else { break };
+            let given = match word {
+                _ if ends(word) => break,
+                "on" => clauses.on.is_some(),
+                "in" => clauses.domain.is_some(),
+                "pad" => clauses.pad.is_some(),
+                "view" => clauses.view.is_some(),
+                "block" => clauses.block.is_some(),
+                "scope" => clauses.scope.is_some(),
+                "keep" => clauses.keep.is_some(),
+                _ => break,
+            };
+            if given {
+                return Err(self.fail(format!("`{word}` is given twice"), "say it once"));
+            }
+            self.pos += word.len();
+            match word {
+                "on" => clauses.on = Some(self.names()?),
+                "in" => clauses.domain = Some(self.domain()?),
+                "pad" => clauses.pad = Some(self.tuple()?),
+                "view" => clauses.view = Some(self.view()?),
+                "block" => clauses.block = Some(self.tuple()?),
+                "scope" => clauses.scope = Some(self.tuple()?),
+                _ => clauses.keep = Some(self.keep()?),
+            }
+        }
+        Ok(One { preset, clauses })
+    }
+
+    /// `N:M`, `N:MxB`, `N:M@D`.
+    fn ratio(&mut self) -> Read<Call> {
+        self.skip();
+        let at = At(self.pos);
+        let n = self.number()?;
+        self.expect(
+            ":",
+            "a ratio is written `2:4`, 2 kept of 4; a spec by clauses starts with a word",
+        )?;
+        let m = self.number()?;
+        let mut b = None;
+        if self.rest().starts_with('x')
+            && self.rest()[1..].starts_with(|c: char| c.is_ascii_digit())
+        {
+            self.pos += 1;
+            b = Some(self.number()?);
+        }
+        let d = if self.eat("@") { Some(self.number()?) } else { None };
+        Ok(Call { name: Name::Ratio { n, m, b, d }, at })
+    }
+
+    /// `name` or `name(args)`.
+    fn call(&mut self) -> Read<Call> {
+        self.skip();
+        let at = At(self.pos);
+        let word = self.name("a preset's name")?;
+        let mut args = Vec::new();
+        if self.eat("(") {
+            while !self.eat(")") {
+                args.push(self.arg()?);
+                if !self.eat(",") {
+                    self.expect(")", "arguments are written `block(16,16)` or `head(h=16)`")?;
+                    break;
+                }
+            }
+        }
+        Ok(Call { name: Name::Word { word, args }, at })
+    }
+
+    fn arg(&mut self) -> Read<Arg> {
+        if let Some(word) = self.word() {
+            let start = self.pos;
+            self.pos += word.len();
+            if self.eat("=") {
+                return Ok(Arg::Named(word.to_string(), self.expr()?));
+            }
+            self.pos = start;
+        }
+        self.keep().map(Arg::Keep)
+    }
+
+    fn names(&mut self) -> Read<Vec<String>> {
+        self.expect("(", "dims are named like `on (M,K)`")?;
+        let mut names: Vec<String> = Vec::new();
+        loop {
+            self.skip();
+            let at = self.pos;
+            let name = self.name("a dim's name")?;
+            if names.contains(&name) {
+                return Err(SpecError::at(
+                    self.text,
+                    at,
+                    format!("`{name}` names two dims"),
+                    "give each its own name",
+                ));
+            }
+            names.push(name);
+            if !self.eat(",") {
+                self.expect(")", "dims are named like `on (M,K)`")?;
+                return Ok(names);
+            }
+            if self.eat(")") {
+                return Ok(names);
+            }
+        }
+    }
+
+    fn name(&mut self, what: &str) -> Read<String> {
+        match self.word() {
+            Some(word) if !KEYWORDS.contains(&word) && word != "_" => {
+                self.pos += word.len();
+                Ok(word.to_string())
+            }
+            Some(word) if KEYWORDS.contains(&word) => Err(self
+                .fail(format!("expected {what}, found the keyword `{word}`"), "use another name")),
+            _ => {
+                let found = self.found();
+                Err(self.fail(
+                    format!("expected {what}, found {found}"),
+                    "a name is letters, digits and `_`",
+                ))
+            }
+        }
+    }
+
+    fn domain(&mut self) -> Read<Domain> {
+        let mut parts = Vec::new();
+        loop {
+            match self.domain_part()? {
+                Domain::Union(inner) => parts.extend(inner),
+                part => parts.push(part),
+            }
+            if !self.eat("|") {
+                break;
+            }
+        }
+        Ok(if parts.len() == 1 { parts.remove(0) } else { Domain::Union(parts) })
+    }
+
+    fn domain_part(&mut self) -> Read<Domain> {
+        if self.eat("~") {
+            let inner = self.deeper(Self::domain_part)?;
+            return Ok(Domain::Complement(Box::new(inner)));
+        }
+        self.skip();
+        let start = self.pos;
+        match self.tuple() {
+            Ok(tuple) => self.box_or_layout(tuple, At(start)),
+            // `(A | B)`: what is in the parentheses is no tuple but a domain.
+            Err(error) if self.text[start..].starts_with('(') && self.depth < MAX_DEPTH => {
+                let reached = self.pos;
+                self.pos = start + 1;
+                match self.deeper(Self::domain) {
+                    Ok(domain) if self.eat(")") => Ok(domain),
+                    // The reading that got further explains more.
+                    Err(inner) if self.pos > reached => Err(inner),
+                    _ => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn box_or_layout(&mut self, tuple: Tuple, at: At) -> Read<Domain> {
+        if self.eat("+") {
+            let extent = self.tuple()?;
+            let Tuple::List(items, _) = tuple else {
+                return Err(SpecError::at(
+                    self.text,
+                    at.0,
+                    "a box's offset is a tuple",
+                    "write `(0,0)+(M,K)`: offset, then extent",
+                ));
+            };
+            let mut offset = Vec::new();
+            for item in items {
+                match item {
+                    Tuple::Leaf(expr) => offset.push(expr),
+                    Tuple::List(_, at) => {
+                        return Err(SpecError::at(
+                            self.text,
+                            at.0,
+                            "a box's offset is flat",
+                            "write `(0,0)+(M,K)`",
+                        ));
+                    }
+                }
+            }
+            return Ok(Domain::Box { offset, extent, at });
+        }
+        let layout = self.layout_after(tuple, at)?;
+        let start = if self.eat("@") { Some(self.expr()?) } else { None };
+        Ok(Domain::Layout { layout, start, at })
+    }
+
+    fn view(&mut self) -> Read<View> {
+        self.skip();
+        let start = self.pos;
+        if let Some(left) = self.groups() {
+            return self.axes(left, At(start)).map(View::Axes);
+        }
+        self.pos = start;
+        let tuple = self.tuple()?;
+        self.layout_after(tuple, At(start)).map(View::Layout)
+    }
+
+    fn layout_after(&mut self, shape: Tuple, at: At) -> Read<Layout> {
+        let stride = if self.eat(":") { Some(self.tuple()?) } else { None };
+        Ok(Layout { shape, stride, at })
+    }
+
+    /// The left side of `m (g j i) -> ..`, up to and with the arrow; nothing if
+    /// this is no such pattern.
+    fn groups(&mut self) -> Option<Vec<Vec<(String, At)>>> {
+        let mut groups = Vec::new();
+        loop {
+            if self.eat("->") {
+                return Some(groups);
+            }
+            if self.eat("(") {
+                let mut group = Vec::new();
+                while !self.eat(")") {
+                    self.skip();
+                    let at = At(self.pos);
+                    group.push((self.name("").ok()?, at));
+                }
+                groups.push(group);
+            } else {
+                self.skip();
+                let at = At(self.pos);
+                groups.push(vec![(self.name("").ok()?, at)]);
+            }
+        }
+    }
+
+    fn axes(&mut self, left: Vec<Vec<(String, At)>>, at: At) -> Read<Axes> {
+        let mut right = Vec::new();
+        while let Some(word) = self.word() {
+            if KEYWORDS.contains(&word) {
+                break;
+            }
+            let at = At(self.pos);
+            right.push((self.name("an axis")?, at));
+        }
+        let mut sizes = Vec::new();
+        if self.eat(",") {
+            loop {
+                self.skip();
+                let at = At(self.pos);
+                let name = self.name("an axis, as in `j=2`")?;
+                self.expect("=", "sizes are written `j=2 i=8`")?;
+                sizes.push((name, self.expr()?, at));
+                self.eat(",");
+                match self.word() {
+                    Some(word) if !KEYWORDS.contains(&word) => {}
+                    _ => break,
+                }
+            }
+        }
+        Ok(Axes { left, right, sizes, at })
+    }
+
+    fn keep(&mut self) -> Read<Keep> {
+        self.skip();
+        let at = At(self.pos);
+        if let Some((digits, scale, len)) = decimal(self.rest()) {
+            self.pos += len;
+            if self.eat("%") {
+                return Ok(Keep::Percent { digits, scale, at });
+            }
+            if scale > 0 {
+                return Err(
+                    self.fail("a count of blocks is a whole number", "write a share as `12.5%`")
+                );
+            }
+            self.pos = at.0;
+        }
+        let expr = self.expr()?;
+        Ok(if self.eat("%") { Keep::Share(expr) } else { Keep::Count(expr) })
+    }
+
+    fn tuple(&mut self) -> Read<Tuple> {
+        self.skip();
+        let at = At(self.pos);
+        if !self.eat("(") {
+            return self.expr().map(Tuple::Leaf);
+        }
+        self.deeper(|parser| {
+            let mut items = Vec::new();
+            loop {
+                if !items.is_empty() && parser.eat(")") {
+                    break;
+                }
+                items.push(parser.tuple()?);
+                if !parser.eat(",") {
+                    parser.expect(")", "a tuple is written `(1,4)`")?;
+                    break;
+                }
+            }
+            Ok(Tuple::List(items, at))
+        })
+    }
+
+    fn expr(&mut self) -> Read<Expr> {
+        self.skip();
+        let at = At(self.pos);
+        let first = self.atom()?;
+        let mut rest = Vec::new();
+        loop {
+            if self.eat("*") {
+                rest.push((true, self.atom()?));
+            } else if self.eat("/") {
+                rest.push((false, self.atom()?));
+            } else {
+                return Ok(Expr { first, rest, at });
+            }
+        }
+    }
+
+    fn atom(&mut self) -> Read<Atom> {
+        match self.peek() {
+            Some(c) if c.is_ascii_digit() => self.number().map(Atom::Int),
+            Some('-') if !self.rest().starts_with("->") => Err(self.fail(
+                "negative numbers have no meaning here",
+                "extents, strides and counts are positive",
+            )),
+            _ => match self.word() {
+                Some("_") => {
+                    self.pos += 1;
+                    Ok(Atom::Whole)
+                }
+                Some(word) if !KEYWORDS.contains(&word) => {
+                    self.pos += word.len();
+                    Ok(Atom::Name(word.to_string()))
+                }
+                _ => {
+                    let found = self.found();
+                    Err(self.fail(
+                        format!("expected a number, a symbol or `_`, found {found}"),
+                        "`_` means the whole dimension",
+                    ))
+                }
+            },
+        }
+    }
+
+    fn number(&mut self) -> Read<u64> {
+        self.skip();
+        let rest = self.rest();
+        let len = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        if len == 0 {
+            let found = self.found();
+            return Err(self.fail(format!("expected a number, found {found}"), "digits only"));
+        }
+        match rest[..len].parse() {
+            Ok(number) if number <= i64::MAX as u64 => {
+                self.pos += len;
+                Ok(number)
+            }
+            _ => Err(self.fail("this number is too large", format!("at most {}", i64::MAX))),
+        }
+    }
+}
+
+/// A decimal number at the start of `text`: digits without the point, digits
+/// after it, and its length.
+fn decimal(text: &str) -> Option<(u64, u32, usize)> {
+    let end = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let whole = end(text);
+    let part = text[whole..].strip_prefix('.').map_or(0, end);
+    if whole == 0 || whole > 9 || part > 9 {
+        return None;
+    }
+    let len = if part == 0 { whole } else { whole + 1 + part };
+    let digits = text[..len].replace('.', "").parse().ok()?;
+    Some((digits, part as u32, len))
+}

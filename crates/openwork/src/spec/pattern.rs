@@ -1,0 +1,211 @@
+//! A pattern: a sparsity spec as text, not yet bound to tensors.
+
+use super::error::SpecError;
+use super::parse;
+use std::str::FromStr;
+
+/// A sparsity pattern as a person writes it, with symbols for the tensor's
+/// dims. [`Pattern::bind`] checks it against real shapes and gives a
+/// [`Spec`](super::Spec).
+///
+/// `FromStr` reads what `Display` prints:
+///
+/// ```
+/// use openwork::Pattern;
+/// let pattern: Pattern = "scope (1,4)  keep 2 # two of four".parse().unwrap();
+/// assert_eq!(pattern.to_string(), "scope (1,4) keep 2");
+/// assert_eq!(pattern.to_string().parse::<Pattern>().unwrap(), pattern);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    /// The text as it was written, which errors point into.
+    pub(crate) source: String,
+    pub(crate) body: Body,
+}
+
+impl Pattern {
+    /// The text as it was written.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The names of the tensors that the pattern couples; none if it is for one
+    /// tensor.
+    pub fn members(&self) -> Vec<&str> {
+        match &self.body {
+            Body::One(_) => Vec::new(),
+            Body::Couple(couple) => couple.members.iter().map(|m| m.name.as_str()).collect(),
+        }
+    }
+}
+
+impl PartialEq for Pattern {
+    /// Patterns are equal if they say the same, however they were typed.
+    fn eq(&self, other: &Self) -> bool {
+        self.body == other.body
+    }
+}
+
+impl Eq for Pattern {}
+
+impl FromStr for Pattern {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        Ok(Self { source: text.to_string(), body: parse::body(text)? })
+    }
+}
+
+/// A byte of the source. Two places are always equal, so that patterns compare
+/// by what they say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct At(pub usize);
+
+impl PartialEq for At {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for At {}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    One(One),
+    Couple(Couple),
+}
+
+/// A spec over one tensor: a preset, clauses, or a preset that clauses amend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct One {
+    pub preset: Option<Call>,
+    pub clauses: Clauses,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Clauses {
+    pub on: Option<Vec<String>>,
+    pub domain: Option<Domain>,
+    pub pad: Option<Tuple>,
+    pub view: Option<View>,
+    pub block: Option<Tuple>,
+    pub scope: Option<Tuple>,
+    pub keep: Option<Keep>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Blocks,
+    Scopes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Couple {
+    pub kind: Kind,
+    pub members: Vec<Member>,
+    pub scope: Option<Tuple>,
+    pub keep: Option<Keep>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub name: String,
+    pub perm: Option<(Vec<usize>, At)>,
+    pub one: One,
+    pub at: At,
+}
+
+/// A preset by name, with its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub name: Name,
+    pub at: At,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// `N:M`, `N:MxB`, `N:M@D`: keep N of M blocks of B columns, paired at distance D.
+    Ratio { n: u64, m: u64, b: Option<u64>, d: Option<u64> },
+    /// `name(args)`.
+    Word { word: String, args: Vec<Arg> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Arg {
+    Keep(Keep),
+    Named(String, Expr),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Domain {
+    Box { offset: Vec<Expr>, extent: Tuple, at: At },
+    Layout { layout: Layout, start: Option<Expr>, at: At },
+    Union(Vec<Domain>),
+    Complement(Box<Domain>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    Layout(Layout),
+    Axes(Axes),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub shape: Tuple,
+    pub stride: Option<Tuple>,
+    pub at: At,
+}
+
+/// `m (g j i) -> m g i j, j=2 i=8`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Axes {
+    /// One group for each axis of the tensor.
+    pub left: Vec<Vec<(String, At)>>,
+    pub right: Vec<(String, At)>,
+    pub sizes: Vec<(String, Expr, At)>,
+    pub at: At,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Count(Expr),
+    /// `digits / 10^scale` percent.
+    Percent {
+        digits: u64,
+        scale: u32,
+        at: At,
+    },
+    /// An expression in percent.
+    Share(Expr),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Tuple {
+    Leaf(Expr),
+    List(Vec<Tuple>, At),
+}
+
+impl Tuple {
+    pub fn at(&self) -> usize {
+        match self {
+            Self::Leaf(expr) => expr.at.0,
+            Self::List(_, at) => at.0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Expr {
+    pub first: Atom,
+    /// Factors and exact divisors, left to right; `true` multiplies.
+    pub rest: Vec<(bool, Atom)>,
+    pub at: At,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Atom {
+    Int(u64),
+    Name(String),
+    Whole,
+}
