@@ -7,6 +7,7 @@
 //! so a spec is a few short tables, not an index per weight.
 
 mod bind;
+mod bundle;
 mod couple;
 mod display;
 mod domain;
@@ -19,6 +20,7 @@ mod preset;
 mod steps;
 mod view;
 
+pub use bundle::{Bundle, Piece, TooWide, Unit, UnitBlock, UnitScope, Units};
 pub use error::SpecError;
 pub use facts::{Facts, Storage};
 pub use grid::{Grid, GridError};
