@@ -2,7 +2,9 @@
 //! becomes a spec whose promises are checked once; any pruning method works
 //! on any spec.
 
+pub mod hessian;
 pub mod linalg;
 pub mod matrix;
+pub mod prune;
 
 pub use matrix::{Matrix, MatrixMut, MatrixRef};

@@ -266,8 +266,8 @@ pub fn mirror<T: Scalar>(a: &mut Matrix<T>) {
 ///
 /// ```
 /// use openwork::{Matrix, linalg::cholesky};
-/// let a = Matrix::from_vec(2, 2, vec![2.0, 0.0, 0.0, 4.0]);
-/// assert_eq!(cholesky::inverse(a, 0.0).unwrap().data(), [0.5, 0.0, 0.0, 0.25]);
+/// let a = Matrix::from_vec(2, 2, vec![4.0, 0.0, 0.0, 16.0]);
+/// assert_eq!(cholesky::inverse(a, 0.0).unwrap().data(), [0.25, 0.0, 0.0, 0.0625]);
 /// ```
 ///
 /// # Panics

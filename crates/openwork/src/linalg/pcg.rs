@@ -163,7 +163,7 @@ fn solve_panel(
                 pq += f64::from(*q) * f64::from(p);
             }
             // A row at its fit has p = 0: it rests.
-            if old[i] <= limit * first[i] || !(pq > 0.0) {
+            if old[i] <= limit * first[i] || pq <= 0.0 {
                 p.fill(0.0);
                 continue;
             }

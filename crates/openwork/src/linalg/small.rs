@@ -3,6 +3,8 @@
 //! A matrix is a slice with a row stride; only its lower half is read or
 //! written. Meant for n <= 64; larger systems belong to [`super::cholesky`].
 
+use std::cmp::Ordering;
+
 use super::gemm::Scalar;
 
 /// The first pivot that is not positive: the matrix is not positive definite.
@@ -45,8 +47,8 @@ pub fn cholesky<T: Scalar>(
             row[j] = sum / l_j[j];
         }
         let pivot = row[i] - dot(&row[..i], &row[..i]);
-        // Written so that NaN fails too.
-        if !(pivot > floor) {
+        // NaN fails too.
+        if pivot.partial_cmp(&floor) != Some(Ordering::Greater) {
             return Err(NotPositive { pivot: i, value: pivot.into() });
         }
         row[i] = pivot.sqrt();
