@@ -2,9 +2,11 @@
 //! becomes a spec whose promises are checked once; any pruning method works
 //! on any spec.
 
+pub mod hessian;
 pub mod linalg;
 pub mod mask;
 pub mod matrix;
+pub mod prune;
 pub mod select;
 pub mod spec;
 

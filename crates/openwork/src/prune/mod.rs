@@ -1,0 +1,3 @@
+//! Pruning methods and their measure.
+
+pub mod measure;
