@@ -662,7 +662,10 @@ mod tests {
     fn block_without_a_gap_is_the_preset_unless_a_scope_or_view_follows() {
         assert_eq!(printed("block(16,16)"), "block(16,16)");
         assert_eq!(printed("block(16,16) keep 25%"), "block(16,16) keep 25%");
-        assert_eq!(printed("block(1,1,16) scope (1,2,1) keep 1"), "block (1,1,16) scope (1,2,1) keep 1");
+        assert_eq!(
+            printed("block(1,1,16) scope (1,2,1) keep 1"),
+            "block (1,1,16) scope (1,2,1) keep 1"
+        );
         assert_eq!(printed("block (1,2) keep 2"), "block (1,2) keep 2");
         assert_eq!(printed("view (4,8) block(1,2) keep 2"), "view (4,8) block (1,2) keep 2");
     }
