@@ -21,6 +21,7 @@
 //! ```
 
 pub mod measure;
+mod obs;
 mod problem;
 mod score;
 mod text;
@@ -61,7 +62,7 @@ pub struct Method {
 }
 
 /// Every method that chooses a mask. To add one, write its file and list it here.
-pub const METHODS: &[Method] = &[score::MAGNITUDE, score::WANDA, score::S_OBD];
+pub const METHODS: &[Method] = &[score::MAGNITUDE, score::WANDA, score::S_OBD, obs::METHOD];
 
 /// Every modifier, written after a plus sign.
 pub const MODIFIERS: &[Method] = &[];
