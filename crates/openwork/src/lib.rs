@@ -2,7 +2,9 @@
 //! becomes a spec whose promises are checked once; any pruning method works
 //! on any spec.
 
+pub mod layout;
 pub mod linalg;
 pub mod matrix;
 
+pub use layout::{IntTuple, Layout};
 pub use matrix::{Matrix, MatrixMut, MatrixRef};
