@@ -38,6 +38,11 @@ mod product;
 mod tiler;
 mod tuple;
 
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod refusals;
+
 pub use coord::Coord;
 pub use error::LayoutError;
 pub use parse::{MAX_DEPTH, MAX_ENTRIES, MAX_TEXT};
