@@ -54,6 +54,10 @@ impl Layout {
     pub fn composition(&self, b: &Layout) -> Result<Layout, LayoutError> {
         self.refuse_negative("composition")?;
         b.refuse_negative("composition")?;
+        if self.flat().is_empty() && b.cosize() > 1 {
+            // No leaf that could extend.
+            return Err(LayoutError::coordinate(b.cosize() - 1, self.shape()));
+        }
         let a = extended(self);
         let mut reach = vec![0_i128; a.len()];
         let result = compose(&a, b.shape(), b.stride(), &mut reach)?;

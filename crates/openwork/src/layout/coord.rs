@@ -69,18 +69,20 @@ fn offset(coord: &Coord, shape: &IntTuple, stride: &IntTuple) -> Result<i64, Lay
         (Coord::Int(i), IntTuple::Int(_), IntTuple::Int(d)) => {
             i.checked_mul(*d).ok_or_else(overflow)
         }
-        (Coord::Int(_), IntTuple::Tuple(sizes), _)
-            if sizes.is_empty() && *coord != Coord::Int(0) =>
-        {
-            Err(LayoutError::coordinate(coord, shape))
-        }
-        (Coord::Int(i), IntTuple::Tuple(sizes), IntTuple::Tuple(strides)) => {
+        (Coord::Int(i), IntTuple::Tuple(_), IntTuple::Tuple(_)) => {
+            let (sizes, strides) = (shape.leaves(), stride.leaves());
             let (mut rest, mut sum) = (*i, 0_i64);
             for (at, (s, d)) in sizes.iter().zip(strides).enumerate() {
-                let size = s.size()?;
-                let digit = if at + 1 == sizes.len() { rest } else { rest % size };
-                rest /= size;
-                sum = sum.checked_add(offset(&Coord::Int(digit), s, d)?).ok_or_else(overflow)?;
+                let digit = if at + 1 == sizes.len() { rest } else { rest % s };
+                rest /= s;
+                sum = digit
+                    .checked_mul(d)
+                    .and_then(|step| sum.checked_add(step))
+                    .ok_or_else(overflow)?;
+            }
+            // Without leaves there is one element, and nothing to extend.
+            if sizes.is_empty() && rest > 0 {
+                return Err(LayoutError::coordinate(coord, shape));
             }
             Ok(sum)
         }

@@ -105,7 +105,8 @@ impl Layout {
         // Rounded down, the digits may still be right: (2,2):(2,5) has the
         // left inverse (2,4):(0,1). Try every index, if they are few.
         if let Some((low, high)) = uneven {
-            let undoes = |i| self.at(i).and_then(|offset| inverse.at(offset)) == Ok(i);
+            let short = self.coalesce()?;
+            let undoes = |i| short.at(i).and_then(|offset| inverse.at(offset)) == Ok(i);
             if self.size() > MAX_TRIED || !(0..self.size()).all(undoes) {
                 return Err(LayoutError::NoInverse { low, high, layout: clip(self) });
             }
