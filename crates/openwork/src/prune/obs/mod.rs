@@ -48,7 +48,7 @@ pub const METHOD: Method = Method {
         OptionInfo {
             name: "panel",
             values: "a whole number",
-            default: "64",
+            default: "32",
             help: "columns brought up to date together; a matter of speed only",
         },
     ],
@@ -86,7 +86,7 @@ fn build(settings: &Settings) -> Result<Box<dyn Pruner>, String> {
     ];
     Ok(Box::new(Obs {
         scoring: settings.choice("scoring", &choices, Scoring::Auto)?,
-        panel: settings.count("panel", 64, 1)?,
+        panel: settings.count("panel", 32, 1)?,
     }))
 }
 

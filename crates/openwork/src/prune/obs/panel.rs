@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Nearly all work is in Y: (rho K)^3 / 3 flops a row for a share rho lost, in
-//! products of 64-wide panels. A K x K copy a row would cost K^3 and its memory.
+//! products of narrow panels. A K x K copy a row would cost K^3 and its memory.
 
 use super::{Rows, Scoring, next_subset};
 use crate::linalg::{Threads, gemm, small};
@@ -32,22 +32,20 @@ pub(super) fn prune(
     scoring: Scoring,
 ) -> Vec<Vec<u32>> {
     let mut factors: Vec<Factor> = bundles.iter().map(|rows| Factor::new(rows.w.rows())).collect();
+    let mut panels: Vec<Panel> = bundles.iter().map(|_| Panel::default()).collect();
     let mut scratch = Scratch::default();
     let mut start = 0;
     while start < unit.scopes.len() {
         let end = panel_end(unit, start, width);
         let scopes = &unit.scopes[start..end];
-        let mut panels: Vec<Panel> =
-            (0..bundles.len()).map(|b| Panel::new(unit, scopes, b as u32)).collect();
-        for ((panel, rows), factor) in panels.iter_mut().zip(bundles.iter()).zip(&factors) {
-            panel.bring_up_to_date(rows, factor);
+        for (b, panel) in panels.iter_mut().enumerate() {
+            panel.move_to(unit, scopes, b as u32);
+            panel.bring_up_to_date(&bundles[b], &factors[b]);
         }
         for (s, scope) in scopes.iter().enumerate() {
             if scope.dropped > 0 {
-                let places = Places::new(unit, scope, s, &mut panels);
+                let places = Places::new(unit, scope, s, &panels);
                 choose(&places, scope.dropped, scoring, &mut panels, &mut scratch);
-            } else {
-                Places::new(unit, scope, s, &mut panels);
             }
         }
         for (panel, factor) in panels.iter().zip(&mut factors) {
@@ -77,20 +75,23 @@ fn panel_end(unit: &Unit, start: usize, width: usize) -> usize {
 
 /// L, Z and P of one bundle.
 struct Factor {
-    /// How many rows share it.
-    rows: usize,
     pruned: Vec<u32>,
     /// L by tiles of rows; tile `i` holds `TILE` rows of `(i + 1) TILE` entries.
     tiles: Vec<Vec<f32>>,
     /// The inverses of the diagonal blocks of full tiles.
     inverses: Vec<Vec<f32>>,
-    /// Z: an entry for each pruned column and row.
-    z: Vec<f32>,
+    /// Z of each row: an entry for each pruned column.
+    z: Vec<Vec<f32>>,
 }
 
 impl Factor {
     fn new(rows: usize) -> Self {
-        Self { rows, pruned: Vec::new(), tiles: Vec::new(), inverses: Vec::new(), z: Vec::new() }
+        Self {
+            pruned: Vec::new(),
+            tiles: Vec::new(),
+            inverses: Vec::new(),
+            z: vec![Vec::new(); rows],
+        }
     }
 
     fn len(&self) -> usize {
@@ -145,34 +146,25 @@ impl Factor {
 
     /// W <- W - (C_:P L^-T Z)'.
     fn finish(&mut self, rows: &mut Rows) {
-        let n = rows.w.cols();
-        let r = self.rows;
-        for k in (0..self.len()).rev() {
-            let (tile, row) = (k / TILE, k % TILE);
-            let l = &self.tiles[tile][row * (tile + 1) * TILE..][..=k];
-            let (before, z_k) = self.z.split_at_mut(k * r);
-            let z_k = &mut z_k[..r];
-            z_k.iter_mut().for_each(|z| *z /= l[k]);
-            for (z_j, &l_kj) in before.chunks_mut(r).zip(l) {
-                for (z, &v) in z_j.iter_mut().zip(&*z_k) {
-                    *z -= l_kj * v;
-                }
-            }
-        }
         let c = rows.curvature.inverse();
-        for (k, &p) in self.pruned.iter().enumerate() {
-            let c_p = c.row(p as usize);
-            for i in 0..r {
-                let v = self.z[k * r + i];
-                for (w, &c) in rows.w.row_mut(i)[..n].iter_mut().zip(c_p) {
-                    *w -= v * c;
-                }
+        for (i, z) in self.z.iter_mut().enumerate() {
+            for k in (0..self.pruned.len()).rev() {
+                let (tile, row) = (k / TILE, k % TILE);
+                let l = &self.tiles[tile][row * (tile + 1) * TILE..][..=k];
+                let v = z[k] / l[k];
+                z[k] = v;
+                z[..k].iter_mut().zip(l).for_each(|(z, &l)| *z -= v * l);
+            }
+            let w = rows.w.row_mut(i);
+            for (&p, &v) in self.pruned.iter().zip(&*z) {
+                w.iter_mut().zip(c.row(p as usize)).for_each(|(w, &c)| *w -= v * c);
             }
         }
     }
 }
 
 /// A panel of one bundle's columns, scope after scope, block after block.
+#[derive(Default)]
 struct Panel {
     bundle: u32,
     columns: Vec<u32>,
@@ -180,33 +172,39 @@ struct Panel {
     starts: Vec<usize>,
     /// The scope that each place belongs to begins here.
     scope_start: Vec<usize>,
-    rows: usize,
     /// Rows of Y from before this panel.
     before: usize,
     a: Vec<f32>,
     w: Vec<f32>,
     y: Vec<f32>,
-    /// Z of the columns that go in this panel.
-    z: Vec<f32>,
+    /// Z of each row, for the columns that go in this panel.
+    z: Vec<Vec<f32>>,
     /// Places that went, in order.
     gone: Vec<usize>,
 }
 
 impl Panel {
-    fn new(unit: &Unit, scopes: &[UnitScope], bundle: u32) -> Self {
-        let (mut columns, mut starts, mut scope_start) = (Vec::new(), vec![0], Vec::new());
+    /// Makes this the panel of other scopes; the room it has is used again.
+    fn move_to(&mut self, unit: &Unit, scopes: &[UnitScope], bundle: u32) {
+        self.bundle = bundle;
+        self.columns.clear();
+        self.starts.clear();
+        self.starts.push(0);
+        self.scope_start.clear();
+        self.gone.clear();
+        for values in [&mut self.a, &mut self.w, &mut self.y] {
+            values.clear();
+        }
         for scope in scopes {
-            let start = columns.len();
+            let start = self.columns.len();
             for piece in unit.blocks(scope).iter().flat_map(|block| unit.pieces(block)) {
                 if piece.bundle == bundle {
-                    columns.extend_from_slice(unit.columns(piece));
+                    self.columns.extend_from_slice(unit.columns(piece));
                 }
             }
-            scope_start.resize(columns.len(), start);
-            starts.push(columns.len());
+            self.scope_start.resize(self.columns.len(), start);
+            self.starts.push(self.columns.len());
         }
-        let (a, w, y, z, gone) = Default::default();
-        Self { bundle, columns, starts, scope_start, rows: 0, before: 0, a, w, y, z, gone }
     }
 
     fn width(&self) -> usize {
@@ -214,8 +212,10 @@ impl Panel {
     }
 
     fn bring_up_to_date(&mut self, rows: &Rows, factor: &Factor) {
-        let (m, k, r) = (self.width(), factor.len(), factor.rows);
-        (self.rows, self.before) = (r, k);
+        let (m, k, r) = (self.width(), factor.len(), factor.z.len());
+        self.before = k;
+        self.z.resize(r, Vec::new());
+        self.z.iter_mut().for_each(Vec::clear);
         if m == 0 {
             return;
         }
@@ -230,16 +230,14 @@ impl Panel {
             }
         };
         // Room for a row of Y for each column that may go.
-        self.y.reserve_exact((k + m) * m);
+        self.y.reserve((k + m) * m);
         for &p in &factor.pruned {
             gather(c.row(p as usize), &mut self.y);
         }
         factor.solve(&mut self.y, m);
-        self.a.reserve_exact(m * m);
         for &j in &self.columns {
             gather(c.row(j as usize), &mut self.a);
         }
-        self.w.reserve_exact(r * m);
         for i in 0..r {
             gather(rows.w.row(i), &mut self.w);
         }
@@ -247,14 +245,14 @@ impl Panel {
             let y = MatrixRef::new(&self.y, k, m);
             gemm(1.0, MatrixMut::new(&mut self.a, m, m), -1.0, y.t(), y, Threads::One);
             if r < 4 {
-                for (y_k, z_k) in self.y.chunks(m).zip(factor.z.chunks(r)) {
-                    for (w_i, &z) in self.w.chunks_mut(m).zip(z_k) {
-                        w_i.iter_mut().zip(y_k).for_each(|(w, &y)| *w -= z * y);
+                for (w, z) in self.w.chunks_mut(m).zip(&factor.z) {
+                    for (y, &z) in self.y.chunks(m).zip(z) {
+                        w.iter_mut().zip(y).for_each(|(w, &y)| *w -= z * y);
                     }
                 }
             } else {
-                let z = MatrixRef::new(&factor.z, k, r);
-                gemm(1.0, MatrixMut::new(&mut self.w, r, m), -1.0, z.t(), y, Threads::One);
+                let z = Matrix::from_vec(r, k, factor.z.concat());
+                gemm(1.0, MatrixMut::new(&mut self.w, r, m), -1.0, z.view(), y, Threads::One);
             }
         }
     }
@@ -279,10 +277,10 @@ impl Panel {
             let row = &mut self.a[i * m + lo..][..m - lo];
             row.iter_mut().zip(&g[lo..]).for_each(|(a, &g)| *a -= g_i * g);
         }
-        for w in self.w.chunks_mut(m) {
-            let z = w[q] / root;
-            w[from..].iter_mut().zip(&g[from..]).for_each(|(w, &g)| *w -= z * g);
-            self.z.push(z);
+        for (w, z) in self.w.chunks_mut(m).zip(&mut self.z) {
+            let z_q = w[q] / root;
+            w[from..].iter_mut().zip(&g[from..]).for_each(|(w, &g)| *w -= z_q * g);
+            z.push(z_q);
         }
         self.gone.push(q);
     }
@@ -294,7 +292,7 @@ impl Panel {
             let rows = self.before + r + 1;
             factor.push(self.columns[q], &self.y[..rows * m], m, q);
         }
-        factor.z.extend_from_slice(&self.z);
+        factor.z.iter_mut().zip(&self.z).for_each(|(z, new)| z.extend_from_slice(new));
     }
 }
 
@@ -307,7 +305,7 @@ struct Places {
 }
 
 impl Places {
-    fn new(unit: &Unit, scope: &UnitScope, s: usize, panels: &mut [Panel]) -> Self {
+    fn new(unit: &Unit, scope: &UnitScope, s: usize, panels: &[Panel]) -> Self {
         let from: Vec<usize> = panels.iter().map(|panel| panel.starts[s]).collect();
         let mut next = from.clone();
         let blocks = unit
