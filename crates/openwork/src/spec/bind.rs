@@ -5,7 +5,7 @@ use super::domain::{Region, Runs, RunsError, Space};
 use super::error::SpecError;
 use super::grid::{Grid, GridError};
 use super::pattern::{
-    Atom, Axes, Body, Clauses, Couple, Domain, Expr, Keep, Kind, Layout, Member, One, Pattern,
+    At, Atom, Axes, Body, Clauses, Couple, Domain, Expr, Keep, Kind, Layout, Member, One, Pattern,
     Tuple, View,
 };
 use super::steps::{Steps, row_major};
@@ -15,6 +15,11 @@ use super::{Spec, preset};
 /// The most elements a tensor may have: offsets and their sums stay far from
 /// overflow.
 const MAX_ELEMENTS: usize = 1 << 48;
+/// The largest number, written or computed.
+const MAX_NUMBER: usize = i64::MAX as usize;
+/// The most runs of neighbours that the parts of a domain may have together (a
+/// fraction of a second).
+const MAX_RUNS: usize = 1 << 24;
 /// The most axes of a view.
 const MAX_RANK: usize = 32;
 
@@ -99,7 +104,7 @@ impl Pattern {
             return Ok(self.clone());
         }
         let out = |one: &One, dims: &[usize]| {
-            let names = dim_names(&self.source, one.clauses.on.as_deref(), dims, 0)?;
+            let names = dim_names(&self.source, one.clauses.on.as_ref(), dims)?;
             preset::written_out(one, &names, &self.source)
         };
         let body = match &self.body {
@@ -144,7 +149,7 @@ fn bind_couple(text: &str, couple: &Couple, shapes: &[(String, &[usize])]) -> Bo
 /// What symbols mean, and where errors point.
 pub(crate) struct Env<'a> {
     pub text: &'a str,
-    /// The tensor's dims, then the axes that the view names.
+    /// The tensor's dims.
     pub names: Vec<(String, usize)>,
 }
 
@@ -197,12 +202,8 @@ impl Env<'_> {
         for (multiplies, atom) in &expr.rest {
             let factor = self.atom(atom, whole, at)?;
             value = if *multiplies {
-                value.checked_mul(factor).filter(|&v| v <= MAX_ELEMENTS).ok_or_else(|| {
-                    self.error(
-                        at,
-                        format!("{expr} is too large"),
-                        format!("at most {MAX_ELEMENTS}"),
-                    )
+                value.checked_mul(factor).filter(|&v| v <= MAX_NUMBER).ok_or_else(|| {
+                    self.error(at, format!("{expr} is too large"), format!("at most {MAX_NUMBER}"))
                 })?
             } else if factor == 0 || value % factor != 0 {
                 let detail = format!("{value} is not a multiple of {factor}");
@@ -216,13 +217,17 @@ impl Env<'_> {
 }
 
 /// The names of a tensor's dims: those given with `on`, or the usual ones.
-fn dim_names(text: &str, on: Option<&[String]>, dims: &[usize], at: usize) -> Bound<Vec<String>> {
+fn dim_names(
+    text: &str,
+    on: Option<&(Vec<String>, At)>,
+    dims: &[usize],
+) -> Bound<Vec<String>> {
     match on {
-        Some(names) if names.len() != dims.len() => {
+        Some((names, at)) if names.len() != dims.len() => {
             let what = format!("`on` names {} dims, the tensor has {}", names.len(), dims.len());
-            Err(SpecError::at(text, at, what, format!("the tensor is {}", shape_text(dims))))
+            Err(SpecError::at(text, at.0, what, format!("the tensor is {}", shape_text(dims))))
         }
-        Some(names) => Ok(names.to_vec()),
+        Some((names, _)) => Ok(names.clone()),
         None => Ok(match dims.len() {
             1 => vec!["K"],
             2 => vec!["M", "K"],
@@ -266,8 +271,8 @@ fn part<'a>(
             return Err(SpecError::whole(what, format!("at most {MAX_ELEMENTS} elements")));
         }
     };
-    let names = dim_names(text, clauses.on.as_deref(), dims, text.find("on").unwrap_or(0))?;
-    let mut env = Env { text, names: names.into_iter().zip(dims.iter().copied()).collect() };
+    let names = dim_names(text, clauses.on.as_ref(), dims)?;
+    let env = Env { text, names: names.into_iter().zip(dims.iter().copied()).collect() };
     let whole = Region::Strided { first: 0, steps: Steps::new(dims.to_vec(), row_major(dims)) };
     let mut profile = None;
     let region = match &clauses.domain {
@@ -276,7 +281,7 @@ fn part<'a>(
             if let Domain::Layout { layout, .. } = domain {
                 profile = Some(layout.shape.clone());
             }
-            region(domain, dims, size, &env)?
+            region(domain, dims, size, &mut { MAX_RUNS }, &env)?
         }
     };
     if region.len() == 0 {
@@ -299,7 +304,7 @@ fn part<'a>(
             space,
         },
         Some(View::Axes(axes)) => {
-            let steps = axes_view(axes, &extents, &stride, &mut env)?;
+            let steps = axes_view(axes, &extents, &stride, &env)?;
             Viewed { steps, profile: None, space }
         }
         Some(View::Layout(layout)) => {
@@ -398,7 +403,14 @@ fn padded(pad: Option<&Tuple>, extents: &[usize], env: &Env<'_>) -> Bound<Option
     Ok((padded != extents).then_some(padded))
 }
 
-fn region(domain: &Domain, dims: &[usize], size: usize, env: &Env<'_>) -> Bound<Region> {
+/// The offsets of a domain; `left` is how many runs it may still be made of.
+fn region(
+    domain: &Domain,
+    dims: &[usize],
+    size: usize,
+    left: &mut usize,
+    env: &Env<'_>,
+) -> Bound<Region> {
     match domain {
         Domain::Box { offset, extent, at } => {
             let flat = Profile::flat(dims.len());
@@ -450,33 +462,37 @@ fn region(domain: &Domain, dims: &[usize], size: usize, env: &Env<'_>) -> Bound<
             if let Region::Strided { steps, .. } = &region
                 && !super::domain::is_nested(&super::domain::sorted_modes(steps))
             {
-                runs(&region, at.0, env)?;
+                runs(&region, at.0, left, env)?;
             }
             Ok(region)
         }
         Domain::Union(parts) => {
-            let mut all: Option<Runs> = None;
+            let mut sets = Vec::with_capacity(parts.len());
             for part in parts {
-                let part = runs(&region(part, dims, size, env)?, 0, env)?;
-                all = Some(all.map_or(part.clone(), |all| all.union(&part)));
+                sets.push(runs(&region(part, dims, size, left, env)?, part.at(), left, env)?);
             }
-            Ok(Region::Set(all.expect("the parser gives a union two parts or more")))
+            Ok(Region::Set(Runs::union(&sets)))
         }
         Domain::Complement(inner) => {
-            Ok(Region::Set(runs(&region(inner, dims, size, env)?, 0, env)?.complement(size)))
+            let inner = runs(&region(inner, dims, size, left, env)?, inner.at(), left, env)?;
+            Ok(Region::Set(inner.complement(size)))
         }
     }
 }
 
-fn runs(region: &Region, at: usize, env: &Env<'_>) -> Bound<Runs> {
-    region.runs().map_err(|error| match error {
-        RunsError::TooMany(n) => {
-            env.error(at, "the domain is too scattered", format!("it has {n} runs of neighbours"))
-        }
+fn runs(region: &Region, at: usize, left: &mut usize, env: &Env<'_>) -> Bound<Runs> {
+    let scattered = |n: usize| {
+        let detail = format!("it has {n} runs of neighbours; at most {MAX_RUNS} in all");
+        env.error(at, "the domain is too scattered", detail)
+    };
+    let runs = region.runs().map_err(|error| match error {
+        RunsError::TooMany(n) => scattered(n),
         RunsError::Twice(offset) => {
             env.error(at, "the domain overlaps itself", format!("offset {offset} is met twice"))
         }
-    })
+    })?;
+    *left = left.checked_sub(runs.runs()).ok_or_else(|| scattered(runs.runs()))?;
+    Ok(runs)
 }
 
 /// A layout's extents and strides, leaf by leaf; row-major where it has no
@@ -560,7 +576,7 @@ fn congruent(a: &Tuple, b: &Tuple) -> bool {
 }
 
 /// `m (g j i) -> m g i j, j=2 i=8` over axes of these extents and strides.
-fn axes_view(axes: &Axes, extents: &[usize], stride: &[usize], env: &mut Env<'_>) -> Bound<Steps> {
+fn axes_view(axes: &Axes, extents: &[usize], stride: &[usize], env: &Env<'_>) -> Bound<Steps> {
     if axes.left.len() != extents.len() {
         let what = format!("the view names {} axes, there are {}", axes.left.len(), extents.len());
         return Err(env.error(axes.at.0, what, format!("the domain is {}", shape_text(extents))));
@@ -661,12 +677,6 @@ fn axes_view(axes: &Axes, extents: &[usize], stride: &[usize], env: &mut Env<'_>
             format!("`{name}` is missing right of the arrow"),
             "both sides have the same axes",
         ));
-    }
-    // Blocks and scopes may speak of the view's axes by name; dims come first.
-    for (name, size, _) in modes {
-        if !env.names.iter().any(|(known, _)| known == name) {
-            env.names.push((name.to_string(), size));
-        }
     }
     Ok(Steps::new(shape, strides))
 }
@@ -777,6 +787,10 @@ impl Profile {
                 &one[..]
             }
         };
+        // A nested view may also be spoken of leaf by leaf.
+        if items.len() == self.leaves && items.len() > self.modes.len() {
+            return Self::flat(self.leaves).extents(tuple, space, open, what, env);
+        }
         if items.len() > self.modes.len() || (items.len() < self.modes.len() && !open) {
             let detail = format!("there are {}: {}", self.modes.len(), shape_text(space));
             return Err(env.error(

@@ -98,14 +98,14 @@ fn coupled_blocks(
             tensor(part, perm, &axes, &axes, scopes.counts())
         })
         .collect();
-    Ok(Spec::new(
+    Spec::new(
         Coupling::Blocks,
         tensors,
         scopes.counts().to_vec(),
         common,
         scopes.tile_size(),
         keep,
-    ))
+    )
 }
 
 /// Scopes at the same place of a common grid are one scope.
@@ -159,7 +159,7 @@ pub(crate) fn scopes(
             tensor(part, perm, &own, &turned, &common)
         })
         .collect();
-    Ok(Spec::new(Coupling::Scopes, tensors, common.clone(), common, blocks_per_scope, keep))
+    Spec::new(Coupling::Scopes, tensors, common.clone(), common, blocks_per_scope, keep)
 }
 
 /// Along each axis of a grid: the blocks of a scope, and what a step of one

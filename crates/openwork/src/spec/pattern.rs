@@ -84,7 +84,7 @@ pub(crate) struct One {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clauses {
-    pub on: Option<Vec<String>>,
+    pub on: Option<(Vec<String>, At)>,
     pub domain: Option<Domain>,
     pub pad: Option<Tuple>,
     pub view: Option<View>,
@@ -142,6 +142,16 @@ pub(crate) enum Domain {
     Layout { layout: Layout, start: Option<Expr>, at: At },
     Union(Vec<Domain>),
     Complement(Box<Domain>),
+}
+
+impl Domain {
+    pub fn at(&self) -> usize {
+        match self {
+            Self::Box { at, .. } | Self::Layout { at, .. } => at.0,
+            Self::Union(parts) => parts.first().map_or(0, Self::at),
+            Self::Complement(inner) => inner.at(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
