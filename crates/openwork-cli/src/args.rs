@@ -44,6 +44,8 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Layout algebra as a calculator
+    Layout(crate::commands::layout::Layout),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
 }

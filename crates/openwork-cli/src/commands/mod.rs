@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub mod completions;
+pub mod layout;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
@@ -8,6 +9,7 @@ use crate::failure::Failure;
 /// Runs the command that `args` asks for.
 pub fn run(args: Args) -> Result<(), Failure> {
     match args.command {
+        Command::Layout(command) => command.run(args.global.json),
         Command::Completions(command) => command.run(),
     }
 }
