@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Longer than any answer or refusal may take, on a busy machine and unoptimised.
-const LONG: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(2);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -173,7 +173,9 @@ fn refused(text: &str, dims: &[usize]) -> String {
 
 #[test]
 fn deep_nesting_is_refused() {
-    for (open, inner, close) in [("(", "1", ")"), ("(", "", ""), ("(", "(0)+(4)", ")"), ("~", "(0)+(4)", "")] {
+    for (open, inner, close) in
+        [("(", "1", ")"), ("(", "", ""), ("(", "(0)+(4)", ")"), ("~", "(0)+(4)", "")]
+    {
         let deep = format!("{}{inner}{}", open.repeat(10_000), close.repeat(10_000));
         for word in ["view", "block", "scope", "keep", "in", "pad"] {
             let words = refused(&format!("{word} {deep} keep 1"), &[4]);
@@ -185,7 +187,9 @@ fn deep_nesting_is_refused() {
 
 #[test]
 fn a_megabyte_of_text_is_refused() {
-    for piece in ["a", " ", "(", "1*", "~", "1|", "keep 1 ", "é", "#\n", "blocks a: & ", "2:4", "->"] {
+    for piece in
+        ["a", " ", "(", "1*", "~", "1|", "keep 1 ", "é", "#\n", "blocks a: & ", "2:4", "->"]
+    {
         let words = refused(&piece.repeat((1 << 20) / piece.len()), &[4, 4]);
         assert!(words.contains("is too long"), "{words}");
     }
@@ -208,7 +212,7 @@ fn the_longest_text_that_is_read_takes_no_time() {
         format!("view ({}) keep 5", "1,".repeat(30_000)),
         format!("view ({}) keep 2", "2,".repeat(30_000)),
         format!("block ({}) keep 1", "1,".repeat(30_000)),
-        format!("keep {}2", "1*".repeat(30_000)),
+        format!("keep {}9", "1*".repeat(30_000)),
         format!("in {}3@7 keep 9", "1|".repeat(30_000)),
         format!("in {}3@7 keep 9", "1@3|".repeat(15_000)),
         format!("in {}(1|2) keep 9", "(1|2)|".repeat(10_000)),

@@ -19,7 +19,7 @@ const MAX_ELEMENTS: usize = 1 << 48;
 const MAX_NUMBER: usize = i64::MAX as usize;
 /// The most runs of neighbours that the parts of a domain may have together (a
 /// fraction of a second).
-const MAX_RUNS: usize = 1 << 24;
+const MAX_RUNS: usize = 1 << 22;
 /// The most axes of a view.
 const MAX_RANK: usize = 32;
 
@@ -217,11 +217,7 @@ impl Env<'_> {
 }
 
 /// The names of a tensor's dims: those given with `on`, or the usual ones.
-fn dim_names(
-    text: &str,
-    on: Option<&(Vec<String>, At)>,
-    dims: &[usize],
-) -> Bound<Vec<String>> {
+fn dim_names(text: &str, on: Option<&(Vec<String>, At)>, dims: &[usize]) -> Bound<Vec<String>> {
     match on {
         Some((names, at)) if names.len() != dims.len() => {
             let what = format!("`on` names {} dims, the tensor has {}", names.len(), dims.len());
@@ -625,7 +621,7 @@ fn axes_view(axes: &Axes, extents: &[usize], stride: &[usize], env: &Env<'_>) ->
             );
             return Err(env.error(at, "the sizes do not fit", detail));
         }
-        if extent % product != 0 {
+        if !extent.is_multiple_of(product) {
             let detail = format!(
                 "axis {axis} has {extent} entries, not a multiple of {product}; pad it or narrow the domain"
             );

@@ -98,14 +98,7 @@ fn coupled_blocks(
             tensor(part, perm, &axes, &axes, scopes.counts())
         })
         .collect();
-    Spec::new(
-        Coupling::Blocks,
-        tensors,
-        scopes.counts().to_vec(),
-        common,
-        scopes.tile_size(),
-        keep,
-    )
+    Spec::new(Coupling::Blocks, tensors, scopes.counts().to_vec(), common, scopes.tile_size(), keep)
 }
 
 /// Scopes at the same place of a common grid are one scope.

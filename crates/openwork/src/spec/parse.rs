@@ -232,9 +232,7 @@ impl<'t> Parser<'t> {
     }
 
     fn perm(&mut self) -> Read<Vec<usize>> {
-        let axis = |parser: &mut Self| {
-            Ok(usize::try_from(parser.number()?).unwrap_or(usize::MAX))
-        };
+        let axis = |parser: &mut Self| Ok(usize::try_from(parser.number()?).unwrap_or(usize::MAX));
         if !self.eat("(") {
             return Ok(vec![axis(self)?]);
         }
@@ -701,7 +699,10 @@ mod tests {
         assert_eq!(printed(" block( 16, 16 ) # half"), "block(16,16)");
         assert_eq!(printed("block(16,16,25%);"), "block(16,16,25%)");
         assert_eq!(printed("block(16,16) keep 25%"), "block (16,16) keep 25%");
-        assert_eq!(printed("block(1,1,16) scope (1,2,1) keep 1"), "block (1,1,16) scope (1,2,1) keep 1");
+        assert_eq!(
+            printed("block(1,1,16) scope (1,2,1) keep 1"),
+            "block (1,1,16) scope (1,2,1) keep 1"
+        );
         assert_eq!(printed("block (1,2) keep 2"), "block (1,2) keep 2");
         assert_eq!(printed("view (4,8) block(1,2) keep 2"), "view (4,8) block (1,2) keep 2");
     }

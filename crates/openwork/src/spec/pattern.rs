@@ -69,6 +69,8 @@ impl PartialEq for At {
 
 impl Eq for At {}
 
+// There is one of these at a time; a box would only be in the way.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     One(One),

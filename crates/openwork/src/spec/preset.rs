@@ -231,11 +231,10 @@ impl Arguments<'_> {
         let mut found = None;
         for arg in self.args() {
             match arg {
-                Arg::Named(n, value) if n == name => {
-                    if found.replace(value.to_string()).is_some() {
-                        return Err(format!("it takes one `{name}=`; found another, {arg}"));
-                    }
+                Arg::Named(n, _) if n == name && found.is_some() => {
+                    return Err(format!("it takes one `{name}=`; found another, {arg}"));
                 }
+                Arg::Named(n, value) if n == name => found = Some(value.to_string()),
                 Arg::Named(n, _) if n != "keep" => {
                     return Err(format!("it has no argument `{n}`; give `{name}=`"));
                 }
@@ -322,9 +321,8 @@ pub(crate) fn expand(call: &Call, names: &[String], source: &str) -> Result<Clau
             hint,
         ));
     };
-    let wrong = |detail: String| {
-        SpecError::at(source, call.at.0, format!("{call} does not work"), detail)
-    };
+    let wrong =
+        |detail: String| SpecError::at(source, call.at.0, format!("{call} does not work"), detail);
     let text = (preset.expand)(&Arguments { name: &call.name }, &Dims { names }).map_err(wrong)?;
     let clauses = parse::expansion(&text)?;
     match &clauses.keep {

@@ -88,7 +88,8 @@ fn coalesced(steps: &Steps) -> Vec<(usize, usize)> {
 fn same_offsets(view: &[(usize, usize)], region: &[(usize, usize)]) -> Result<(), Fault> {
     let differs = view.iter().zip(region).take_while(|(v, r)| v == r).count();
     // Where modes have run out there is no further offset.
-    let mode = |modes: &[(usize, usize)], i: usize| modes.get(i).copied().unwrap_or((1, usize::MAX));
+    let mode =
+        |modes: &[(usize, usize)], i: usize| modes.get(i).copied().unwrap_or((1, usize::MAX));
     let ((v_extent, v_stride), (r_extent, r_stride)) = (mode(view, differs), mode(region, differs));
     let (v_next, r_next) = if v_stride != r_stride {
         (v_stride, r_stride)
@@ -118,10 +119,18 @@ fn compare(view: &Steps, region: &Region) -> Result<(), Fault> {
             (Some((at, _)), None) => Fault::Outside(at),
             (None, Some((at, _))) => Fault::Missed(at),
             (Some((m, _)), Some((w, _))) if m != w => {
-                if m < w { Fault::Outside(m) } else { Fault::Missed(w) }
+                if m < w {
+                    Fault::Outside(m)
+                } else {
+                    Fault::Missed(w)
+                }
             }
             (Some((at, m)), Some((_, w))) => {
-                if m < w { Fault::Missed(at + m) } else { Fault::Outside(at + w) }
+                if m < w {
+                    Fault::Missed(at + m)
+                } else {
+                    Fault::Outside(at + w)
+                }
             }
         });
     }

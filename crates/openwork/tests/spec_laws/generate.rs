@@ -109,7 +109,13 @@ impl Case {
                     .map(|(part, name)| {
                         let mut clauses = part_clauses(part, c);
                         if self.kind == Kind::Scopes {
-                            clauses.extend(tile_clause("scope", &part.scope, &part.grid(), true, c));
+                            clauses.extend(tile_clause(
+                                "scope",
+                                &part.scope,
+                                &part.grid(),
+                                true,
+                                c,
+                            ));
                         }
                         let identity = part.perm.iter().copied().eq(0..part.perm.len());
                         let perm = match identity && c.below(2) == 0 {
@@ -260,7 +266,8 @@ fn dims(c: &mut Choices<'_>) -> Vec<usize> {
 
 fn simple_domain(dims: &[usize], c: &mut Choices<'_>) -> Domain {
     let offset: Vec<usize> = dims.iter().map(|&d| c.below(d)).collect();
-    let extent: Vec<usize> = dims.iter().zip(&offset).map(|(d, o)| d - o - c.below(d - o)).collect();
+    let extent: Vec<usize> =
+        dims.iter().zip(&offset).map(|(d, o)| d - o - c.below(d - o)).collect();
     if c.below(2) == 0 {
         return Domain::Box { offset, extent };
     }

@@ -30,7 +30,9 @@ fn bind(text: &str, case: &Case) -> Spec {
 fn visited(spec: &Spec) -> Vec<BTreeSet<BTreeSet<Element>>> {
     spec.order()
         .map(|scope| {
-            (0..spec.blocks_per_scope()).map(|block| spec.elements(scope, block).collect()).collect()
+            (0..spec.blocks_per_scope())
+                .map(|block| spec.elements(scope, block).collect())
+                .collect()
         })
         .collect()
 }

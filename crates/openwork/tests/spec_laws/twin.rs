@@ -19,8 +19,14 @@ pub enum View {
     Own,
     /// Each axis of the domain split into parts, slowest first; then which part,
     /// counted over all axes, each axis of the view is.
-    Axes { parts: Vec<Vec<usize>>, order: Vec<usize> },
-    Layout { shape: Vec<usize>, stride: Vec<usize> },
+    Axes {
+        parts: Vec<Vec<usize>>,
+        order: Vec<usize>,
+    },
+    Layout {
+        shape: Vec<usize>,
+        stride: Vec<usize>,
+    },
 }
 
 /// One tensor: everything but the coupling's own scope.
@@ -246,7 +252,8 @@ pub fn coupled_scopes(parts: &[Part]) -> Vec<Vec<Block>> {
         for (t, part) in parts.iter().enumerate() {
             let here = part.own(&place);
             for block in coordinates(&part.grid()) {
-                let inside: Vec<usize> = block.iter().zip(&part.scope).map(|(b, s)| b / s).collect();
+                let inside: Vec<usize> =
+                    block.iter().zip(&part.scope).map(|(b, s)| b / s).collect();
                 if inside == here {
                     let index = index(&block, &part.grid());
                     let elements = blocks[t][index].iter().map(|&offset| (t, offset)).collect();
