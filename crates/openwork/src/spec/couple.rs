@@ -1,10 +1,12 @@
 //! Several tensors under one decision. One tensor is a coupling of one.
 
-use super::bind::{Env, Profile, grid_error, keep, shape_text};
 use super::domain::Space;
+use super::env::{Env, shape_text};
 use super::error::SpecError;
 use super::grid::Grid;
+use super::keep::keep;
 use super::pattern::{Keep, Member, Tuple};
+use super::profile::{Profile, grid_error};
 use super::steps::{Steps, row_major};
 use super::{Coupling, Spec, Tensor};
 

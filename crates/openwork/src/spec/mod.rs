@@ -6,17 +6,22 @@
 //! plus the step of its block within the scope, plus its own within the block,
 //! so a spec is a few short tables, not an index per weight.
 
+mod axes;
 mod bind;
 mod bundle;
 mod couple;
 mod display;
 mod domain;
+mod env;
 mod error;
 mod facts;
 mod grid;
+mod keep;
 mod parse;
 mod pattern;
 mod preset;
+mod profile;
+mod region;
 mod steps;
 mod view;
 

@@ -26,7 +26,7 @@ impl<'a> Choices<'a> {
     }
 
     fn divisor(&mut self, n: usize) -> usize {
-        let divisors: Vec<usize> = (1..=n).filter(|d| n % d == 0).collect();
+        let divisors: Vec<usize> = (1..=n).filter(|&d| n.is_multiple_of(d)).collect();
         divisors[self.below(divisors.len())]
     }
 
@@ -81,7 +81,7 @@ impl Case {
     /// One way of writing it.
     pub fn text(&self, c: &mut Choices<'_>) -> String {
         let keep = match c.below(3) {
-            0 if self.keep > 0 && self.keep * 100 % self.blocks_per_scope == 0 => {
+            0 if self.keep > 0 && (self.keep * 100).is_multiple_of(self.blocks_per_scope) => {
                 format!("{}%", self.keep * 100 / self.blocks_per_scope)
             }
             1 if self.keep == self.blocks_per_scope => "_".to_string(),
