@@ -8,6 +8,7 @@ pub mod linalg;
 pub mod mask;
 pub mod matrix;
 pub mod prune;
+pub mod saliency;
 pub mod select;
 pub mod spec;
 

@@ -93,6 +93,14 @@ impl Damping {
         }
     }
 
+    /// The number after the colon, for comparing dampings of one kind.
+    pub(crate) fn strength(self) -> f64 {
+        match self {
+            Self::Diag(x) | Self::Mean(x) | Self::Absolute(x) => x,
+            Self::Auto => 0.0,
+        }
+    }
+
     /// The same kind of damping with ten times the amount, or `None` beyond
     /// ten times the (mean) diagonal. From zero the first step is `FIRST`.
     pub(super) fn raised(self, mean: f64) -> Option<Self> {

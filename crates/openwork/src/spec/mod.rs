@@ -24,6 +24,7 @@ mod profile;
 mod region;
 mod steps;
 mod view;
+mod walk;
 
 pub use bundle::{Bundle, Piece, TooWide, Unit, UnitBlock, UnitScope, Units};
 pub use error::SpecError;
@@ -32,6 +33,8 @@ pub use grid::{Grid, GridError};
 pub use pattern::Pattern;
 pub use preset::{PRESETS, Preset, distance};
 pub use steps::{Steps, StepsIter};
+
+pub(crate) use walk::Walker;
 
 use domain::{Space, is_nested, sorted_modes};
 
