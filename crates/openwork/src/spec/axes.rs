@@ -93,7 +93,7 @@ pub(crate) fn axes_view(
     axes: &Axes,
     extents: &[usize],
     stride: &[usize],
-    env: &Env<'_>,
+    env: &mut Env<'_>,
 ) -> Bound<Steps> {
     if axes.left.len() != extents.len() {
         let what = format!("the view names {} axes, there are {}", axes.left.len(), extents.len());
@@ -195,6 +195,12 @@ pub(crate) fn axes_view(
             format!("`{name}` is missing right of the arrow"),
             "both sides have the same axes",
         ));
+    }
+    // Blocks and scopes may speak of the view's axes by name; dims come first.
+    for (name, size, _) in modes {
+        if !env.names.iter().any(|(known, _)| known == name) {
+            env.names.push((name.to_string(), size));
+        }
     }
     Ok(Steps::new(shape, strides))
 }

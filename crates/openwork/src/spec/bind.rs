@@ -164,7 +164,7 @@ fn part<'a>(
         }
     };
     let names = dim_names(text, clauses.on.as_ref(), dims)?;
-    let env = Env { text, names: names.into_iter().zip(dims.iter().copied()).collect() };
+    let mut env = Env { text, names: names.into_iter().zip(dims.iter().copied()).collect() };
     let whole = Region::Strided { first: 0, steps: Steps::new(dims.to_vec(), row_major(dims)) };
     let mut profile = None;
     let region = match &clauses.domain {
@@ -196,7 +196,7 @@ fn part<'a>(
             space,
         },
         Some(View::Axes(axes)) => {
-            let steps = axes_view(axes, &extents, &stride, &env)?;
+            let steps = axes_view(axes, &extents, &stride, &mut env)?;
             Viewed { steps, profile: None, space }
         }
         Some(View::Layout(layout)) => {

@@ -109,17 +109,7 @@ impl fmt::Display for Domain {
                 write!(f, "{layout}")?;
                 start.as_ref().map_or(Ok(()), |start| write!(f, "@{start}"))
             }
-            // `~` reaches to the end of the domain, so one before another part is closed.
-            Self::Union(parts) => {
-                for (i, part) in parts.iter().enumerate() {
-                    f.write_str(if i == 0 { "" } else { " | " })?;
-                    match part {
-                        Self::Complement(_) if i + 1 < parts.len() => write!(f, "({part})")?,
-                        _ => part.fmt(f)?,
-                    }
-                }
-                Ok(())
-            }
+            Self::Union(parts) => list(f, parts, " | "),
             Self::Complement(inner) => match **inner {
                 Self::Union(_) => write!(f, "~({inner})"),
                 _ => write!(f, "~{inner}"),

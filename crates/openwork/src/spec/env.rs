@@ -12,7 +12,7 @@ pub(crate) type Bound<T> = Result<T, SpecError>;
 /// What symbols mean, and where errors point.
 pub(crate) struct Env<'a> {
     pub text: &'a str,
-    /// The tensor's dims.
+    /// The tensor's dims, then the axes that the view names.
     pub names: Vec<(String, usize)>,
 }
 

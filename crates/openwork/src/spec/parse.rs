@@ -262,7 +262,7 @@ impl<'t> Parser<'t> {
                     let call = self.call();
                     self.separators();
                     match call {
-                        Ok(call) if self.pos == self.text.len() => Some(call),
+                        Ok(call) if self.pos == self.text.len() && call.has_args() => Some(call),
                         _ => {
                             self.pos = start;
                             None
@@ -442,8 +442,8 @@ impl<'t> Parser<'t> {
 
     fn domain_part(&mut self) -> Read<Domain> {
         if self.eat("~") {
-            // To the end of the domain: `~a | b` is all but a and b.
-            let inner = self.deeper(Self::domain)?;
+            // One part only: `~a | b` is `(~a) | b`.
+            let inner = self.deeper(Self::domain_part)?;
             return Ok(Domain::Complement(Box::new(inner)));
         }
         self.skip();

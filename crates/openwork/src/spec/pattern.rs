@@ -124,6 +124,12 @@ pub(crate) struct Call {
     pub at: At,
 }
 
+impl Call {
+    pub fn has_args(&self) -> bool {
+        matches!(&self.name, Name::Word { args, .. } if !args.is_empty())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     /// `N:M`, `N:MxB`, `N:M@D`: keep N of M blocks of B columns, paired at distance D.
