@@ -201,17 +201,9 @@ impl Space {
             Self::Direct { first } => offset.checked_sub(*first),
             Self::Ranked { runs } => runs.rank(offset),
             Self::Padded { first, padded, real, stride } => {
-                let mut left = offset.checked_sub(*first)?;
-                let mut v = 0;
-                for axis in 0..padded.len() {
-                    let at = if stride[axis] == 0 { 0 } else { left / stride[axis] };
-                    if at >= real[axis] {
-                        return None;
-                    }
-                    left -= at * stride[axis];
-                    v = v * padded[axis] + at;
-                }
-                (left == 0).then_some(v)
+                let left = offset.checked_sub(*first)?;
+                let at = coordinates(&Steps::new(real.clone(), stride.clone()), left)?;
+                Some(at.iter().zip(padded).fold(0, |v, (i, extent)| v * extent + i))
             }
         }
     }
@@ -224,6 +216,29 @@ impl Space {
             Self::Padded { .. } => true,
         }
     }
+}
+
+/// The coordinates of offset `v`, if the steps meet that offset.
+pub(crate) fn coordinates(steps: &Steps, mut v: usize) -> Option<Vec<usize>> {
+    let mut at = vec![0; steps.shape().len()];
+    if !is_nested(&sorted_modes(steps)) {
+        let mut index = steps.iter().position(|offset| offset == v)?;
+        for (axis, &extent) in steps.shape().iter().enumerate().rev() {
+            at[axis] = index % extent;
+            index /= extent;
+        }
+        return Some(at);
+    }
+    let mut axes: Vec<usize> = (0..at.len()).filter(|&axis| steps.shape()[axis] > 1).collect();
+    axes.sort_by_key(|&axis| std::cmp::Reverse(steps.stride()[axis]));
+    for axis in axes {
+        at[axis] = v / steps.stride()[axis];
+        v -= at[axis] * steps.stride()[axis];
+        if at[axis] >= steps.shape()[axis] {
+            return None;
+        }
+    }
+    (v == 0).then_some(at)
 }
 
 /// Modes of more than one entry as (extent, stride), by rising stride.
