@@ -7,6 +7,7 @@ pub mod mask;
 pub mod matrix;
 pub mod select;
 pub mod spec;
+pub mod viz;
 
 pub use mask::{Breach, Mask};
 pub use matrix::{Matrix, MatrixMut, MatrixRef};
