@@ -2,9 +2,12 @@
 //! becomes a spec whose promises are checked once; any pruning method works
 //! on any spec.
 
+pub mod hessian;
 pub mod linalg;
 pub mod mask;
 pub mod matrix;
+pub mod prune;
+pub mod saliency;
 pub mod select;
 pub mod spec;
 pub mod viz;

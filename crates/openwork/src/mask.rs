@@ -38,6 +38,11 @@ impl Bits {
         bits
     }
 
+    /// None set.
+    pub fn zeros(len: usize) -> Self {
+        Self { words: vec![0; len.div_ceil(64)], len }
+    }
+
     /// Set where a value is not zero.
     pub fn nonzero(values: &[f32]) -> Self {
         let words = values

@@ -1,5 +1,9 @@
 //! From scores to what stays: exactly k blocks of a scope, ties by index.
 
+use crate::mask::Mask;
+use crate::spec::{Element, Spec, Walker};
+use rayon::prelude::*;
+
 /// The blocks that go when the `keep` of highest score stay, in rising order.
 /// Equal scores go to the lower index; blocks for which `padding` holds stay
 /// only after all others. A NaN ranks below every number; zeros of either sign
@@ -15,22 +19,94 @@
 /// If `keep` is more than the scores.
 pub fn dropped(scores: &[f64], padding: impl Fn(usize) -> bool, keep: usize) -> Vec<usize> {
     assert!(keep <= scores.len(), "keep {keep} of {} blocks", scores.len());
-    let mut ranked: Vec<(bool, f64, usize)> = scores
-        .iter()
-        .enumerate()
-        .map(|(block, &score)| {
-            (padding(block), if score.is_nan() { f64::NEG_INFINITY } else { score + 0.0 }, block)
-        })
-        .collect();
-    let before = |a: &(bool, f64, usize), b: &(bool, f64, usize)| {
-        a.0.cmp(&b.0).then_with(|| b.1.total_cmp(&a.1)).then_with(|| a.2.cmp(&b.2))
-    };
-    if keep < ranked.len() {
-        ranked.select_nth_unstable_by(keep, before);
+    let mut ranked: Vec<Rank> = Vec::new();
+    ranked.extend(
+        scores.iter().enumerate().map(|(block, &score)| Rank::new(score, padding(block), block)),
+    );
+    drop_lowest(&mut ranked, keep).iter().map(|rank| rank.block).collect()
+}
+
+/// A block's place in the order of staying.
+#[derive(Clone, Copy)]
+struct Rank {
+    padding: bool,
+    score: f64,
+    block: usize,
+}
+
+impl Rank {
+    fn new(score: f64, padding: bool, block: usize) -> Self {
+        // Adding +0 turns -0 into 0.
+        Self { padding, score: if score.is_nan() { f64::NEG_INFINITY } else { score + 0.0 }, block }
     }
-    let mut dropped: Vec<usize> = ranked[keep..].iter().map(|&(_, _, block)| block).collect();
-    dropped.sort_unstable();
+
+    fn stays_before(&self, other: &Self) -> std::cmp::Ordering {
+        let by_padding = self.padding.cmp(&other.padding);
+        by_padding
+            .then_with(|| other.score.total_cmp(&self.score))
+            .then_with(|| self.block.cmp(&other.block))
+    }
+}
+
+/// The blocks that go, by rising index; the rest of `ranked` is in no order.
+fn drop_lowest(ranked: &mut [Rank], keep: usize) -> &[Rank] {
+    if keep < ranked.len() {
+        ranked.select_nth_unstable_by(keep, Rank::stays_before);
+    }
+    let dropped = &mut ranked[keep..];
+    dropped.sort_unstable_by_key(|rank| rank.block);
     dropped
+}
+
+/// Scopes that one thread handles at a time.
+const CHUNK: usize = 1024;
+
+/// Selects masks for one spec again and again.
+pub struct Selector<'a> {
+    spec: &'a Spec,
+    walker: Walker<'a>,
+}
+
+impl<'a> Selector<'a> {
+    /// Makes ready for a spec.
+    pub fn new(spec: &'a Spec) -> Self {
+        Self { spec, walker: Walker::new(spec) }
+    }
+
+    /// Keeps, in every scope, exactly the `keep` blocks of highest score, the
+    /// score of a block being the sum over its elements; ties by index, padding
+    /// last. The same mask at any number of threads.
+    pub fn select(&self, score: impl Fn(Element) -> f64 + Sync) -> Mask {
+        let spec = self.spec;
+        let chunks: Vec<Vec<Element>> = (0..spec.scopes().div_ceil(CHUNK))
+            .into_par_iter()
+            .map(|chunk| {
+                let scopes = chunk * CHUNK..((chunk + 1) * CHUNK).min(spec.scopes());
+                let (mut bases, mut ranked, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+                for scope in scopes {
+                    self.walker.enter(scope, &mut bases);
+                    ranked.clear();
+                    for block in 0..spec.blocks_per_scope() {
+                        let (mut sum, mut real) = (0.0, false);
+                        self.walker.visit(scope, &bases, block, |element| {
+                            sum += score(element);
+                            real = true;
+                        });
+                        ranked.push(Rank::new(sum, !real, block));
+                    }
+                    for rank in drop_lowest(&mut ranked, spec.keep()) {
+                        self.walker.visit(scope, &bases, rank.block, |element| gone.push(element));
+                    }
+                }
+                gone
+            })
+            .collect();
+        let mut mask = Mask::full(spec);
+        for element in chunks.into_iter().flatten() {
+            mask.set(element, false);
+        }
+        mask
+    }
 }
 
 #[cfg(test)]

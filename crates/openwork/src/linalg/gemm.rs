@@ -1,5 +1,8 @@
 //! Matrix products. The `gemm` crate does the work; nothing else calls it.
 
+use std::fmt::Debug;
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
+
 use crate::matrix::{MatrixMut, MatrixRef};
 
 /// How many threads one product may use.
@@ -11,22 +14,68 @@ pub enum Threads {
     All,
 }
 
-/// Entry types that a product may have.
-pub trait Scalar: Copy + Default + PartialEq + Send + Sync + 'static {
+/// Entry types that a matrix computation may have: `f32` and `f64`.
+pub trait Scalar:
+    Copy
+    + Default
+    + Debug
+    + PartialEq
+    + PartialOrd
+    + Send
+    + Sync
+    + Neg<Output = Self>
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + AddAssign
+    + SubAssign
+    + MulAssign
+    + Into<f64>
+    + 'static
+{
     /// The number 1.
     const ONE: Self;
     /// The number 0.
     const ZERO: Self;
+    /// Distance from 1 to the next larger number.
+    const EPSILON: Self;
+    /// The nearest number to `x`.
+    fn from_f64(x: f64) -> Self;
+    /// The square root.
+    fn sqrt(self) -> Self;
+    /// The absolute value.
+    fn abs(self) -> Self;
 }
 
 impl Scalar for f32 {
     const ONE: Self = 1.0;
     const ZERO: Self = 0.0;
+    const EPSILON: Self = f32::EPSILON;
+    fn from_f64(x: f64) -> Self {
+        x as f32
+    }
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+    fn abs(self) -> Self {
+        self.abs()
+    }
 }
 
 impl Scalar for f64 {
     const ONE: Self = 1.0;
     const ZERO: Self = 0.0;
+    const EPSILON: Self = f64::EPSILON;
+    fn from_f64(x: f64) -> Self {
+        x
+    }
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+    fn abs(self) -> Self {
+        self.abs()
+    }
 }
 
 /// Adds a product to a scaled matrix:

@@ -7,6 +7,7 @@
 //! so a spec is a few short tables, not an index per weight.
 
 mod bind;
+mod bundle;
 mod couple;
 mod display;
 mod domain;
@@ -18,13 +19,17 @@ mod pattern;
 mod preset;
 mod steps;
 mod view;
+mod walk;
 
+pub use bundle::{Bundle, Piece, TooWide, Unit, UnitBlock, UnitScope, Units};
 pub use error::SpecError;
 pub use facts::{Facts, Storage};
 pub use grid::{Grid, GridError};
 pub use pattern::Pattern;
 pub use preset::{PRESETS, Preset, distance};
 pub use steps::{Steps, StepsIter};
+
+pub(crate) use walk::Walker;
 
 use domain::{Space, coordinates, is_nested, sorted_modes};
 
@@ -103,15 +108,6 @@ impl Tensor {
     /// Which axis of this tensor's grid each axis of the common grid is.
     pub fn perm(&self) -> &[usize] {
         &self.perm
-    }
-
-    /// How many of its elements the spec speaks of; padding is not counted.
-    pub fn domain_size(&self) -> usize {
-        match &self.space {
-            Space::Direct { .. } => self.view.len(),
-            Space::Ranked { runs } => runs.len(),
-            Space::Padded { real, .. } => real.iter().product(),
-        }
     }
 
     /// Whether some positions of the view are padding.

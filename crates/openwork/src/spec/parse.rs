@@ -235,13 +235,30 @@ impl<'t> Parser<'t> {
     /// clauses begin.
     fn one(&mut self, inside: Option<Kind>) -> Read<One> {
         self.separators();
+        let start = self.pos;
         let preset = match self.peek() {
             Some(c) if c.is_ascii_digit() => Some(self.ratio()?),
             _ => match self.word() {
                 Some(word) if !KEYWORDS.contains(&word) && word != "_" => Some(self.call()?),
+                // `block(16,16)` is the preset; `block (16,16)`, and anything beside a
+                // view or scope, is the clause.
+                Some("block") if self.rest().starts_with("block(") => {
+                    let one = self.call().and_then(|call| self.clauses(inside, Some(call)));
+                    match one {
+                        Ok(one) if one.clauses.view.is_none() && one.clauses.scope.is_none() => {
+                            return Ok(one);
+                        }
+                        _ => self.pos = start,
+                    }
+                    None
+                }
                 _ => None,
             },
         };
+        self.clauses(inside, preset)
+    }
+
+    fn clauses(&mut self, inside: Option<Kind>, preset: Option<Call>) -> Read<One> {
         let mut clauses = Clauses::default();
         loop {
             self.separators();
@@ -304,7 +321,13 @@ impl<'t> Parser<'t> {
     fn call(&mut self) -> Read<Call> {
         self.skip();
         let at = At(self.pos);
-        let word = self.name("a preset's name")?;
+        let word = match self.word() {
+            Some("block") => {
+                self.pos += "block".len();
+                "block".to_string()
+            }
+            _ => self.name("a preset's name")?,
+        };
         let mut args = Vec::new();
         if self.eat("(") {
             while !self.eat(")") {
@@ -625,4 +648,25 @@ fn decimal(text: &str) -> Option<(u64, u32, usize)> {
     let len = if part == 0 { whole } else { whole + 1 + part };
     let digits = text[..len].replace('.', "").parse().ok()?;
     Some((digits, part as u32, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Pattern;
+
+    fn printed(text: &str) -> String {
+        text.parse::<Pattern>().unwrap().to_string()
+    }
+
+    #[test]
+    fn block_without_a_gap_is_the_preset_unless_a_scope_or_view_follows() {
+        assert_eq!(printed("block(16,16)"), "block(16,16)");
+        assert_eq!(printed("block(16,16) keep 25%"), "block(16,16) keep 25%");
+        assert_eq!(
+            printed("block(1,1,16) scope (1,2,1) keep 1"),
+            "block (1,1,16) scope (1,2,1) keep 1"
+        );
+        assert_eq!(printed("block (1,2) keep 2"), "block (1,2) keep 2");
+        assert_eq!(printed("view (4,8) block(1,2) keep 2"), "view (4,8) block (1,2) keep 2");
+    }
 }

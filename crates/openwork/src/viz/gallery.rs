@@ -33,7 +33,7 @@ pub const GALLERY: &[Example] = &[
     Example {
         name: "diagonal",
         summary: "only the blocks on the diagonal are pruned: a strided domain with a start",
-        text: "in (M/4,4,4):(4*K+4,K,1) block (1,1,2) scope (1,1,2) keep 1",
+        text: "in (4,4,4):(68,16,1) block (1,1,2) scope (1,1,2) keep 1",
         tensors: &[("tensor", &[16, 16])],
     },
     Example {

@@ -1,0 +1,145 @@
+//! Chooses damping by the error on held-out samples.
+//!
+//! Fits that hardly damp follow the calibration samples too closely: with about
+//! as many samples as columns S-OBS then loses to SparseGPT on other inputs.
+//! So: prune with H of two thirds of the samples, measure with H of the rest.
+
+use super::{Curvature, Damping, Hessian, HessianError, Note};
+
+/// The shares of the diagonal that `auto` tries: around .01 is best for many
+/// more samples than columns, 1 for as many, 3 for a third as many.
+pub const AUTO_SHARES: [f64; 6] = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
+
+/// The damping chosen, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Always [`Damping::Diag`].
+    pub damping: Damping,
+    /// The held-out error of every share tried; empty if a rule decided.
+    pub errors: Vec<(f64, f64)>,
+    /// Set if a rule decided.
+    pub notes: Vec<Note>,
+}
+
+/// Chooses one share of the diagonal for tensors that are pruned together.
+///
+/// For every share in [`AUTO_SHARES`] the Hessians of the fitting samples are
+/// damped and `error` prunes with them by some cheap method and measures with
+/// the Hessians of the held-out samples, which it gets in the same order. The
+/// share with the least error wins, the smaller of equals; NaN never wins.
+///
+/// Without held-out samples [`share_by_rule`] decides, and a note says so.
+///
+/// ```
+/// use openwork::{Matrix, hessian::{Damping, HessianError, HessianSum, choose}};
+/// let x = Matrix::from_fn(600, 2, |i, j| ((i * 7 + j * 3) % 11) as f32);
+/// let mut sum = HessianSum::new(2);
+/// sum.add(x.view()).unwrap();
+/// let h = sum.finish().unwrap();
+/// // A real `error` prunes; this one likes 0.3.
+/// let choice = choose(&[&h], |fit, _held_out| {
+///     let Damping::Diag(share) = fit[0].damping() else { unreachable!() };
+///     Ok::<_, HessianError>((share - 0.3).abs())
+/// });
+/// assert_eq!(choice.unwrap().damping, Damping::Diag(0.3));
+/// ```
+pub fn choose<E: From<HessianError>>(
+    hessians: &[&Hessian],
+    mut error: impl FnMut(&[Curvature], &[Hessian]) -> Result<f64, E>,
+) -> Result<Choice, E> {
+    let Some(splits) = hessians.iter().map(|h| h.split()).collect::<Option<Vec<_>>>() else {
+        return Ok(by_rule(hessians));
+    };
+    let (fits, held): (Vec<Hessian>, Vec<Hessian>) = splits.into_iter().unzip();
+    let mut errors = Vec::new();
+    let mut best: Option<(f64, f64)> = None;
+    for share in AUTO_SHARES {
+        let damped: Vec<Curvature> =
+            fits.iter().map(|h| h.damp(Damping::Diag(share))).collect::<Result<_, _>>()?;
+        let e = error(&damped, &held)?;
+        errors.push((share, e));
+        if e.is_finite() && best.is_none_or(|(_, least)| e < least) {
+            best = Some((share, e));
+        }
+    }
+    Ok(match best {
+        Some((share, _)) => Choice { damping: Damping::Diag(share), errors, notes: vec![] },
+        None => by_rule(hessians),
+    })
+}
+
+/// The choice without held-out samples: the most careful of all Hessians'.
+fn by_rule(hessians: &[&Hessian]) -> Choice {
+    let shares = hessians.iter().map(|h| (share_by_rule(h.samples(), h.columns()), h.samples()));
+    let (share, samples) = shares
+        .reduce(|a, b| if b.0 > a.0 { b } else { a })
+        .unwrap_or((share_by_rule(None, 0), None));
+    let used = Damping::Diag(share);
+    Choice { damping: used, errors: vec![], notes: vec![Note::DampingByRule { used, samples }] }
+}
+
+/// A share of the diagonal by the number of samples alone.
+///
+/// | samples per column | below 1/2 | 1/2 to 4 | 4 to 16 | 16 to 64 | 64 and more | unknown |
+/// |---|---|---|---|---|---|---|
+/// | share | 3 | 1 | 0.3 | 0.1 | 0.03 | 0.01 |
+///
+/// The first two and the last of the known were measured on held-out tokens,
+/// those between are interpolated. A matrix without a count is taken to be
+/// well sampled.
+pub fn share_by_rule(samples: Option<usize>, columns: usize) -> f64 {
+    let Some(n) = samples else { return 0.01 };
+    match n as f64 / columns.max(1) as f64 {
+        r if r < 0.5 => 3.0,
+        r if r < 4.0 => 1.0,
+        r if r < 16.0 => 0.3,
+        r if r < 64.0 => 0.1,
+        _ => 0.03,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hessian::HessianSum;
+    use crate::linalg::tests::random;
+
+    fn sampled(n: usize) -> Hessian {
+        let mut sum = HessianSum::new(3);
+        sum.add(random(n, 3, 1).view()).unwrap();
+        sum.finish().unwrap()
+    }
+
+    #[test]
+    fn the_least_held_out_error_wins_and_the_smaller_share_of_equals() {
+        let h = sampled(1000);
+        let mut seen = Vec::new();
+        let choice = choose(&[&h], |fit, held| {
+            assert_eq!(held[0].samples(), Some(256));
+            seen.push(fit[0].damping());
+            Ok::<_, HessianError>([2.0, f64::NAN, 1.0, 1.0, 3.0, 4.0][seen.len() - 1])
+        })
+        .unwrap();
+        assert_eq!(choice.damping, Damping::Diag(0.1));
+        assert_eq!(seen, AUTO_SHARES.map(Damping::Diag));
+        assert_eq!((choice.errors.len(), choice.notes.len()), (6, 0));
+    }
+
+    #[test]
+    fn without_a_split_a_rule_decides_and_says_so() {
+        let never = |_: &[Curvature], _: &[Hessian]| -> Result<f64, HessianError> {
+            panic!("there is nothing to measure on")
+        };
+        let few = sampled(10);
+        let unknown = Hessian::from_matrix(few.matrix().clone(), None).unwrap();
+        let choice = choose(&[&unknown], never).unwrap();
+        assert_eq!(choice.damping, Damping::Diag(0.01));
+        assert_eq!(choice.notes[0].to_string(), "no samples to choose damping by; used diag:0.01");
+        // The most careful of several.
+        let choice = choose(&[&unknown, &few], never).unwrap();
+        assert_eq!(
+            choice.notes[0].to_string(),
+            "no held-out samples to choose damping by; used diag:1 for 10 samples"
+        );
+    }
+}

@@ -1,0 +1,442 @@
+//! Factors and inverts large symmetric positive definite matrices, by panels
+//! and with all threads of the current rayon pool.
+//!
+//! ```text
+//! A = L L'        X = L^-1        A^-1 = X' X
+//! ```
+//!
+//! Nearly all work is matrix products on panels of [`PANEL`] columns. Each
+//! tile is computed by one thread in a fixed order, so the bytes do not depend
+//! on the number of threads. A library with its own Cholesky was refused: these
+//! four products already run at the speed of the one matrix library we have.
+
+use rayon::prelude::*;
+
+use super::gemm::{Scalar, Threads, gemm};
+use super::small;
+pub use super::small::NotPositive;
+use crate::matrix::{Matrix, MatrixMut, MatrixRef};
+
+/// Columns factored before the rest of the matrix is updated. 128 and 256
+/// measure alike up to 1,536 columns; larger matrices gain from fewer passes.
+const PANEL: usize = 192;
+
+/// Columns of a panel factored entry by entry.
+const LEAF: usize = 32;
+
+/// Factors a symmetric matrix in place, reading its lower half only:
+///
+/// ```text
+/// A = L L'
+/// ```
+///
+/// On success `a` holds L, with zeros above the diagonal. A pivot (the square
+/// of a diagonal entry of L) at or below `floor` is an error that names it;
+/// `a` is then partly factored.
+///
+/// ```
+/// use openwork::{Matrix, linalg::cholesky};
+/// let mut a = Matrix::from_vec(2, 2, vec![4.0, 2.0, 2.0, 10.0]);
+/// cholesky::factor(&mut a, 0.0).unwrap();
+/// assert_eq!(a.data(), [2.0, 0.0, 1.0, 3.0]);
+/// ```
+///
+/// # Panics
+///
+/// If `a` is not square.
+pub fn factor<T: Scalar>(a: &mut Matrix<T>, floor: T) -> Result<(), NotPositive> {
+    let n = square(a.view());
+    factor_panels(a.data_mut(), n, n, PANEL, floor)?;
+    for i in 0..n {
+        a.row_mut(i)[i + 1..].fill(T::ZERO);
+    }
+    Ok(())
+}
+
+/// Right-looking Cholesky of the lower half of an n x n slice.
+fn factor_panels<T: Scalar>(
+    a: &mut [T],
+    n: usize,
+    stride: usize,
+    panel: usize,
+    floor: T,
+) -> Result<(), NotPositive> {
+    if n <= LEAF {
+        return small::cholesky(a, n, stride, floor);
+    }
+    // A block of a larger matrix: nothing after its last entry is touched.
+    let a = &mut a[..(n - 1) * stride + n];
+    let mut inverse = vec![T::ZERO; panel * panel];
+    let mut below = Vec::new();
+    for start in (0..n).step_by(panel) {
+        let width = panel.min(n - start);
+        let end = start + width;
+
+        // 1. The diagonal block, and the inverse of its factor.
+        let block = &mut a[start * stride + start..];
+        factor_panels(block, width, stride, LEAF, floor)
+            .map_err(|e| NotPositive { pivot: start + e.pivot, ..e })?;
+        if end == n {
+            break;
+        }
+        let inverse = &mut inverse[..width * width];
+        inverse.fill(T::ZERO);
+        for i in 0..width {
+            inverse[i * width..][..=i].copy_from_slice(&block[i * stride..][..=i]);
+        }
+        small::invert_lower(inverse, width, width);
+        let inverse = MatrixRef::new(inverse, width, width);
+
+        // 2. The panel below it: P = A[end.., start..end] L_block^-T.
+        let rest = &mut a[end * stride..];
+        let height = n - end;
+        below.resize(height * width, T::ZERO);
+        let old = MatrixRef::with_strides(&rest[start..], height, width, stride, 1);
+        let tall = PANEL;
+        below.par_chunks_mut(tall * width).enumerate().for_each(|(p, rows)| {
+            let count = rows.len() / width;
+            let old = old.part(p * tall, count, 0, width);
+            gemm(
+                T::ZERO,
+                MatrixMut::new(rows, count, width),
+                T::ONE,
+                old,
+                inverse.t(),
+                Threads::One,
+            );
+        });
+
+        // 3. What is left: A[end.., end..] -= P P', lower tiles only. Long row
+        // panels come last and are started first.
+        let p_all = MatrixRef::new(&below, height, width);
+        rest.par_chunks_mut(tall * stride).enumerate().rev().for_each(|(p, rows)| {
+            let top = p * tall;
+            let count = tall.min(height - top);
+            for (r, p_r) in below[top * width..].chunks_exact(width).take(count).enumerate() {
+                rows[r * stride + start..][..width].copy_from_slice(p_r);
+            }
+            let cols = top + count;
+            let trailing = MatrixMut::with_stride(&mut rows[end..], count, cols, stride);
+            let left = p_all.part(top, count, 0, width);
+            let right = p_all.part(0, cols, 0, width).t();
+            gemm(T::ONE, trailing, -T::ONE, left, right, Threads::One);
+        });
+    }
+    Ok(())
+}
+
+/// The inverse of a lower triangular matrix, by row panels i:
+///
+/// ```text
+/// X_ii = L_ii^-1        X_ij = -X_ii sum_j<=k<i L_ik X_kj
+/// ```
+///
+/// # Panics
+///
+/// If `l` is not square.
+pub fn invert_lower<T: Scalar>(l: &Matrix<T>) -> Matrix<T> {
+    let n = square(l.view());
+    let mut x = Matrix::zeros(n, n);
+    for top in (0..n).step_by(PANEL) {
+        let height = PANEL.min(n - top);
+        let mut diagonal = vec![T::ZERO; height * height];
+        for r in 0..height {
+            diagonal[r * height..][..=r].copy_from_slice(&l.row(top + r)[top..=top + r]);
+        }
+        invert_block(&mut diagonal, height);
+
+        let (done, rest) = x.data_mut().split_at_mut(top * n);
+        let done = MatrixRef::new(done, top, n);
+        let x_ii = MatrixRef::new(&diagonal, height, height);
+        let tiles: Vec<Vec<T>> = (0..top / PANEL)
+            .into_par_iter()
+            .map(|j| {
+                let left = j * PANEL;
+                let mut sum = vec![T::ZERO; height * PANEL];
+                let mut tile = sum.clone();
+                let l_i = l.view().part(top, height, left, top - left);
+                let x_j = done.part(left, top - left, left, PANEL);
+                gemm(
+                    T::ZERO,
+                    MatrixMut::new(&mut sum, height, PANEL),
+                    T::ONE,
+                    l_i,
+                    x_j,
+                    Threads::One,
+                );
+                let sum = MatrixRef::new(&sum, height, PANEL);
+                gemm(
+                    T::ZERO,
+                    MatrixMut::new(&mut tile, height, PANEL),
+                    -T::ONE,
+                    x_ii,
+                    sum,
+                    Threads::One,
+                );
+                tile
+            })
+            .collect();
+        for r in 0..height {
+            let row = &mut rest[r * n..][..n];
+            for (j, tile) in tiles.iter().enumerate() {
+                row[j * PANEL..][..PANEL].copy_from_slice(&tile[r * PANEL..][..PANEL]);
+            }
+            row[top..top + height].copy_from_slice(&diagonal[r * height..][..height]);
+        }
+    }
+    x
+}
+
+/// [`invert_lower`] of one contiguous block: by leaves, then one product a pair.
+fn invert_block<T: Scalar>(l: &mut [T], n: usize) {
+    if n <= LEAF {
+        return small::invert_lower(l, n, n);
+    }
+    let half = (n / 2).next_multiple_of(8).min(n - 1);
+    let rest = n - half;
+    let copy = |l: &[T], top: usize, left: usize, rows: usize, cols: usize| -> Vec<T> {
+        (0..rows).flat_map(|r| l[(top + r) * n + left..][..cols].iter().copied()).collect()
+    };
+    let (mut a, mut d) = (copy(l, 0, 0, half, half), copy(l, half, half, rest, rest));
+    let c = copy(l, half, 0, rest, half);
+    invert_block(&mut a, half);
+    invert_block(&mut d, rest);
+    // [A 0; C D]^-1 = [A^-1 0; -D^-1 C A^-1  D^-1]
+    let mut ca = vec![T::ZERO; rest * half];
+    let (a_ref, d_ref) = (MatrixRef::new(&a, half, half), MatrixRef::new(&d, rest, rest));
+    let c_ref = MatrixRef::new(&c, rest, half);
+    gemm(T::ZERO, MatrixMut::new(&mut ca, rest, half), T::ONE, c_ref, a_ref, Threads::One);
+    let corner = MatrixMut::with_stride(&mut l[half * n..], rest, half, n);
+    gemm(T::ZERO, corner, -T::ONE, d_ref, MatrixRef::new(&ca, rest, half), Threads::One);
+    for r in 0..half {
+        l[r * n..][..half].copy_from_slice(&a[r * half..][..half]);
+    }
+    for r in 0..rest {
+        l[(half + r) * n + half..][..rest].copy_from_slice(&d[r * rest..][..rest]);
+    }
+}
+
+/// The product X'X of a lower triangular X, symmetric to the bit: the inverse
+/// of L L' for X = L^-1.
+///
+/// # Panics
+///
+/// If `x` is not square.
+pub fn transposed_square<T: Scalar>(x: &Matrix<T>) -> Matrix<T> {
+    let n = square(x.view());
+    let mut c = Matrix::zeros(n, n);
+    if n == 0 {
+        return c;
+    }
+    // Row panel i, up to its diagonal: rows i.. of X only, the others are zero.
+    c.data_mut().par_chunks_mut(PANEL * n).enumerate().for_each(|(p, rows)| {
+        let (top, count) = (p * PANEL, rows.len() / n);
+        let below = n - top;
+        let left = x.view().part(top, below, top, count).t();
+        let right = x.view().part(top, below, 0, top + count);
+        let panel = MatrixMut::with_stride(rows, count, top + count, n);
+        gemm(T::ZERO, panel, T::ONE, left, right, Threads::One);
+    });
+    mirror(&mut c);
+    c
+}
+
+/// Copies the lower half of a square matrix to its upper half.
+///
+/// # Panics
+///
+/// If `a` is not square.
+pub fn mirror<T: Scalar>(a: &mut Matrix<T>) {
+    let n = square(a.view());
+    // Square tiles, so that reads down a column stay in the cache.
+    const TILE: usize = 32;
+    let data = a.data_mut();
+    for top in (0..n).step_by(TILE) {
+        for left in (top..n).step_by(TILE) {
+            for i in top..n.min(top + TILE) {
+                for j in left.max(i + 1)..n.min(left + TILE) {
+                    data[i * n + j] = data[j * n + i];
+                }
+            }
+        }
+    }
+}
+
+/// The inverse of a symmetric positive definite matrix, from its lower half.
+///
+/// ```
+/// use openwork::{Matrix, linalg::cholesky};
+/// let a = Matrix::from_vec(2, 2, vec![4.0, 0.0, 0.0, 16.0]);
+/// assert_eq!(cholesky::inverse(a, 0.0).unwrap().data(), [0.25, 0.0, 0.0, 0.0625]);
+/// ```
+///
+/// # Panics
+///
+/// If `a` is not square.
+pub fn inverse<T: Scalar>(mut a: Matrix<T>, floor: T) -> Result<Matrix<T>, NotPositive> {
+    factor(&mut a, floor)?;
+    Ok(transposed_square(&invert_lower(&a)))
+}
+
+/// Solves L X = B in place, with the n x r matrix B in row-major order.
+///
+/// # Panics
+///
+/// If L is not square or B has another number of rows.
+pub fn solve_lower<T: Scalar>(l: &Matrix<T>, b: &mut Matrix<T>) {
+    let n = square(l.view());
+    assert_eq!(b.rows(), n, "a system of {n} equations has {} right-hand rows", b.rows());
+    let cols = b.cols();
+    for top in (0..n).step_by(LEAF) {
+        let height = LEAF.min(n - top);
+        let (done, rest) = b.data_mut().split_at_mut(top * cols);
+        let rest = &mut rest[..height * cols];
+        let left = l.view().part(top, height, 0, top);
+        let block = MatrixMut::new(rest, height, cols);
+        gemm(T::ONE, block, -T::ONE, left, MatrixRef::new(done, top, cols), Threads::All);
+        small::forward_many(&l.data()[top * n + top..], height, n, rest, cols, cols);
+    }
+}
+
+/// Solves L' X = B in place, with the n x r matrix B in row-major order.
+///
+/// # Panics
+///
+/// If L is not square or B has another number of rows.
+pub fn solve_lower_transposed<T: Scalar>(l: &Matrix<T>, b: &mut Matrix<T>) {
+    let n = square(l.view());
+    assert_eq!(b.rows(), n, "a system of {n} equations has {} right-hand rows", b.rows());
+    let cols = b.cols();
+    for top in (0..n).step_by(LEAF).rev() {
+        let height = LEAF.min(n - top);
+        let end = top + height;
+        let (head, done) = b.data_mut().split_at_mut(end * cols);
+        let rows = &mut head[top * cols..];
+        let left = l.view().part(end, n - end, top, height).t();
+        let block = MatrixMut::new(rows, height, cols);
+        gemm(T::ONE, block, -T::ONE, left, MatrixRef::new(done, n - end, cols), Threads::All);
+        for i in (0..height).rev() {
+            let (above, row) = rows.split_at_mut(i * cols);
+            let row = &mut row[..cols];
+            let l_i = &l.row(top + i)[top..=top + i];
+            let f = T::ONE / l_i[i];
+            row.iter_mut().for_each(|x| *x *= f);
+            for (j, above) in above.chunks_exact_mut(cols.max(1)).enumerate() {
+                for (x, &y) in above.iter_mut().zip(&*row) {
+                    *x -= l_i[j] * y;
+                }
+            }
+        }
+    }
+}
+
+/// The size of a square matrix.
+fn square<T: Copy>(a: MatrixRef<'_, T>) -> usize {
+    assert_eq!(a.rows(), a.cols(), "a {} x {} matrix is not square", a.rows(), a.cols());
+    a.rows()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linalg::tests::random;
+
+    /// R R' / n + I in f64.
+    fn positive(n: usize) -> Matrix<f64> {
+        let r = random(n, n, n as u64);
+        let r = Matrix::from_fn(n, n, |i, j| f64::from(r.row(i)[j]));
+        let mut a = Matrix::from_fn(n, n, |i, j| f64::from(u8::from(i == j)));
+        gemm(1.0, a.view_mut(), 1.0 / n as f64, r.view(), r.view().t(), Threads::One);
+        a
+    }
+
+    fn product(a: MatrixRef<'_, f64>, b: MatrixRef<'_, f64>) -> Matrix<f64> {
+        let mut c = Matrix::zeros(a.rows(), b.cols());
+        gemm(0.0, c.view_mut(), 1.0, a, b, Threads::One);
+        c
+    }
+
+    /// Rounding of n operations on entries near 1.
+    fn tolerance(n: usize) -> f64 {
+        1e-14 * (10 + n) as f64
+    }
+
+    fn near(a: &Matrix<f64>, b: impl Fn(usize, usize) -> f64, what: &str) {
+        for i in 0..a.rows() {
+            for j in 0..a.cols() {
+                let (x, y) = (a.row(i)[j], b(i, j));
+                assert!(
+                    (x - y).abs() <= tolerance(a.rows()),
+                    "{what} of size {}: entry {i}, {j} is {x}, not {y}",
+                    a.rows()
+                );
+            }
+        }
+    }
+
+    fn sizes() -> impl Iterator<Item = usize> {
+        (0..=64).chain([PANEL - 1, PANEL, PANEL + 1, 2 * PANEL + 37])
+    }
+
+    fn identity(i: usize, j: usize) -> f64 {
+        f64::from(u8::from(i == j))
+    }
+
+    #[test]
+    fn factor_and_inverse_obey_their_equations_at_every_size() {
+        for n in sizes() {
+            let a = positive(n);
+            let mut l = a.clone();
+            // Only the lower half may be read.
+            for i in 0..n {
+                l.row_mut(i)[i + 1..].fill(f64::NAN);
+            }
+            let mut c = l.clone();
+            factor(&mut l, 0.0).unwrap();
+            near(&product(l.view(), l.view().t()), |i, j| a.row(i)[j], "L L'");
+            near(&product(l.view(), invert_lower(&l).view()), identity, "L L^-1");
+            c = inverse(c, 0.0).unwrap();
+            near(&product(a.view(), c.view()), identity, "A A^-1");
+            near(&c, |i, j| c.row(j)[i], "symmetry");
+        }
+    }
+
+    #[test]
+    fn solves_obey_their_equations_at_every_size() {
+        for n in sizes() {
+            let mut l = positive(n);
+            factor(&mut l, 0.0).unwrap();
+            for cols in [0, 1, 5] {
+                let b = Matrix::from_fn(n, cols, |i, j| ((i + 3 * j) as f64).sin());
+                let mut x = b.clone();
+                solve_lower(&l, &mut x);
+                near(&product(l.view(), x.view()), |i, j| b.row(i)[j], "L X");
+                let mut x = b.clone();
+                solve_lower_transposed(&l, &mut x);
+                near(&product(l.view().t(), x.view()), |i, j| b.row(i)[j], "L' X");
+            }
+        }
+    }
+
+    #[test]
+    fn the_bad_pivot_is_named_wherever_it_lies() {
+        let n = 2 * PANEL + 37;
+        for bad in [0, 1, LEAF, PANEL - 1, PANEL, PANEL + LEAF + 1, n - 1] {
+            let mut a = positive(n);
+            a.row_mut(bad)[bad] = -1.0;
+            assert_eq!(factor(&mut a, 0.0).unwrap_err().pivot, bad);
+        }
+    }
+
+    #[test]
+    fn bytes_do_not_depend_on_the_number_of_threads() {
+        let a = positive(3 * PANEL + 5);
+        let inverses: Vec<Matrix<f64>> = [1, 2, 3]
+            .map(|threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| inverse(a.clone(), 0.0).unwrap())
+            })
+            .into();
+        assert!(inverses[0] == inverses[1] && inverses[0] == inverses[2]);
+    }
+}

@@ -1,0 +1,357 @@
+//! Pruning: weights, statistics of their inputs and a spec go in; a mask and
+//! new weights with a small output error come out.
+//!
+//! No method knows any pattern, and no pattern any method: a method sees blocks
+//! that stay or go and scopes that keep some of their blocks.
+//!
+//! ```
+//! use openwork::{Matrix, Pattern, hessian::HessianSum, prune::{Recipe, Task, prune}};
+//!
+//! let w = Matrix::from_fn(4, 8, |i, j| ((i * 5 + j * 3) % 7) as f32 - 3.0);
+//! let x = Matrix::from_fn(64, 8, |i, j| ((i * (j + 3)) % 11) as f32 - 5.0);
+//! let mut sum = HessianSum::new(8);
+//! sum.add(x.view()).unwrap();
+//! let h = sum.finish().unwrap();
+//!
+//! let spec = "2:4".parse::<Pattern>().unwrap().bind(&[4, 8]).unwrap();
+//! let recipe: Recipe = "s-obs".parse().unwrap();
+//! let pruned = prune(&recipe, &Task::one(&spec, w.data(), Some(&h))).unwrap();
+//! assert_eq!(pruned.mask.density(), 0.5);
+//! assert_eq!(pruned.mask.conforms(&spec), Ok(()));
+//! ```
+
+pub mod measure;
+mod problem;
+mod score;
+mod text;
+
+pub use problem::{Group, Problem};
+pub use text::{Build, DAMPING, MethodError, OptionInfo, Recipe, Settings, split_list};
+
+use crate::hessian::{self, Curvature, Damping, Hessian, HessianError, Note};
+use crate::mask::Mask;
+use crate::matrix::{Matrix, MatrixRef};
+use crate::spec::{Spec, TooWide};
+use measure::{OutputError, output_error};
+use std::sync::Arc;
+
+/// What a method must be told about the inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needs {
+    /// Nothing: the weights suffice.
+    Weights,
+    /// The norm of each input column.
+    Norms,
+    /// All of H.
+    Hessian,
+}
+
+/// A row of [`METHODS`] or [`MODIFIERS`].
+pub struct Method {
+    /// How it is asked for.
+    pub name: &'static str,
+    /// One line for a person.
+    pub summary: &'static str,
+    /// What can be set in brackets, beside `damping`.
+    pub options: &'static [OptionInfo],
+    /// The damping in force if none is given.
+    pub damping: Damping,
+    /// How it is made.
+    pub build: Build,
+}
+
+/// Every method that chooses a mask. To add one, write its file and list it here.
+pub const METHODS: &[Method] = &[score::MAGNITUDE, score::WANDA, score::S_OBD];
+
+/// Every modifier, written after a plus sign.
+pub const MODIFIERS: &[Method] = &[];
+
+/// A mask and the weights that go with it.
+#[derive(Clone, Debug)]
+pub struct Solution {
+    /// What stays.
+    pub mask: Mask,
+    /// The weights of each tensor; exactly zero where they do not stay.
+    pub weights: Vec<Matrix>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// Chooses a mask and weights.
+pub trait Pruner: Send + Sync {
+    /// What it must be told about the inputs.
+    fn needs(&self) -> Needs;
+    /// Prunes.
+    fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError>;
+}
+
+/// Improves a mask or its weights; needs H.
+pub trait Step: Send + Sync {
+    /// Improves `solution`.
+    fn improve(
+        &self,
+        problem: &Problem<'_>,
+        solution: Solution,
+        watch: &dyn Watch,
+    ) -> Result<Solution, PruneError>;
+}
+
+/// Someone who looks on and may ask to stop.
+pub trait Watch: Sync {
+    /// `share` of the current step is done, from 0 to 1.
+    fn progress(&self, share: f64);
+    /// Whether to stop as soon as possible.
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody looks on.
+impl Watch for () {
+    fn progress(&self, _: f64) {}
+}
+
+/// One tensor to prune.
+#[derive(Clone, Copy)]
+pub struct Member<'a> {
+    /// Its weights, row-major in the dims that the spec is bound to.
+    pub weights: &'a [f32],
+    /// The statistics of its inputs; tensors that share inputs share a reference.
+    pub hessian: Option<&'a Hessian>,
+}
+
+/// What to prune.
+pub struct Task<'a> {
+    /// The spec.
+    pub spec: &'a Spec,
+    /// The tensors, in the spec's order.
+    pub members: Vec<Member<'a>>,
+    /// Who looks on.
+    pub watch: &'a dyn Watch,
+}
+
+impl<'a> Task<'a> {
+    /// A task with one tensor.
+    pub fn one(spec: &'a Spec, weights: &'a [f32], hessian: Option<&'a Hessian>) -> Self {
+        Self { spec, members: vec![Member { weights, hessian }], watch: &() }
+    }
+}
+
+/// What pruning gave.
+#[derive(Clone, Debug)]
+pub struct Pruned {
+    /// What stays.
+    pub mask: Mask,
+    /// The new weights of each tensor.
+    pub weights: Vec<Matrix>,
+    /// sqrt(tr(D H D') / tr(W H W')) with the undamped H over all tensors; with
+    /// H = I where no statistics were given.
+    pub error: f64,
+    /// The same for each tensor.
+    pub errors: Vec<f64>,
+    /// The damping in force; nothing if the method uses none.
+    pub damping: Option<Damping>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// Why nothing was pruned.
+#[derive(Debug, thiserror::Error)]
+pub enum PruneError {
+    /// The weights are not those of the spec.
+    #[error("tensor `{tensor}` has {found} weights, the spec is for {expected}")]
+    Size {
+        /// The tensor.
+        tensor: String,
+        /// Its weights.
+        found: usize,
+        /// The spec's.
+        expected: usize,
+    },
+    /// Not as many tensors as the spec has.
+    #[error("{found} tensors were given, the spec is for {expected}")]
+    Count {
+        /// Tensors given.
+        found: usize,
+        /// Tensors of the spec.
+        expected: usize,
+    },
+    /// NaN or infinity among the weights.
+    #[error(
+        "tensor `{tensor}` has {value} in row {row}, column {column}; every weight must be finite"
+    )]
+    Weight {
+        /// The tensor.
+        tensor: String,
+        /// The row.
+        row: usize,
+        /// The column.
+        column: usize,
+        /// What is there.
+        value: f32,
+    },
+    /// A method that needs statistics got none.
+    #[error(
+        "{method} needs statistics of the inputs of `{tensor}`; give a Hessian or inputs, or use magnitude"
+    )]
+    NoHessian {
+        /// The method.
+        method: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// Something is wrong with a Hessian.
+    #[error("tensor `{tensor}`: {error}")]
+    Hessian {
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        error: HessianError,
+    },
+    /// The pattern ties too much together.
+    #[error(transparent)]
+    TooWide(#[from] TooWide),
+    /// Somebody asked to stop.
+    #[error("stopped before it was done; nothing was changed")]
+    Stopped,
+}
+
+impl PruneError {
+    /// Something is wrong with the Hessian of a tensor.
+    pub fn hessian(tensor: &str, error: HessianError) -> Self {
+        Self::Hessian { tensor: tensor.to_string(), error }
+    }
+}
+
+/// Prunes by a method and its modifiers. Weights given are not touched; on an
+/// error nothing is changed.
+pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
+    let spec = task.spec;
+    let weights = checked_weights(task)?;
+    let needs = if recipe.steps.is_empty() { recipe.base.needs() } else { Needs::Hessian };
+    // Tensors with the same inputs have the same Hessian, by reference.
+    let (mut hessians, mut hessian_of): (Vec<&Hessian>, Vec<usize>) = (Vec::new(), Vec::new());
+    for (tensor, member) in spec.tensors().iter().zip(&task.members) {
+        let name = tensor.name();
+        match member.hessian {
+            None if needs == Needs::Weights => {}
+            None => {
+                return Err(PruneError::NoHessian {
+                    method: recipe.to_string(),
+                    tensor: name.to_string(),
+                });
+            }
+            Some(h) => {
+                h.fits(tensor.matrix().1).map_err(|error| PruneError::hessian(name, error))?;
+                let at = hessians
+                    .iter()
+                    .position(|known| std::ptr::eq(*known, h))
+                    .unwrap_or(hessians.len());
+                if at == hessians.len() {
+                    hessians.push(h);
+                }
+                hessian_of.push(at);
+            }
+        }
+    }
+    let names: Vec<&str> = (0..hessians.len())
+        .map(|h| spec.tensors()[hessian_of.iter().position(|&of| of == h).unwrap_or(0)].name())
+        .collect();
+    let mut notes: Vec<String> = Vec::new();
+    let mut curvatures = Vec::new();
+    if needs == Needs::Hessian {
+        let damping = match recipe.damping {
+            Damping::Auto => auto(spec, &weights, &hessian_of, &hessians, &names, &mut notes)?,
+            fixed => fixed,
+        };
+        for (h, name) in hessians.iter().zip(&names) {
+            let curvature = h.damp(damping).map_err(|error| PruneError::hessian(name, error))?;
+            add_notes(&mut notes, names.len(), name, curvature.notes());
+            curvatures.push(Arc::new(curvature));
+        }
+    }
+    let damping =
+        curvatures.iter().map(|c| c.damping()).max_by(|a, b| a.strength().total_cmp(&b.strength()));
+    let problem = Problem::new(spec, weights, hessian_of, hessians, curvatures);
+    let mut solution = recipe.base.prune(&problem, task.watch)?;
+    for step in &recipe.steps {
+        solution = step.improve(&problem, solution, task.watch)?;
+    }
+    for note in solution.notes {
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    let parts: Vec<OutputError> = (0..spec.tensors().len())
+        .map(|t| {
+            let (w, new) = (problem.weights[t], solution.weights[t].view());
+            match problem.hessian(t) {
+                Some(h) => output_error(w, new, h.matrix().view()),
+                None => weight_error(w, new),
+            }
+        })
+        .collect();
+    Ok(Pruned {
+        mask: solution.mask,
+        weights: solution.weights,
+        error: parts.iter().copied().sum::<OutputError>().relative(),
+        errors: parts.into_iter().map(OutputError::relative).collect(),
+        damping,
+        notes,
+    })
+}
+
+/// Chooses the damping by held-out error of a cheap method.
+fn auto(
+    spec: &Spec,
+    weights: &[MatrixRef<'_>],
+    hessian_of: &[usize],
+    hessians: &[&Hessian],
+    names: &[&str],
+    notes: &mut Vec<String>,
+) -> Result<Damping, PruneError> {
+    let _ = (spec, weights, hessian_of);
+    let choice = hessian::choose(hessians, |_fit: &[Curvature], _held: &[Hessian]| {
+        Ok::<f64, HessianError>(0.0)
+    })
+    .map_err(|error| PruneError::hessian(names[0], error))?;
+    add_notes(notes, 1, names[0], &choice.notes);
+    Ok(choice.damping)
+}
+
+fn add_notes(notes: &mut Vec<String>, hessians: usize, name: &str, new: &[Note]) {
+    for note in new {
+        notes.push(if hessians == 1 { note.to_string() } else { format!("{name}: {note}") });
+    }
+}
+
+/// The change of the weights themselves: the output error for H = I.
+fn weight_error(w: MatrixRef<'_>, new: MatrixRef<'_>) -> OutputError {
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    OutputError {
+        change: w.data().iter().zip(new.data()).map(|(a, b)| square(a - b)).sum(),
+        size: w.data().iter().map(|&a| square(a)).sum(),
+    }
+}
+
+fn checked_weights<'a>(task: &Task<'a>) -> Result<Vec<MatrixRef<'a>>, PruneError> {
+    let tensors = task.spec.tensors();
+    if tensors.len() != task.members.len() {
+        return Err(PruneError::Count { found: task.members.len(), expected: tensors.len() });
+    }
+    let mut weights = Vec::with_capacity(tensors.len());
+    for (tensor, member) in tensors.iter().zip(&task.members) {
+        let name = || tensor.name().to_string();
+        if member.weights.len() != tensor.size() {
+            let (found, expected) = (member.weights.len(), tensor.size());
+            return Err(PruneError::Size { tensor: name(), found, expected });
+        }
+        let (rows, cols) = tensor.matrix();
+        let w = MatrixRef::new(member.weights, rows, cols);
+        if let Some((row, column, value)) = problem::first_not_finite(w) {
+            return Err(PruneError::Weight { tensor: name(), row, column, value });
+        }
+        weights.push(w);
+    }
+    Ok(weights)
+}

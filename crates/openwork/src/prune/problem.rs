@@ -1,0 +1,207 @@
+//! What a pruner sees: weights and curvature, row by row, and a spec.
+
+use super::PruneError;
+use crate::hessian::{Curvature, Damping, Hessian};
+use crate::mask::{Bits, Mask};
+use crate::matrix::{Matrix, MatrixRef};
+use crate::spec::Spec;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Weights, their curvature and a spec, checked to fit together.
+///
+/// Only weights inside the domain may change, so a row is fitted on the columns
+/// of its domain alone: its curvature is that part of H. Pruners work in units
+/// in which that part has a unit diagonal (see [`Curvature`]).
+pub struct Problem<'a> {
+    /// The spec.
+    pub spec: &'a Spec,
+    /// The weights of each tensor as a matrix.
+    pub weights: Vec<MatrixRef<'a>>,
+    /// Which Hessian each tensor has.
+    hessian_of: Vec<usize>,
+    hessians: Vec<&'a Hessian>,
+    curvatures: Vec<Arc<Curvature>>,
+    /// Curvature of rows whose domain is some of the columns.
+    parts: Mutex<HashMap<(usize, Vec<u32>), Arc<Curvature>>>,
+}
+
+/// Rows of one tensor whose domain has the same columns.
+pub struct Group {
+    /// The tensor.
+    pub tensor: usize,
+    /// Its rows.
+    pub rows: Vec<usize>,
+    /// The columns of the domain in these rows, rising.
+    pub columns: Vec<u32>,
+    /// The curvature of those columns.
+    pub curvature: Arc<Curvature>,
+}
+
+impl<'a> Problem<'a> {
+    /// Puts a problem together; `hessian_of[t]` is the Hessian of tensor `t`.
+    pub fn new(
+        spec: &'a Spec,
+        weights: Vec<MatrixRef<'a>>,
+        hessian_of: Vec<usize>,
+        hessians: Vec<&'a Hessian>,
+        curvatures: Vec<Arc<Curvature>>,
+    ) -> Self {
+        Self { spec, weights, hessian_of, hessians, curvatures, parts: Mutex::new(HashMap::new()) }
+    }
+
+    /// The Hessian of a tensor, where there are any.
+    pub fn hessian(&self, tensor: usize) -> Option<&'a Hessian> {
+        self.hessian_of.get(tensor).map(|&h| self.hessians[h])
+    }
+
+    /// Whether two tensors have the same inputs.
+    pub fn share_inputs(&self, a: usize, b: usize) -> bool {
+        self.hessian_of[a] == self.hessian_of[b]
+    }
+
+    /// The curvature of some columns of a tensor.
+    pub fn curvature(&self, tensor: usize, columns: &[u32]) -> Result<Arc<Curvature>, PruneError> {
+        let h = self.hessian_of[tensor];
+        let whole = &self.curvatures[h];
+        if columns.len() == whole.columns() {
+            return Ok(whole.clone());
+        }
+        let key = (h, columns.to_vec());
+        let mut parts = self.parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(part) = parts.get(&key) {
+            return Ok(part.clone());
+        }
+        let all = self.hessians[h];
+        let matrix = Matrix::from_fn(columns.len(), columns.len(), |i, j| {
+            all.matrix().row(columns[i] as usize)[columns[j] as usize]
+        });
+        // The same amount as for the whole matrix, not a share of this part's mean.
+        let damping = match whole.damping() {
+            Damping::Mean(share) => Damping::Absolute(share * all.mean_diagonal()),
+            other => other,
+        };
+        let name = self.spec.tensors()[tensor].name();
+        let part = Hessian::from_matrix(matrix, all.samples())
+            .and_then(|h| h.damp(damping))
+            .map_err(|error| PruneError::hessian(name, error))?;
+        Ok(parts.entry(key).or_insert(Arc::new(part)).clone())
+    }
+
+    /// The rows of every tensor by the columns of their domain.
+    pub fn groups(&self) -> Result<Vec<Group>, PruneError> {
+        let mut groups = Vec::new();
+        let domain = Domain::of(self.spec);
+        for (tensor, weights) in self.weights.iter().enumerate() {
+            let (rows, cols) = (weights.rows(), weights.cols());
+            let mut by_columns: Vec<(Vec<u32>, Vec<usize>)> = Vec::new();
+            match &domain.0[tensor] {
+                None => by_columns.push(((0..cols as u32).collect(), (0..rows).collect())),
+                Some(bits) => {
+                    let mut known: HashMap<Vec<u32>, usize> = HashMap::new();
+                    for row in 0..rows {
+                        let columns: Vec<u32> = (0..cols as u32)
+                            .filter(|&j| bits.get(row * cols + j as usize))
+                            .collect();
+                        if columns.is_empty() {
+                            continue;
+                        }
+                        let at = *known.entry(columns).or_insert_with_key(|columns| {
+                            by_columns.push((columns.clone(), Vec::new()));
+                            by_columns.len() - 1
+                        });
+                        by_columns[at].1.push(row);
+                    }
+                }
+            }
+            for (columns, rows) in by_columns {
+                let curvature = self.curvature(tensor, &columns)?;
+                groups.push(Group { tensor, rows, columns, curvature });
+            }
+        }
+        Ok(groups)
+    }
+
+    /// The scaled weights of a group's rows and columns.
+    pub fn gather(&self, group: &Group) -> Matrix {
+        gather(self.weights[group.tensor], &group.rows, &group.columns, &group.curvature)
+    }
+
+    /// The weights as they were, to be changed.
+    pub fn copies(&self) -> Vec<Matrix> {
+        self.weights
+            .iter()
+            .map(|w| Matrix::from_vec(w.rows(), w.cols(), w.data().to_vec()))
+            .collect()
+    }
+}
+
+impl Group {
+    /// Writes scaled weights back into a whole tensor.
+    pub fn scatter(&self, scaled: &Matrix, out: &mut Matrix) {
+        for (i, &row) in self.rows.iter().enumerate() {
+            scatter_row(scaled.row(i), &self.columns, self.curvature.scale(), out.row_mut(row));
+        }
+    }
+
+    /// 1 where a weight stays and 0 where it goes, over the group's rows and columns.
+    pub fn keep(&self, mask: &Mask, cols: usize) -> Matrix {
+        let bits = &mask.tensors()[self.tensor];
+        Matrix::from_fn(self.rows.len(), self.columns.len(), |i, j| {
+            f32::from(u8::from(bits.get(self.rows[i] * cols + self.columns[j] as usize)))
+        })
+    }
+}
+
+/// Rows and columns of `w` in units of the curvature.
+pub(crate) fn gather(
+    w: MatrixRef<'_>,
+    rows: &[usize],
+    columns: &[u32],
+    curvature: &Curvature,
+) -> Matrix {
+    let scale = curvature.scale();
+    Matrix::from_fn(rows.len(), columns.len(), |i, j| {
+        (f64::from(w.at(rows[i], columns[j] as usize)) * scale[j]) as f32
+    })
+}
+
+/// Writes one scaled row back into its columns of `out`.
+pub(crate) fn scatter_row(scaled: &[f32], columns: &[u32], scale: &[f64], out: &mut [f32]) {
+    for ((&column, &w), &s) in columns.iter().zip(scaled).zip(scale) {
+        // A dead column has no scale: its weights do nothing and become zero.
+        out[column as usize] = if w == 0.0 || s == 0.0 { 0.0 } else { (f64::from(w) / s) as f32 };
+    }
+}
+
+/// The domain of each tensor; nothing where it is the whole tensor.
+struct Domain(Vec<Option<Bits>>);
+
+impl Domain {
+    fn of(spec: &Spec) -> Self {
+        let mut domains: Vec<Option<Bits>> = spec
+            .tensors()
+            .iter()
+            .map(|t| (t.domain_size() < t.size()).then(|| Bits::zeros(t.size())))
+            .collect();
+        if domains.iter().any(Option::is_some) {
+            for scope in 0..spec.scopes() {
+                for element in
+                    (0..spec.blocks_per_scope()).flat_map(|block| spec.elements(scope, block))
+                {
+                    if let Some(bits) = &mut domains[element.tensor] {
+                        bits.set(element.offset, true);
+                    }
+                }
+            }
+        }
+        Self(domains)
+    }
+}
+
+/// The first weight that is not finite, as (row, column, value).
+pub(crate) fn first_not_finite(w: MatrixRef<'_>) -> Option<(usize, usize, f32)> {
+    let at = w.data().par_iter().position_first(|x| !x.is_finite())?;
+    Some((at / w.cols(), at % w.cols(), w.data()[at]))
+}

@@ -1,0 +1,57 @@
+//! Methods that score blocks and drop the lowest, leaving the other weights as
+//! they are: magnitude, Wanda and S-OBD.
+
+use super::{Build, Method, Needs, Problem, PruneError, Pruner, Solution, Watch};
+use crate::hessian::Damping;
+use crate::saliency::{SALIENCIES, Saliency};
+use crate::select::Selector;
+
+/// A saliency as a method.
+struct Score(&'static Saliency);
+
+/// `magnitude`.
+pub const MAGNITUDE: Method = method(&SALIENCIES[0], |_| Ok(Box::new(Score(&SALIENCIES[0]))));
+/// `wanda`.
+pub const WANDA: Method = method(&SALIENCIES[1], |_| Ok(Box::new(Score(&SALIENCIES[1]))));
+/// `s-obd`.
+pub const S_OBD: Method = method(&SALIENCIES[2], |_| Ok(Box::new(Score(&SALIENCIES[2]))));
+
+const fn method(
+    saliency: &'static Saliency,
+    build: fn(&super::Settings) -> Result<Box<dyn Pruner>, String>,
+) -> Method {
+    Method {
+        name: saliency.name,
+        summary: saliency.summary,
+        options: &[],
+        damping: Damping::Auto,
+        build: Build::Base(build),
+    }
+}
+
+impl Pruner for Score {
+    fn needs(&self) -> Needs {
+        self.0.needs
+    }
+
+    fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
+        let diagonals: Vec<Vec<f64>> = (0..problem.weights.len())
+            .map(|t| match problem.hessian(t) {
+                Some(h) => h.diagonal(),
+                // Magnitude alone comes without statistics, and does not look at them.
+                None => vec![1.0; problem.weights[t].cols()],
+            })
+            .collect();
+        let mask = Selector::new(problem.spec).select(|element| {
+            let w = problem.weights[element.tensor].data()[element.offset];
+            let diagonal = &diagonals[element.tensor];
+            (self.0.element)(f64::from(w), diagonal[element.offset % diagonal.len()])
+        });
+        let mut weights = problem.copies();
+        for (t, w) in weights.iter_mut().enumerate() {
+            mask.apply(t, w.data_mut());
+        }
+        watch.progress(1.0);
+        Ok(Solution { mask, weights, notes: Vec::new() })
+    }
+}

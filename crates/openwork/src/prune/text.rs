@@ -1,0 +1,248 @@
+//! Methods as text: `s-obs[damping=diag:0.3,scoring=joint]+swap`.
+
+use super::{METHODS, MODIFIERS, Method, Pruner, Step};
+use crate::hessian::Damping;
+use crate::spec::distance;
+use std::fmt;
+use std::str::FromStr;
+
+/// An option of a method, for help and checks.
+#[derive(Debug)]
+pub struct OptionInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may be, in words: `a whole number`, `joint | independent`.
+    pub values: &'static str,
+    /// What it is if not given.
+    pub default: &'static str,
+    /// One line of help.
+    pub help: &'static str,
+}
+
+/// Every method that uses H takes `damping`.
+pub const DAMPING: OptionInfo = OptionInfo {
+    name: "damping",
+    values: "diag:L | mean:L | abs:A | auto",
+    default: "auto",
+    help: "what is added to the diagonal of H; auto chooses diag:L by held-out error",
+};
+
+/// The options given to one method, in brackets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    given: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// The text given for an option.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.given.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A whole number from `least` on, or `default`.
+    pub fn count(&self, name: &str, default: usize, least: usize) -> Result<usize, String> {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        match text.parse() {
+            Ok(n) if n >= least => Ok(n),
+            _ => Err(format!("{name}={text}: give a whole number from {least} on")),
+        }
+    }
+
+    /// A finite number above zero, or `default`.
+    pub fn number(&self, name: &str, default: f64) -> Result<f64, String> {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        match text.parse() {
+            Ok(x) if x > 0.0 && f64::is_finite(x) => Ok(x),
+            _ => Err(format!("{name}={text}: give a number above zero")),
+        }
+    }
+
+    /// One of several words.
+    pub fn choice<T: Copy>(
+        &self,
+        name: &str,
+        choices: &[(&str, T)],
+        default: T,
+    ) -> Result<T, String> {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        choices.iter().find(|(word, _)| *word == text).map(|&(_, value)| value).ok_or_else(|| {
+            let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+            format!("{name}={text}: give {}", words.join(" or "))
+        })
+    }
+}
+
+/// A method with its modifiers and options, ready to prune.
+pub struct Recipe {
+    text: String,
+    pub(super) damping: Damping,
+    pub(super) base: Box<dyn Pruner>,
+    pub(super) steps: Vec<Box<dyn Step>>,
+}
+
+impl Recipe {
+    /// The damping asked for.
+    pub fn damping(&self) -> Damping {
+        self.damping
+    }
+}
+
+impl fmt::Debug for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Recipe({})", self.text)
+    }
+}
+
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Text that names no method, or an option it does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("method `{text}`: {why}")]
+pub struct MethodError {
+    text: String,
+    why: String,
+}
+
+/// The longest method text that is read.
+const MAX_TEXT: usize = 1024;
+
+impl FromStr for Recipe {
+    type Err = MethodError;
+
+    fn from_str(text: &str) -> Result<Self, MethodError> {
+        let shown: String = text.chars().take(80).collect();
+        let wrong = |why: String| MethodError { text: shown.clone(), why };
+        if text.len() > MAX_TEXT {
+            return Err(wrong(format!("it is longer than {MAX_TEXT} bytes")));
+        }
+        let parts = split_outside_brackets(text, '+').map_err(&wrong)?;
+        let mut damping: Option<Damping> = None;
+        let mut base: Option<(Box<dyn Pruner>, Damping)> = None;
+        let mut steps: Vec<Box<dyn Step>> = Vec::new();
+        let mut printed = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            let (name, settings) = settings(part).map_err(&wrong)?;
+            let table = if i == 0 { METHODS } else { MODIFIERS };
+            let method = find(table, &name, i == 0).map_err(&wrong)?;
+            for (option, value) in &settings.given {
+                if option == "damping" {
+                    let asked: Damping =
+                        value.parse().map_err(|error| wrong(format!("{error}")))?;
+                    if damping.is_some_and(|before| before != asked) {
+                        return Err(wrong(
+                            "damping is given twice; all steps share one H".to_string(),
+                        ));
+                    }
+                    damping = Some(asked);
+                } else if !method.options.iter().any(|known| known.name == option) {
+                    return Err(wrong(unknown_option(method, option)));
+                }
+            }
+            match method.build {
+                Build::Base(build) => {
+                    base = Some((build(&settings).map_err(&wrong)?, method.damping));
+                }
+                Build::Step(build) => steps.push(build(&settings).map_err(&wrong)?),
+            }
+            let options: Vec<_> =
+                settings.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            printed.push(if options.is_empty() {
+                name
+            } else {
+                format!("{name}[{}]", options.join(","))
+            });
+        }
+        let (base, usual) = base.ok_or_else(|| wrong("it names no method".to_string()))?;
+        Ok(Self { text: printed.join("+"), damping: damping.unwrap_or(usual), base, steps })
+    }
+}
+
+/// How a row of a table makes its pruner.
+pub enum Build {
+    /// Chooses a mask and weights.
+    Base(fn(&Settings) -> Result<Box<dyn Pruner>, String>),
+    /// Improves what is there.
+    Step(fn(&Settings) -> Result<Box<dyn Step>, String>),
+}
+
+fn find<'t>(table: &'t [Method], name: &str, base: bool) -> Result<&'t Method, String> {
+    if let Some(method) = table.iter().find(|method| method.name == name) {
+        return Ok(method);
+    }
+    let names: Vec<_> = table.iter().map(|method| method.name).collect();
+    let kind = if base { "method" } else { "modifier" };
+    let near = names
+        .iter()
+        .min_by_key(|known| distance(name, known))
+        .filter(|known| distance(name, known) <= 3);
+    let hint = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
+    Err(format!("there is no {kind} `{name}`; {hint}there are {}", names.join(", ")))
+}
+
+fn unknown_option(method: &Method, option: &str) -> String {
+    let mut names: Vec<_> = method.options.iter().map(|known| known.name).collect();
+    names.push("damping");
+    let near = names
+        .iter()
+        .min_by_key(|known| distance(option, known))
+        .filter(|known| distance(option, known) <= 3);
+    let hint = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
+    format!("{} has no option `{option}`; {hint}it has {}", method.name, names.join(", "))
+}
+
+/// `name[a=1,b=2]` as a name and its options.
+fn settings(part: &str) -> Result<(String, Settings), String> {
+    let part = part.trim();
+    let Some((name, rest)) = part.split_once('[') else {
+        return Ok((part.to_string(), Settings::default()));
+    };
+    let inner =
+        rest.strip_suffix(']').ok_or("a bracket is not closed; write name[option=value]")?;
+    let mut given: Vec<(String, String)> = Vec::new();
+    for option in inner.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+        let (key, value) = option
+            .split_once('=')
+            .ok_or_else(|| format!("`{option}` is no option; write name=value"))?;
+        let (key, value) = (key.trim().to_string(), value.trim().to_string());
+        if given.iter().any(|(known, _)| *known == key) {
+            return Err(format!("option `{key}` is given twice"));
+        }
+        given.push((key, value));
+    }
+    Ok((name.trim().to_string(), Settings { given }))
+}
+
+/// Splits a list of methods at commas that are not within brackets.
+///
+/// ```
+/// use openwork::prune::split_list;
+/// assert_eq!(split_list("wanda,s-obs[panel=64,damping=auto]").unwrap(), ["wanda", "s-obs[panel=64,damping=auto]"]);
+/// ```
+pub fn split_list(text: &str) -> Result<Vec<&str>, MethodError> {
+    split_outside_brackets(text, ',')
+        .map_err(|why| MethodError { text: text.chars().take(80).collect(), why })
+}
+
+fn split_outside_brackets(text: &str, at: char) -> Result<Vec<&str>, String> {
+    let (mut depth, mut start, mut parts) = (0usize, 0, Vec::new());
+    for (i, c) in text.char_indices() {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.checked_sub(1).ok_or("a bracket is closed that was not opened")?,
+            c if c == at && depth == 0 => {
+                parts.push(text[start..i].trim());
+                start = i + c.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    if depth > 0 {
+        return Err("a bracket is not closed; write name[option=value]".to_string());
+    }
+    parts.push(text[start..].trim());
+    Ok(parts)
+}

@@ -1,0 +1,42 @@
+//! What losing a weight costs, as far as one weight and its input can tell. The
+//! saliency of a block is the sum over its weights.
+
+use crate::prune::Needs;
+
+/// A row of [`SALIENCIES`].
+#[derive(Debug)]
+pub struct Saliency {
+    /// Its name, also as a method.
+    pub name: &'static str,
+    /// One line for a person.
+    pub summary: &'static str,
+    /// What it must be told about the inputs.
+    pub needs: Needs,
+    /// The saliency of a weight whose input column has H_jj.
+    pub element: fn(f64, f64) -> f64,
+}
+
+/// Every saliency. Each is a pruning method that mends nothing, and a rule for
+/// what to drop in sparse training.
+pub const SALIENCIES: &[Saliency] = &[
+    // The square, so that a block's score is the square of its L2 norm.
+    Saliency {
+        name: "magnitude",
+        summary: "drop the blocks of least L2 norm; needs no data",
+        needs: Needs::Weights,
+        element: |w, _| w * w,
+    },
+    Saliency {
+        name: "wanda",
+        summary: "drop the blocks of least sum of |w| times the norm of its input",
+        needs: Needs::Norms,
+        element: |w, h| w.abs() * h.sqrt(),
+    },
+    // One half of H_ee w_e^2 (the paper, section 5.2).
+    Saliency {
+        name: "s-obd",
+        summary: "drop the blocks of least 1/2 sum H_ee w_e^2: second order, diagonal, no compensation",
+        needs: Needs::Norms,
+        element: |w, h| 0.5 * h * w * w,
+    },
+];
