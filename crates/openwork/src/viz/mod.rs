@@ -6,7 +6,9 @@
 //! and numbers what a spec means. All are pure: they return text.
 
 mod gallery;
+mod legend;
 mod notes;
+mod panels;
 mod pattern;
 mod scene;
 mod sheet;

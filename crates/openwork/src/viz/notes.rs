@@ -21,9 +21,9 @@ pub fn layout(steps: &Steps) -> String {
     )
 }
 
-/// A share as percent with at most two decimals: `50%`, `33.33%`.
+/// A share as percent with at most three decimals: `50%`, `33.333%`.
 pub fn percent(share: f64) -> String {
-    let text = format!("{:.2}", 100.0 * share);
+    let text = format!("{:.3}", 100.0 * share);
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
@@ -155,6 +155,6 @@ mod tests {
     fn a_percentage_is_remembered() {
         assert_eq!(asked(&spec("channel(75%)", &[8, 8])), Some("75%"));
         assert_eq!(asked(&spec("2:4", &[8, 8])), None);
-        assert_eq!(percent(1.0 / 3.0), "33.33%");
+        assert_eq!(percent(1.0 / 3.0), "33.333%");
     }
 }

@@ -1,7 +1,7 @@
 //! What a spec means, in words and numbers.
 
+use super::legend::wrapped;
 use super::notes::{asked, densities, layout, memory, percent, tensor_density};
-use super::pattern::wrapped;
 use crate::spec::{Coupling, Spec, Tensor};
 
 /// The widest line.
@@ -74,7 +74,11 @@ fn tensor_facts(spec: &Spec, tensor: &Tensor) -> Vec<(&'static str, String)> {
         0 => String::new(),
         padding => format!(", and {padding} padded positions"),
     };
-    let what = format!("{} {}", tensor.name(), tuple(tensor.dims()));
+    let name = match tensor.name() {
+        "tensor" => String::new(),
+        name => format!("{name} "),
+    };
+    let what = format!("{name}{}", tuple(tensor.dims()));
     let blocks = tensor.blocks();
     let identity = tensor.perm().iter().enumerate().all(|(k, &axis)| k == axis);
     let perm =
@@ -126,7 +130,7 @@ fn achievable(spec: &Spec) -> String {
 /// The step between densities, never shown as 0%.
 fn apart(blocks: usize) -> String {
     match percent(1.0 / blocks as f64) {
-        text if text == "0%" => "under 0.01%".to_string(),
+        text if text == "0%" => "under 0.001%".to_string(),
         text => text,
     }
 }
@@ -144,7 +148,7 @@ fn storage(spec: &Spec) -> Vec<(&'static str, String)> {
     )];
     for (i, storage) in facts.storage.iter().enumerate() {
         let text = format!(
-            "{:2}-bit values: {} per weight, {} of dense, {:.2}x smaller",
+            "{}-bit values: {} per weight, {} of dense, {:.2}x smaller",
             storage.value_bits,
             bits(storage.bits_per_weight),
             percent(storage.ratio),
@@ -154,7 +158,7 @@ fn storage(spec: &Spec) -> Vec<(&'static str, String)> {
         let text = if storage.ratio > 0.0 {
             text
         } else {
-            format!("{:2}-bit values: nothing is kept", storage.value_bits)
+            format!("{}-bit values: nothing is kept", storage.value_bits)
         };
         out.push((if i == 0 { "storage" } else { "" }, text));
     }
