@@ -135,10 +135,11 @@ fn facts(spec: &Spec, columns: usize) -> Vec<(&'static str, String)> {
     say(
         "scope",
         &format!(
-            "{} · grid {} = {} scopes",
+            "{} · grid {} = {} scope{}",
             tiles.join(" & "),
             list(spec.scope_grid()),
-            spec.scopes()
+            spec.scopes(),
+            if spec.scopes() == 1 { "" } else { "s" }
         ),
     );
     let asked = asked(spec).map_or(String::new(), |asked| format!("{asked} = "));

@@ -11,7 +11,7 @@ const GAP: usize = 28;
 const LEFT: usize = 24;
 const ABOVE: usize = 14;
 /// Where panels of a coupling go to the next row.
-const WIDEST: usize = 900;
+const WIDEST: usize = 1000;
 
 /// A panel and where it is drawn.
 pub(crate) struct Placed<'a> {
@@ -30,7 +30,7 @@ pub(crate) struct Placed<'a> {
 pub(crate) fn placed(scene: &Scene) -> Vec<Placed<'_>> {
     let largest = scene.panels.iter().map(|panel| panel.cols).max().unwrap_or(1);
     let side = match (largest, scene.panels.len()) {
-        (..=16, 1) => 22,
+        (..=16, 1) if scene.panels[0].rows <= 12 => 22,
         (..=40, 1) => 18,
         (..=16, _) => 15,
         (..=40, _) => 12,
@@ -127,10 +127,7 @@ fn cells(svg: &mut Svg, scene: &Scene, panel: &Panel, side: usize, mask: bool) {
             );
             match cell {
                 Some(Cell::Weight(place)) => blocks.entry(place).or_default().push_str(&run),
-                Some(Cell::Padding(place)) => {
-                    padding.push_str(&run);
-                    blocks.entry(place).or_default().push_str(&run);
-                }
+                Some(Cell::Padding(_)) => padding.push_str(&run),
                 _ => outside.push_str(&run),
             }
         }

@@ -66,7 +66,7 @@ fn style() -> String {
          .ow .n{{font:600 9px {SANS};fill:#14181d;text-anchor:start}}\n\
          .ow .r{{font-size:9px;fill:#656d76}}\n.ow .e{{text-anchor:end}}\n.ow .c{{text-anchor:middle}}\n\
          .ow .bg{{fill:#ffffff}}\n.ow .cut{{fill:#3a4048}}\n.ow .out{{fill:url(#ow-hatch)}}\n\
-         .ow .pad{{fill:url(#ow-dots)}}\n.ow .hl{{stroke:#a5adb6}}\n.ow .hb{{fill:#f0f2f4}}\n.ow .dot{{fill:#1f2328}}\n\
+         .ow .pad{{fill:url(#ow-dots)}}\n.ow .hl{{stroke:#a5adb6}}\n.ow .hb{{fill:#f0f2f4}}\n.ow .dot{{fill:#8b949e}}\n\
          .ow .grid{{fill:none;stroke:#ffffff;stroke-width:.5;opacity:.45}}\n\
          .ow .edge{{fill:none;stroke:#ffffff;stroke-width:1}}\n\
          .ow .gap{{fill:none;stroke:#ffffff;stroke-width:3;stroke-linecap:square}}\n\
@@ -81,7 +81,7 @@ fn style() -> String {
     css.push_str(
         "@media (prefers-color-scheme:dark){\n.ow text{fill:#e6edf3}\n.ow .d,.ow .r{fill:#9198a1}\n\
          .ow .n{fill:#0d1117}\n\
-         .ow .bg{fill:#0d1117}\n.ow .cut{fill:#2b313a}\n.ow .hl{stroke:#4d555f}\n.ow .hb{fill:#171c23}\n\
+         .ow .bg{fill:#0d1117}\n.ow .cut{fill:#2b313a}\n.ow .hl{stroke:#69727d}\n.ow .hb{fill:#1b2129}\n\
          .ow .grid,.ow .edge,.ow .gap{stroke:#0d1117}\n.ow .scope{stroke:#f0f6fc}\n\
          .ow .key{fill:#0d1117;stroke:#f0f6fc}\n}\n",
     );
@@ -98,6 +98,7 @@ fn patterns(svg: &mut Svg) {
         svg.empty("path", &[("class", &"hl"), ("d", &"M-1 7L7-1M-1 1L1-1M5 7L7 5")]);
     });
     svg.inside("pattern", &size(&"ow-dots"), |svg| {
+        svg.empty("rect", &[("class", &"hb"), ("width", &6), ("height", &6)]);
         svg.empty("circle", &[("class", &"dot"), ("cx", &3), ("cy", &3), ("r", &1.1)]);
     });
 }
