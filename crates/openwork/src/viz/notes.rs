@@ -77,6 +77,7 @@ pub fn memory(spec: &Spec) -> Vec<String> {
         let bytes =
             if run > 1 { format!(" ({} bytes at 16 bits)", 2 * run) } else { String::new() };
         let scopes = match scope {
+            _ if spec.scopes() == 1 => String::new(),
             1 => "; the blocks of a scope lie apart".to_string(),
             scope if scope > run => format!("; a scope covers runs of {scope}"),
             _ => String::new(),

@@ -176,9 +176,9 @@ fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// `1 bit`, `0.5 bits`, with at most four decimals.
+/// `1 bit`, `0.5 bits`, with at most five decimals.
 fn bits(bits: f64) -> String {
-    let text = format!("{bits:.4}");
+    let text = format!("{bits:.5}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     format!("{text} bit{}", if text == "1" { "" } else { "s" })
 }
