@@ -108,7 +108,13 @@ fn lines(scene: &Scene, panel: &Panel, mask: bool, colour: bool) -> Vec<Line> {
         for col in 0..panel.cols {
             line.push(&shown(scene, panel.cell(row, col), mask, colour), cell_width);
             if gaps[col] {
-                line.push(if border(row, col, false) { bar } else { " " }, 1);
+                let inner = col + 1 < panel.cols;
+                let mark = match panel.cell(row, col) {
+                    _ if border(row, col, false) => bar,
+                    Some(Cell::Outside) if inner => "/",
+                    _ => " ",
+                };
+                line.push(mark, 1);
             }
         }
         out.push(line);
@@ -166,7 +172,7 @@ mod tests {
     #[test]
     fn plain_drawings_say_blocks_scopes_and_domain() {
         let drawn = plain("in (1,0)+(2,8) block (1,2) scope (1,2) keep 1", &[3, 8]);
-        assert!(drawn.contains(" ////////"), "{drawn}");
+        assert!(drawn.contains(" /////////"), "{drawn}");
         assert!(drawn.contains("|aabb|aabb|"), "{drawn}");
         assert!(drawn.contains("/ outside the domain"), "{drawn}");
         let drawn = plain("pad (1,4) scope (1,4) keep 2", &[2, 6]);
