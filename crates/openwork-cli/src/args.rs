@@ -48,6 +48,8 @@ pub enum Command {
     Show(crate::commands::show::Show),
     /// List every preset with its text and one line
     Presets(crate::commands::presets::Presets),
+    /// Layout algebra as a calculator
+    Layout(crate::commands::layout::Layout),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
 }

@@ -21,8 +21,10 @@
 //! ```
 
 pub mod measure;
+mod obs;
 mod problem;
 mod score;
+mod swap;
 mod text;
 
 pub use problem::{Group, Problem};
@@ -61,10 +63,10 @@ pub struct Method {
 }
 
 /// Every method that chooses a mask. To add one, write its file and list it here.
-pub const METHODS: &[Method] = &[score::MAGNITUDE, score::WANDA, score::S_OBD];
+pub const METHODS: &[Method] = &[score::MAGNITUDE, score::WANDA, score::S_OBD, obs::METHOD];
 
 /// Every modifier, written after a plus sign.
-pub const MODIFIERS: &[Method] = &[];
+pub const MODIFIERS: &[Method] = &[swap::METHOD];
 
 /// A mask and the weights that go with it.
 #[derive(Clone, Debug)]
