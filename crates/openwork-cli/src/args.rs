@@ -44,6 +44,10 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show what a spec means on tensors, in facts and as a drawing
+    Show(crate::commands::show::Show),
+    /// List every preset with its text and one line
+    Presets(crate::commands::presets::Presets),
     /// Layout algebra as a calculator
     Layout(crate::commands::layout::Layout),
     /// Print a completion script for a shell

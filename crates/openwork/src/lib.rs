@@ -11,6 +11,7 @@ pub mod prune;
 pub mod saliency;
 pub mod select;
 pub mod spec;
+pub mod viz;
 
 pub use layout::{IntTuple, Layout};
 pub use mask::{Breach, Mask};

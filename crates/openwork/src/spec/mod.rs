@@ -114,6 +114,25 @@ impl Tensor {
     pub fn perm(&self) -> &[usize] {
         &self.perm
     }
+
+    /// Whether some positions of the view are padding.
+    pub fn is_padded(&self) -> bool {
+        self.padded
+    }
+
+    /// Whether the view's strides are those of storage; they are not where they
+    /// count the elements of a set or of a padded domain.
+    pub fn is_direct(&self) -> bool {
+        matches!(self.space, Space::Direct { .. })
+    }
+
+    /// The dims with their padding, where the whole tensor is padded.
+    pub fn padded_dims(&self) -> Option<&[usize]> {
+        match &self.space {
+            Space::Padded { padded, real, .. } if *real == self.dims => Some(padded),
+            _ => None,
+        }
+    }
 }
 
 /// A checked spec over one or more tensors. Holds, once bound:
@@ -352,8 +371,24 @@ impl Spec {
 
     /// The scope of a weight and its block there; nothing outside the domain.
     pub fn locate(&self, element: Element) -> Option<(usize, usize)> {
-        let tensor = &self.tensors[element.tensor];
-        let v = tensor.space.unplace(element.offset)?;
+        let v = self.tensors[element.tensor].space.unplace(element.offset)?;
+        self.locate_offset(element.tensor, v)
+    }
+
+    /// The scope and block of position `at` of a tensor's
+    /// [padded dims](Tensor::padded_dims); nothing if it has none or ends before.
+    pub fn locate_padded(&self, tensor: usize, at: &[usize]) -> Option<(usize, usize)> {
+        let dims = self.tensors[tensor].padded_dims()?;
+        if at.len() != dims.len() || at.iter().zip(dims).any(|(i, dim)| i >= dim) {
+            return None;
+        }
+        self.locate_offset(tensor, at.iter().zip(dims).fold(0, |v, (i, dim)| v * dim + i))
+    }
+
+    /// The scope and block of offset `v` of a tensor's view.
+    fn locate_offset(&self, tensor: usize, v: usize) -> Option<(usize, usize)> {
+        let number = tensor;
+        let tensor = &self.tensors[number];
         let at = tensor.view.coordinates(v)?;
         let grid_at: Vec<usize> = at.iter().zip(tensor.blocks.tile()).map(|(i, b)| i / b).collect();
         let (mut scope, mut block) = (0, 0);
@@ -371,8 +406,46 @@ impl Spec {
             block = block * tensor.scope_tile[axis] + grid_at[own] % tensor.scope_tile[axis];
         }
         if self.coupling == Coupling::Scopes {
-            block += self.tensors[..element.tensor].iter().map(|t| t.block.len()).sum::<usize>();
+            block += self.tensors[..number].iter().map(|t| t.block.len()).sum::<usize>();
         }
         Some((scope, block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// `locate` is the inverse of `elements`, and nothing else is located.
+    #[test]
+    fn every_element_is_located_in_its_own_block() {
+        for (text, dims) in [
+            ("2:4@8", &[4, 32][..]),
+            ("rows16", &[32, 32]),
+            ("filter", &[4, 2, 3, 3]),
+            ("pad (1,4) scope (1,4) keep 2", &[3, 10]),
+            ("in (1,2)+(2,5) pad (1,4) scope (1,4) keep 2", &[4, 10]),
+            ("in (4,5):(1,8) pad (1,4) scope (1,4) keep 2", &[5, 8]),
+            ("in (4,3):(2,8)@1 scope (4,1) keep 2", &[4, 8]),
+            ("in (2,3):(3,2) scope (2,1) keep 1", &[2, 8]),
+            ("in (2,3):(3,2) pad (1,2) scope (1,2) keep 1", &[2, 8]),
+            ("in ~((0,0)+(2,2) | (2,2)+(2,2)) scope (4) keep 2", &[4, 4]),
+        ] {
+            let spec = text.parse::<Pattern>().unwrap().bind(dims).unwrap();
+            let mut met = BTreeSet::new();
+            for scope in 0..spec.scopes() {
+                for block in 0..spec.blocks_per_scope() {
+                    for element in spec.elements(scope, block) {
+                        assert_eq!(spec.locate(element), Some((scope, block)), "{text}");
+                        met.insert(element.offset);
+                    }
+                }
+            }
+            assert_eq!(met.len(), spec.tensors()[0].domain_size(), "{text}");
+            for offset in (0..spec.tensors()[0].size()).filter(|offset| !met.contains(offset)) {
+                assert_eq!(spec.locate(Element { tensor: 0, offset }), None, "{text}");
+            }
+        }
     }
 }
