@@ -44,6 +44,12 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Prune one matrix, or several that are coupled
+    Tensor(crate::commands::tensor::Tensor),
+    /// Sum inputs into a Hessian, once for many runs
+    Hessian(crate::commands::hessian::MakeHessian),
+    /// List the pruning methods and their options
+    Methods(crate::commands::methods::Methods),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
 }

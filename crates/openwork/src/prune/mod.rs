@@ -35,6 +35,7 @@ use crate::matrix::{Matrix, MatrixRef};
 use crate::spec::{Spec, TooWide};
 use measure::{OutputError, output_error};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a method must be told about the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,6 +153,9 @@ pub struct Pruned {
     pub errors: Vec<f64>,
     /// The damping in force; nothing if the method uses none.
     pub damping: Option<Damping>,
+    /// How long it took, from checks and factors to weights; the error is
+    /// measured after that.
+    pub seconds: f64,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -227,9 +231,10 @@ impl PruneError {
 /// Prunes by a method and its modifiers. Weights given are not touched; on an
 /// error nothing is changed.
 pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
+    let started = Instant::now();
     let spec = task.spec;
     let weights = checked_weights(task)?;
-    let needs = if recipe.steps.is_empty() { recipe.base.needs() } else { Needs::Hessian };
+    let needs = recipe.needs();
     // Tensors with the same inputs have the same Hessian, by reference.
     let (mut hessians, mut hessian_of): (Vec<&Hessian>, Vec<usize>) = (Vec::new(), Vec::new());
     for (tensor, member) in spec.tensors().iter().zip(&task.members) {
@@ -283,6 +288,7 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
             notes.push(note);
         }
     }
+    let seconds = started.elapsed().as_secs_f64();
     let parts: Vec<OutputError> = (0..spec.tensors().len())
         .map(|t| {
             let (w, new) = (problem.weights[t], solution.weights[t].view());
@@ -298,6 +304,7 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
         error: parts.iter().copied().sum::<OutputError>().relative(),
         errors: parts.into_iter().map(OutputError::relative).collect(),
         damping,
+        seconds,
         notes,
     })
 }
