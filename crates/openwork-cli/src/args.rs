@@ -44,6 +44,8 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Layout algebra as a calculator
+    Layout(crate::commands::layout::Layout),
     /// Prune one matrix, or several that are coupled
     Tensor(crate::commands::tensor::Tensor),
     /// Sum inputs into a Hessian, once for many runs

@@ -3,6 +3,7 @@
 //! on any spec.
 
 pub mod hessian;
+pub mod layout;
 pub mod linalg;
 pub mod mask;
 pub mod matrix;
@@ -11,6 +12,7 @@ pub mod saliency;
 pub mod select;
 pub mod spec;
 
+pub use layout::{IntTuple, Layout};
 pub use mask::{Breach, Mask};
 pub use matrix::{Matrix, MatrixMut, MatrixRef};
 pub use spec::{Element, Pattern, Spec, SpecError};

@@ -112,6 +112,10 @@ fn remove(case: &Case, rows: &mut HashMap<(usize, usize), Row>, scope: usize, bl
     for (key, p) in places(case, rows, scope, blocks) {
         let row = rows.get_mut(&key).unwrap();
         let n = row.w.len();
+        if p.len() == n {
+            row.w.fill(0.0);
+            continue;
+        }
         let inverse = inverse(&part(&row.c, &p));
         let old = row.c.clone();
         let solved: Vec<f64> =
@@ -261,5 +265,29 @@ fn the_panel_and_the_number_of_threads_change_no_bit_of_the_mask() {
             assert_eq!((&one.mask, &one.weights), (&more.mask, &more.weights), "{}", case.name);
         }
         assert_eq!(one.mask, run("s-obs[damping=diag:0.1,panel=3]", 2).mask, "{}", case.name);
+    }
+}
+
+#[test]
+fn wide_scopes_are_chosen_greedily_with_scores_always_fresh() {
+    let wide: &[(&str, &[usize])] = &[
+        ("scope (1,_) keep 250", &[2, 264]),
+        ("block (2,4) scope (1,_) keep 64", &[4, 272]),
+        ("keep 516", &[2, 264]),
+        ("block (_,1) scope (1,_) keep 250", &[3, 264]),
+        ("block (1,_) scope (_,1) keep 2", &[4, 264]),
+    ];
+    for (i, (text, dims)) in wide.iter().enumerate() {
+        let case = Case::new(text, &[("w", dims)], 300 + i as u64);
+        let pruned =
+            prune(&recipe(&format!("s-obs[damping=diag:{DAMPING}]")), &case.task()).unwrap();
+        let (mask, rows) = naive(&case);
+        assert_eq!(pruned.mask, mask, "{}", case.name);
+        for ((tensor, row), state) in rows {
+            for (&column, &want) in state.columns.iter().zip(&state.w) {
+                let got = pruned.weights[tensor].row(row)[column];
+                assert!((f64::from(got) - want).abs() <= 5e-3, "{}: {got} for {want}", case.name);
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod completions;
 pub mod hessian;
+pub mod layout;
 pub mod methods;
 pub mod tensor;
 
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 pub fn run(args: Args) -> Result<(), Failure> {
     let global = args.global;
     match args.command {
+        Command::Layout(command) => command.run(global.json),
         Command::Tensor(command) => command.run(&global),
         Command::Hessian(command) => command.run(&global),
         Command::Methods(command) => command.run(&global),

@@ -24,6 +24,7 @@ pub mod measure;
 mod obs;
 mod problem;
 mod score;
+mod swap;
 mod text;
 
 pub use problem::{Group, Problem};
@@ -66,7 +67,7 @@ pub struct Method {
 pub const METHODS: &[Method] = &[score::MAGNITUDE, score::WANDA, score::S_OBD, obs::METHOD];
 
 /// Every modifier, written after a plus sign.
-pub const MODIFIERS: &[Method] = &[];
+pub const MODIFIERS: &[Method] = &[swap::METHOD];
 
 /// A mask and the weights that go with it.
 #[derive(Clone, Debug)]
