@@ -14,7 +14,7 @@ mod damping;
 mod note;
 mod sum;
 
-pub use auto::{AUTO_SHARES, Choice, choose, share_by_rule};
+pub use auto::{AUTO_SHARES, Choice, Trial, choose, share_by_rule};
 pub use curvature::Curvature;
 pub use damping::{Damping, DampingError};
 pub use note::Note;

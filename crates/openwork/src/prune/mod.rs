@@ -20,17 +20,22 @@
 //! assert_eq!(pruned.mask.conforms(&spec), Ok(()));
 //! ```
 
+mod admm;
+mod auto;
+mod lots;
 pub mod measure;
 mod obs;
 mod problem;
+mod refit;
 mod score;
+mod sparsegpt;
 mod swap;
 mod text;
 
 pub use problem::{Group, Problem};
 pub use text::{Build, DAMPING, MethodError, OptionInfo, Recipe, Settings, split_list};
 
-use crate::hessian::{self, Curvature, Damping, Hessian, HessianError, Note};
+use crate::hessian::{Damping, Hessian, HessianError, Note};
 use crate::mask::Mask;
 use crate::matrix::{Matrix, MatrixRef};
 use crate::spec::{Spec, TooWide};
@@ -64,10 +69,11 @@ pub struct Method {
 }
 
 /// Every method that chooses a mask. To add one, write its file and list it here.
-pub const METHODS: &[Method] = &[score::MAGNITUDE, score::WANDA, score::S_OBD, obs::METHOD];
+pub const METHODS: &[Method] =
+    &[score::MAGNITUDE, score::WANDA, score::S_OBD, sparsegpt::METHOD, obs::METHOD, admm::METHOD];
 
 /// Every modifier, written after a plus sign.
-pub const MODIFIERS: &[Method] = &[swap::METHOD];
+pub const MODIFIERS: &[Method] = &[refit::METHOD, swap::METHOD];
 
 /// A mask and the weights that go with it.
 #[derive(Clone, Debug)]
@@ -268,7 +274,11 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
     let mut curvatures = Vec::new();
     if needs == Needs::Hessian {
         let damping = match recipe.damping {
-            Damping::Auto => auto(spec, &weights, &hessian_of, &hessians, &names, &mut notes)?,
+            Damping::Auto => {
+                let choice = auto::choose(spec, &weights, &hessian_of, &hessians, &names)?;
+                add_notes(&mut notes, 1, names[0], &choice.notes);
+                choice.damping
+            }
             fixed => fixed,
         };
         for (h, name) in hessians.iter().zip(&names) {
@@ -308,24 +318,6 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
         seconds,
         notes,
     })
-}
-
-/// Chooses the damping by held-out error of a cheap method.
-fn auto(
-    spec: &Spec,
-    weights: &[MatrixRef<'_>],
-    hessian_of: &[usize],
-    hessians: &[&Hessian],
-    names: &[&str],
-    notes: &mut Vec<String>,
-) -> Result<Damping, PruneError> {
-    let _ = (spec, weights, hessian_of);
-    let choice = hessian::choose(hessians, |_fit: &[Curvature], _held: &[Hessian]| {
-        Ok::<f64, HessianError>(0.0)
-    })
-    .map_err(|error| PruneError::hessian(names[0], error))?;
-    add_notes(notes, 1, names[0], &choice.notes);
-    Ok(choice.damping)
 }
 
 fn add_notes(notes: &mut Vec<String>, hessians: usize, name: &str, new: &[Note]) {
