@@ -203,6 +203,8 @@ fn weak_statistics_work_with_a_note() {
     folder.file("dead.safetensors", &[f32s("x", &[600, 16], &x)]);
     let dead = "1 of 16 column has only zero inputs (the first is 3)";
     assert!(note("--inputs dead.safetensors").contains(dead));
+    let wanda = "tensor w.safetensors --spec 2:4 --method wanda --inputs dead.safetensors";
+    assert!(folder.json(wanda)["results"][0]["notes"].to_string().contains(dead));
     folder.file("zero.safetensors", &[f32s("h", &[16, 16], &[0.0; 256])]);
     assert!(note("--hessian zero.safetensors").contains("16 of 16 columns have only zero inputs"));
     // Every pair but the diagonal at -0.2: one eigenvalue is 1 - 15 * 0.2 = -2.

@@ -286,6 +286,10 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
             add_notes(&mut notes, names.len(), name, curvature.notes());
             curvatures.push(Arc::new(curvature));
         }
+    } else if needs == Needs::Norms {
+        for (h, name) in hessians.iter().zip(&names) {
+            add_notes(&mut notes, names.len(), name, h.dead_note().as_slice());
+        }
     }
     let damping =
         curvatures.iter().map(|c| c.damping()).max_by(|a, b| a.strength().total_cmp(&b.strength()));

@@ -3,6 +3,7 @@
 use super::{Outcome, Weights};
 use crate::print::columns;
 use openwork::Spec;
+use openwork::mask::Bits;
 use serde_json::{Value, json};
 
 /// Everything as one JSON object.
@@ -24,8 +25,7 @@ pub fn json(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Valu
                 .zip(pruned.mask.tensors())
                 .zip(&pruned.errors)
                 .map(|((w, bits), error)| {
-                    let density = bits.count() as f64 / bits.len().max(1) as f64;
-                    json!({"name": w.label, "error": error, "density": density})
+                    json!({"name": w.label, "error": error, "density": share(bits)})
                 })
                 .collect();
             json!({
@@ -42,6 +42,11 @@ pub fn json(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Valu
         })
         .collect();
     json!({"spec": spec.text(), "tensors": tensors, "results": results})
+}
+
+/// The share of one tensor's weights that stays.
+fn share(bits: &Bits) -> f64 {
+    bits.count() as f64 / bits.len().max(1) as f64
 }
 
 /// A line for each tensor, then a table with a row for each method.
@@ -61,6 +66,18 @@ pub fn table(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Str
             format!("{:.3}", pruned.seconds),
             pruned.damping.map_or("-".to_string(), |damping| damping.to_string()),
         ]);
+        if weights.len() > 1 {
+            for ((w, bits), error) in weights.iter().zip(pruned.mask.tensors()).zip(&pruned.errors)
+            {
+                rows.push([
+                    format!("  {}", w.label),
+                    format!("{:.3} %", 100.0 * error),
+                    format!("{:.2} %", 100.0 * share(bits)),
+                    String::new(),
+                    String::new(),
+                ]);
+            }
+        }
         if !outcome.conforms {
             rows.push(["  does not conform to the spec", "", "", "", ""].map(String::from));
         }
