@@ -1,6 +1,6 @@
 //! docs/methods.md lists what the tables have.
 
-use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, OptionInfo};
+use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, Needs, OptionInfo, Recipe};
 
 const START: &str = "<!-- methods:";
 const END: &str = "<!-- end of methods -->";
@@ -8,7 +8,7 @@ const END: &str = "<!-- end of methods -->";
 fn row(name: &str, option: &OptionInfo, default: &str) -> String {
     let values = option.values.replace(" | ", "`, `");
     let values = if option.values.contains('|') { format!("`{values}`") } else { values };
-    format!("| {name} | `{}` | {values} | `{default}` | {} |\n", option.name, option.help)
+    format!("| {name} | `{}` | {values} | {default} | {} |\n", option.name, option.help)
 }
 
 fn tables() -> String {
@@ -20,14 +20,19 @@ fn tables() -> String {
         .chain(MODIFIERS.iter().map(|method| ("+", method)))
         .collect();
     for (plus, method) in &all {
-        let (name, summary) = (named(plus, method), method.summary);
-        text += &format!("| {name} | {summary} | `{}` |\n", method.damping);
+        let (name, summary) = (named(plus, method), method.summary.replace('|', "\\|"));
+        let damping = match method.name.parse::<Recipe>().map(|recipe| recipe.needs()) {
+            Ok(Needs::Hessian) => format!("`{}`", method.damping),
+            Ok(_) => "none".to_string(),
+            Err(_) => "the method's".to_string(),
+        };
+        text += &format!("| {name} | {summary} | {damping} |\n");
     }
     text += "\n| of | option | values | default | what it does |\n|---|---|---|---|---|\n";
     text += &row("all", &DAMPING, "see above");
     for (plus, method) in &all {
         for option in method.options {
-            text += &row(&named(plus, method), option, option.default);
+            text += &row(&named(plus, method), option, &format!("`{}`", option.default));
         }
     }
     text + "\n"

@@ -2,7 +2,7 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, OptionInfo};
+use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, Needs, OptionInfo, Recipe};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -37,7 +37,7 @@ impl Methods {
             text += "Modifiers (--method NAME+MODIFIER)\n\n";
             MODIFIERS.iter().for_each(|method| text += &as_text(method, "+"));
         }
-        text += "Options of every method and modifier\n\n";
+        text += "An option of every method, shared by its modifiers\n\n";
         text += &option_text(&DAMPING);
         crate::print::text(&text)
     }
@@ -47,7 +47,12 @@ fn as_json(method: &Method) -> Value {
     json!({
         "name": method.name,
         "summary": method.summary,
-        "damping": method.damping.to_string(),
+        "needs": needs(method).map(|needs| match needs {
+            Needs::Weights => "weights",
+            Needs::Norms => "norms",
+            Needs::Hessian => "hessian",
+        }),
+        "damping": damping(method),
         "options": method.options.iter().map(option_json).collect::<Vec<_>>(),
     })
 }
@@ -61,8 +66,20 @@ fn option_json(option: &OptionInfo) -> Value {
     })
 }
 
+/// What a method must be told about the inputs; nothing for a modifier, which
+/// needs H.
+fn needs(method: &Method) -> Option<Needs> {
+    method.name.parse().ok().map(|recipe: Recipe| recipe.needs())
+}
+
+/// The damping of a method that uses any; modifiers have their method's.
+fn damping(method: &Method) -> Option<String> {
+    (needs(method) == Some(Needs::Hessian)).then(|| method.damping.to_string())
+}
+
 fn as_text(method: &Method, plus: &str) -> String {
-    let mut text = format!("  {plus}{}\n      {}\n", method.name, method.summary);
+    let damping = damping(method).map_or(String::new(), |damping| format!("   damping={damping}"));
+    let mut text = format!("  {plus}{}{damping}\n{}", method.name, wrapped(method.summary, 6));
     for option in method.options {
         text += &option_text(option);
     }
@@ -70,8 +87,24 @@ fn as_text(method: &Method, plus: &str) -> String {
 }
 
 fn option_text(option: &OptionInfo) -> String {
-    format!(
-        "      {}={}   (default {})\n          {}\n",
-        option.name, option.values, option.default, option.help
-    )
+    let OptionInfo { name, values, default, help } = option;
+    format!("      {name}={values}   (default {default})\n{}", wrapped(help, 10))
+}
+
+/// Lines of at most 90 characters, indented.
+fn wrapped(text: &str, indent: usize) -> String {
+    const WIDTH: usize = 90;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().expect("there is always a line");
+        if !last.is_empty() && indent + last.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(word.to_string());
+        } else {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect()
 }
