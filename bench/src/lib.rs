@@ -45,7 +45,7 @@ pub fn synthetic(columns: usize, samples: usize) -> Result<Hessian, Failed> {
         for i in 0..rows {
             let row = x.row_mut(i);
             for j in 1..columns {
-                row[j] = 0.8 * row[j - 1] + row[j];
+                row[j] += 0.8 * row[j - 1];
             }
             row.iter_mut().enumerate().for_each(|(j, x)| *x *= 1.0 + (j % 7) as f32);
         }
