@@ -1,5 +1,9 @@
 //! What is fuzzed. Every function takes any bytes and must not panic.
 
+mod spec;
+
+pub use spec::spec_text;
+
 use openwork::layout::{Coord, IntTuple, Layout, Tiler, ops::OPS};
 
 /// A function under test and texts to start from.
@@ -13,17 +17,20 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: &[Target] = &[Target {
-    name: "layout_text",
-    run: layout_text,
-    seeds: &[
-        "(6,2):(8,2)\n(4,3):(3,1)",
-        "(9,(4,8)):(59,(13,1))\n<3:3,(2,4):(1,8)>",
-        "((2,2),(2,1)):((1,4),(8,32))\n(_,(1,_))",
-        "(4,2,1):(0,1,9)\n24",
-        "9223372036854775807:1\n(2,-9223372036854775808)",
-    ],
-}];
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "layout_text",
+        run: layout_text,
+        seeds: &[
+            "(6,2):(8,2)\n(4,3):(3,1)",
+            "(9,(4,8)):(59,(13,1))\n<3:3,(2,4):(1,8)>",
+            "((2,2),(2,1)):((1,4),(8,32))\n(_,(1,_))",
+            "(4,2,1):(0,1,9)\n24",
+            "9223372036854775807:1\n(2,-9223372036854775808)",
+        ],
+    },
+    Target { name: "spec_text", run: spec_text, seeds: spec::SEEDS },
+];
 
 /// Elements up to which laws are checked by evaluation.
 const SMALL: i64 = 4096;

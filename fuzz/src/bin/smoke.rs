@@ -5,8 +5,12 @@ use openwork_fuzz::TARGETS;
 use std::time::{Duration, Instant};
 
 /// Bytes that the grammars give meaning to.
-const TOKENS: &[&str] =
-    &["(", ")", "<", ">", ",", ":", "_", "-", "0", "1", "2", "3", "4", "6", "12", "\n", " "];
+#[rustfmt::skip]
+const TOKENS: &[&str] = &[
+    "(", ")", "<", ">", ",", ":", "_", "-", "0", "1", "2", "3", "4", "6", "12", "\n", " ",
+    "%", "@", "x", "|", "~", "+", "*", "/", "&", "->", "=", ";", "#", "M", "K", " on (", " in ",
+    " pad ", " view ", " block ", " scope ", " keep ", " perm ", "blocks ", "scopes ",
+];
 const LONGEST: usize = 300;
 
 /// SplitMix64.

@@ -59,7 +59,7 @@ impl fmt::Display for One {
         let mut parts = Vec::new();
         parts.extend(self.preset.as_ref().map(ToString::to_string));
         let clauses = &self.clauses;
-        parts.extend(clauses.on.as_ref().map(|names| format!("on ({})", names.join(","))));
+        parts.extend(clauses.on.as_ref().map(|(names, _)| format!("on ({})", names.join(","))));
         parts.extend(clauses.domain.as_ref().map(|domain| format!("in {domain}")));
         parts.extend(clauses.pad.as_ref().map(|pad| format!("pad {pad}")));
         parts.extend(clauses.view.as_ref().map(|view| format!("view {view}")));
@@ -109,7 +109,17 @@ impl fmt::Display for Domain {
                 write!(f, "{layout}")?;
                 start.as_ref().map_or(Ok(()), |start| write!(f, "@{start}"))
             }
-            Self::Union(parts) => list(f, parts, " | "),
+            // `~` reaches to the end of the domain, so one before another part is closed.
+            Self::Union(parts) => {
+                for (i, part) in parts.iter().enumerate() {
+                    f.write_str(if i == 0 { "" } else { " | " })?;
+                    match part {
+                        Self::Complement(_) if i + 1 < parts.len() => write!(f, "({part})")?,
+                        _ => part.fmt(f)?,
+                    }
+                }
+                Ok(())
+            }
             Self::Complement(inner) => match **inner {
                 Self::Union(_) => write!(f, "~({inner})"),
                 _ => write!(f, "~{inner}"),

@@ -6,17 +6,22 @@
 //! plus the step of its block within the scope, plus its own within the block,
 //! so a spec is a few short tables, not an index per weight.
 
+mod axes;
 mod bind;
 mod bundle;
 mod couple;
 mod display;
 mod domain;
+mod env;
 mod error;
 mod facts;
 mod grid;
+mod keep;
 mod parse;
 mod pattern;
 mod preset;
+mod profile;
+mod region;
 mod steps;
 mod view;
 mod walk;
@@ -148,6 +153,47 @@ enum Order {
     Table(Vec<usize>),
 }
 
+impl Order {
+    /// The most positions of a tensor whose scopes are sorted one by one.
+    const MAX_SORTED: usize = 1 << 24;
+
+    /// Scopes by the lowest offset they have in `lead`.
+    fn of(lead: &Tensor, scope_grid: &[usize]) -> Result<Self, SpecError> {
+        let nested = is_nested(&sorted_modes(&lead.view));
+        let rises = lead.space.rises_along(&lead.view);
+        if nested && rises {
+            let index = steps::row_major(scope_grid);
+            let mut axes: Vec<usize> = (0..scope_grid.len()).collect();
+            axes.sort_by_key(|&axis| std::cmp::Reverse(lead.scope.stride()[axis]));
+            let shape = axes.iter().map(|&axis| scope_grid[axis]).collect();
+            let steps = Steps::new(shape, axes.iter().map(|&axis| index[axis]).collect());
+            return Ok(Self::Axes(steps));
+        }
+        if lead.view.len() > Self::MAX_SORTED {
+            return Err(SpecError::whole(
+                format!("the scopes of `{}` interleave in memory", lead.name),
+                format!("that is possible up to {} positions", Self::MAX_SORTED),
+            ));
+        }
+        let mut table: Vec<usize> = (0..lead.scope.len()).collect();
+        if rises {
+            table.sort_by_key(|&scope| lead.scope.at(scope));
+        } else {
+            // A scope of padding alone comes last.
+            table.sort_by_cached_key(|&scope| {
+                let base = lead.scope.at(scope);
+                lead.block
+                    .iter()
+                    .flat_map(|block| lead.element.iter().map(move |step| base + block + step))
+                    .filter_map(|v| lead.space.place(v))
+                    .min()
+                    .unwrap_or(usize::MAX)
+            });
+        }
+        Ok(Self::Table(table))
+    }
+}
+
 impl Spec {
     fn new(
         coupling: Coupling,
@@ -156,21 +202,20 @@ impl Spec {
         grid: Vec<usize>,
         blocks_per_scope: usize,
         keep: usize,
-    ) -> Self {
-        let lead = &tensors[0];
-        let order = if is_nested(&sorted_modes(&lead.view)) {
-            let index = steps::row_major(&scope_grid);
-            let mut axes: Vec<usize> = (0..scope_grid.len()).collect();
-            axes.sort_by_key(|&axis| std::cmp::Reverse(lead.scope.stride()[axis]));
-            let shape = axes.iter().map(|&axis| scope_grid[axis]).collect();
-            Order::Axes(Steps::new(shape, axes.iter().map(|&axis| index[axis]).collect()))
-        } else {
-            let mut table: Vec<usize> = (0..lead.scope.len()).collect();
-            table.sort_by_key(|&scope| lead.scope.at(scope));
-            Order::Table(table)
-        };
+    ) -> Result<Self, SpecError> {
+        let order = Order::of(&tensors[0], &scope_grid)?;
         let (text, expanded) = (String::new(), String::new());
-        Self { coupling, tensors, scope_grid, grid, blocks_per_scope, keep, order, text, expanded }
+        Ok(Self {
+            coupling,
+            tensors,
+            scope_grid,
+            grid,
+            blocks_per_scope,
+            keep,
+            order,
+            text,
+            expanded,
+        })
     }
 
     fn with_text(self, text: String, expanded: String) -> Self {
@@ -309,7 +354,7 @@ impl Spec {
     pub fn locate(&self, element: Element) -> Option<(usize, usize)> {
         let tensor = &self.tensors[element.tensor];
         let v = tensor.space.unplace(element.offset)?;
-        let at = coordinates(&tensor.view, v)?;
+        let at = tensor.view.coordinates(v)?;
         let grid_at: Vec<usize> = at.iter().zip(tensor.blocks.tile()).map(|(i, b)| i / b).collect();
         let (mut scope, mut block) = (0, 0);
         // Scopes are counted along the common axes, blocks of coupled scopes along
@@ -330,31 +375,4 @@ impl Spec {
         }
         Some((scope, block))
     }
-}
-
-/// The view's coordinates of offset `v`, if it meets that offset.
-fn coordinates(view: &Steps, mut v: usize) -> Option<Vec<usize>> {
-    let mut axes: Vec<usize> = (0..view.shape().len()).collect();
-    axes.sort_by_key(|&axis| std::cmp::Reverse(view.stride()[axis]));
-    let mut at = vec![0; axes.len()];
-    if !is_nested(&sorted_modes(view)) {
-        let index = (0..view.len()).find(|&index| view.at(index) == v)?;
-        let index_of = Steps::new(view.shape().to_vec(), steps::row_major(view.shape()));
-        let mut left = index;
-        for (axis, &stride) in index_of.stride().iter().enumerate() {
-            at[axis] = left / stride;
-            left %= stride;
-        }
-        return Some(at);
-    }
-    for axis in axes {
-        if view.shape()[axis] > 1 {
-            at[axis] = v / view.stride()[axis];
-            v -= at[axis] * view.stride()[axis];
-            if at[axis] >= view.shape()[axis] {
-                return None;
-            }
-        }
-    }
-    (v == 0).then_some(at)
 }
