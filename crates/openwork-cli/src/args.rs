@@ -50,6 +50,12 @@ pub enum Command {
     Presets(crate::commands::presets::Presets),
     /// Layout algebra as a calculator
     Layout(crate::commands::layout::Layout),
+    /// Prune one matrix, or several that are coupled
+    Tensor(crate::commands::tensor::Tensor),
+    /// Sum inputs into a Hessian, once for many runs
+    Hessian(crate::commands::hessian::MakeHessian),
+    /// List the pruning methods and their options
+    Methods(crate::commands::methods::Methods),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
 }

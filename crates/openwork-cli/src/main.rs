@@ -3,7 +3,9 @@
 mod args;
 mod commands;
 mod failure;
+mod files;
 mod print;
+mod progress;
 mod write;
 
 use clap::Parser;

@@ -82,21 +82,9 @@ impl<'a> Selector<'a> {
             .into_par_iter()
             .map(|chunk| {
                 let scopes = chunk * CHUNK..((chunk + 1) * CHUNK).min(spec.scopes());
-                let (mut bases, mut ranked, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+                let (mut scratch, mut gone) = (Scratch::default(), Vec::new());
                 for scope in scopes {
-                    self.walker.enter(scope, &mut bases);
-                    ranked.clear();
-                    for block in 0..spec.blocks_per_scope() {
-                        let (mut sum, mut real) = (0.0, false);
-                        self.walker.visit(scope, &bases, block, |element| {
-                            sum += score(element);
-                            real = true;
-                        });
-                        ranked.push(Rank::new(sum, !real, block));
-                    }
-                    for rank in drop_lowest(&mut ranked, spec.keep()) {
-                        self.walker.visit(scope, &bases, rank.block, |element| gone.push(element));
-                    }
+                    self.decide(scope, &mut scratch, &score, |element| gone.push(element));
                 }
                 gone
             })
@@ -107,6 +95,50 @@ impl<'a> Selector<'a> {
         }
         mask
     }
+
+    /// Decides one scope as [`Selector::select`] does, and visits what goes.
+    pub(crate) fn decide(
+        &self,
+        scope: usize,
+        scratch: &mut Scratch,
+        mut score: impl FnMut(Element) -> f64,
+        mut gone: impl FnMut(Element),
+    ) {
+        let Scratch { bases, ranked } = scratch;
+        self.walker.enter(scope, bases);
+        ranked.clear();
+        for block in 0..self.spec.blocks_per_scope() {
+            let (mut sum, mut real) = (0.0, false);
+            self.walker.visit(scope, bases, block, |element| {
+                sum += score(element);
+                real = true;
+            });
+            ranked.push(Rank::new(sum, !real, block));
+        }
+        for rank in drop_lowest(ranked, self.spec.keep()) {
+            self.walker.visit(scope, bases, rank.block, &mut gone);
+        }
+    }
+
+    /// Visits every element of a scope.
+    pub(crate) fn visit(
+        &self,
+        scope: usize,
+        scratch: &mut Scratch,
+        mut visit: impl FnMut(Element),
+    ) {
+        self.walker.enter(scope, &mut scratch.bases);
+        for block in 0..self.spec.blocks_per_scope() {
+            self.walker.visit(scope, &scratch.bases, block, &mut visit);
+        }
+    }
+}
+
+/// Memory that decisions use again and again.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    bases: Vec<usize>,
+    ranked: Vec<Rank>,
 }
 
 #[cfg(test)]

@@ -1,19 +1,26 @@
 //! One file for each command.
 
 pub mod completions;
+pub mod hessian;
 pub mod layout;
+pub mod methods;
 pub mod presets;
 pub mod show;
+pub mod tensor;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
 
 /// Runs the command that `args` asks for.
 pub fn run(args: Args) -> Result<(), Failure> {
+    let global = args.global;
     match args.command {
-        Command::Show(command) => command.run(&args.global),
-        Command::Presets(command) => command.run(&args.global),
-        Command::Layout(command) => command.run(args.global.json),
+        Command::Show(command) => command.run(&global),
+        Command::Presets(command) => command.run(&global),
+        Command::Layout(command) => command.run(global.json),
+        Command::Tensor(command) => command.run(&global),
+        Command::Hessian(command) => command.run(&global),
+        Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),
     }
 }

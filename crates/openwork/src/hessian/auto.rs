@@ -4,6 +4,8 @@
 //! as many samples as columns S-OBS then loses to SparseGPT on other inputs.
 //! So: prune with H of two thirds of the samples, measure with H of the rest.
 
+use std::sync::Arc;
+
 use super::{Curvature, Damping, Hessian, HessianError, Note};
 
 /// The shares of the diagonal that `auto` tries: around .01 is best for many
@@ -21,12 +23,23 @@ pub struct Choice {
     pub notes: Vec<Note>,
 }
 
+/// One share of the diagonal on trial: for each Hessian that of the fitting
+/// samples, damped and as it is, and that of the held-out samples.
+pub struct Trial<'a> {
+    /// To prune with.
+    pub damped: &'a [Arc<Curvature>],
+    /// What was damped.
+    pub fit: &'a [Hessian],
+    /// To measure with.
+    pub held_out: &'a [Hessian],
+}
+
 /// Chooses one share of the diagonal for tensors that are pruned together.
 ///
 /// For every share in [`AUTO_SHARES`] the Hessians of the fitting samples are
 /// damped and `error` prunes with them by some cheap method and measures with
-/// the Hessians of the held-out samples, which it gets in the same order. The
-/// share with the least error wins, the smaller of equals; NaN never wins.
+/// the Hessians of the held-out samples, all in the same order (see [`Trial`]).
+/// The share with the least error wins, the smaller of equals; NaN never wins.
 ///
 /// Without held-out samples [`share_by_rule`] decides, and a note says so.
 ///
@@ -37,15 +50,15 @@ pub struct Choice {
 /// sum.add(x.view()).unwrap();
 /// let h = sum.finish().unwrap();
 /// // A real `error` prunes; this one likes 0.3.
-/// let choice = choose(&[&h], |fit, _held_out| {
-///     let Damping::Diag(share) = fit[0].damping() else { unreachable!() };
+/// let choice = choose(&[&h], |trial| {
+///     let Damping::Diag(share) = trial.damped[0].damping() else { unreachable!() };
 ///     Ok::<_, HessianError>((share - 0.3).abs())
 /// });
 /// assert_eq!(choice.unwrap().damping, Damping::Diag(0.3));
 /// ```
 pub fn choose<E: From<HessianError>>(
     hessians: &[&Hessian],
-    mut error: impl FnMut(&[Curvature], &[Hessian]) -> Result<f64, E>,
+    mut error: impl FnMut(Trial<'_>) -> Result<f64, E>,
 ) -> Result<Choice, E> {
     let Some(splits) = hessians.iter().map(|h| h.split()).collect::<Option<Vec<_>>>() else {
         return Ok(by_rule(hessians));
@@ -54,9 +67,11 @@ pub fn choose<E: From<HessianError>>(
     let mut errors = Vec::new();
     let mut best: Option<(f64, f64)> = None;
     for share in AUTO_SHARES {
-        let damped: Vec<Curvature> =
-            fits.iter().map(|h| h.damp(Damping::Diag(share))).collect::<Result<_, _>>()?;
-        let e = error(&damped, &held)?;
+        let damped: Vec<Arc<Curvature>> = fits
+            .iter()
+            .map(|h| h.damp(Damping::Diag(share)).map(Arc::new))
+            .collect::<Result<_, _>>()?;
+        let e = error(Trial { damped: &damped, fit: &fits, held_out: &held })?;
         errors.push((share, e));
         if e.is_finite() && best.is_none_or(|(_, least)| e < least) {
             best = Some((share, e));
@@ -114,9 +129,10 @@ mod tests {
     fn the_least_held_out_error_wins_and_the_smaller_share_of_equals() {
         let h = sampled(1000);
         let mut seen = Vec::new();
-        let choice = choose(&[&h], |fit, held| {
-            assert_eq!(held[0].samples(), Some(256));
-            seen.push(fit[0].damping());
+        let choice = choose(&[&h], |trial| {
+            assert_eq!(trial.held_out[0].samples(), Some(256));
+            assert_eq!(trial.fit[0].samples(), Some(744));
+            seen.push(trial.damped[0].damping());
             Ok::<_, HessianError>([2.0, f64::NAN, 1.0, 1.0, 3.0, 4.0][seen.len() - 1])
         })
         .unwrap();
@@ -127,9 +143,9 @@ mod tests {
 
     #[test]
     fn without_a_split_a_rule_decides_and_says_so() {
-        let never = |_: &[Curvature], _: &[Hessian]| -> Result<f64, HessianError> {
+        fn never(_: Trial<'_>) -> Result<f64, HessianError> {
             panic!("there is nothing to measure on")
-        };
+        }
         let few = sampled(10);
         let unknown = Hessian::from_matrix(few.matrix().clone(), None).unwrap();
         let choice = choose(&[&unknown], never).unwrap();

@@ -61,10 +61,7 @@ impl Curvature {
         if let Some(samples) = h.samples().filter(|&n| n < k) {
             notes.push(Note::FewSamples { samples, columns: k });
         }
-        let dead = h.dead_columns();
-        if let Some(&first) = dead.first() {
-            notes.push(Note::DeadColumns { count: dead.len(), first, columns: k });
-        }
+        notes.extend(h.dead_note());
         let mut damping = asked;
         loop {
             match Self::try_factor(h, damping, mean) {

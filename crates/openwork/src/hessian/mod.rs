@@ -14,7 +14,7 @@ mod damping;
 mod note;
 mod sum;
 
-pub use auto::{AUTO_SHARES, Choice, choose, share_by_rule};
+pub use auto::{AUTO_SHARES, Choice, Trial, choose, share_by_rule};
 pub use curvature::Curvature;
 pub use damping::{Damping, DampingError};
 pub use note::Note;
@@ -272,6 +272,13 @@ impl Hessian {
     /// Columns whose inputs were always zero, rising.
     pub fn dead_columns(&self) -> Vec<usize> {
         (0..self.columns()).filter(|&j| self.matrix.row(j)[j] == 0.0).collect()
+    }
+
+    /// A note on dead columns, if there are any.
+    pub fn dead_note(&self) -> Option<Note> {
+        let dead = self.dead_columns();
+        let (count, columns) = (dead.len(), self.columns());
+        dead.first().map(|&first| Note::DeadColumns { count, first, columns })
     }
 
     /// Checks that the weights have as many columns as H.

@@ -25,8 +25,9 @@ const ROWS: usize = 96;
 pub struct Stop {
     /// At most this many steps.
     pub steps: usize,
-    /// A row rests once its residual is at most this part of its first
-    /// gradient, (w H)_S, both measured in the preconditioned norm.
+    /// A row rests once its residual, in the preconditioned norm, is at most
+    /// this part of the size of its target, sqrt(sum of H_jj w_j^2). The
+    /// gradient at zero would be a truer measure, for one more product.
     pub tolerance: f64,
 }
 
@@ -123,13 +124,9 @@ fn solve_panel(
     let mut p = Matrix::zeros(rows, k);
     let mut q = Matrix::zeros(rows, k);
 
-    // The gradient at zero sets each row's measure; then r at the guess.
-    gemm(0.0, q.view_mut(), 1.0, w, h, Threads::One);
+    // The size of each target; then r at the guess.
     let first: Vec<f64> = (0..rows)
-        .map(|i| {
-            let terms = q.row(i).iter().zip(keep.row(i)).zip(scale);
-            terms.map(|((&q, &m), &s)| f64::from(q * m) * f64::from(q * m * s)).sum()
-        })
+        .map(|i| w.row(i).iter().zip(scale).map(|(&w, &s)| f64::from(w * w) / f64::from(s)).sum())
         .collect();
     for i in 0..rows {
         for ((x, &m), (p, &w)) in

@@ -78,7 +78,7 @@ pub fn output_error(w: MatrixRef<'_>, new: MatrixRef<'_>, h: MatrixRef<'_, f64>)
 }
 
 /// tr(V H V') of the matrix whose entries are `v(i, j)`.
-fn quadratic(
+pub(super) fn quadratic(
     rows: usize,
     k: usize,
     h: MatrixRef<'_, f64>,

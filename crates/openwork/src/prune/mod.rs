@@ -20,22 +20,28 @@
 //! assert_eq!(pruned.mask.conforms(&spec), Ok(()));
 //! ```
 
+mod admm;
+mod auto;
+mod lots;
 pub mod measure;
 mod obs;
 mod problem;
+mod refit;
 mod score;
+mod sparsegpt;
 mod swap;
 mod text;
 
 pub use problem::{Group, Problem};
 pub use text::{Build, DAMPING, MethodError, OptionInfo, Recipe, Settings, split_list};
 
-use crate::hessian::{self, Curvature, Damping, Hessian, HessianError, Note};
+use crate::hessian::{Damping, Hessian, HessianError, Note};
 use crate::mask::Mask;
 use crate::matrix::{Matrix, MatrixRef};
 use crate::spec::{Spec, TooWide};
 use measure::{OutputError, output_error};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a method must be told about the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,10 +69,11 @@ pub struct Method {
 }
 
 /// Every method that chooses a mask. To add one, write its file and list it here.
-pub const METHODS: &[Method] = &[score::MAGNITUDE, score::WANDA, score::S_OBD, obs::METHOD];
+pub const METHODS: &[Method] =
+    &[score::MAGNITUDE, score::WANDA, score::S_OBD, sparsegpt::METHOD, obs::METHOD, admm::METHOD];
 
 /// Every modifier, written after a plus sign.
-pub const MODIFIERS: &[Method] = &[swap::METHOD];
+pub const MODIFIERS: &[Method] = &[refit::METHOD, swap::METHOD];
 
 /// A mask and the weights that go with it.
 #[derive(Clone, Debug)]
@@ -153,6 +160,9 @@ pub struct Pruned {
     pub errors: Vec<f64>,
     /// The damping in force; nothing if the method uses none.
     pub damping: Option<Damping>,
+    /// How long it took, from checks and factors to weights; the error is
+    /// measured after that.
+    pub seconds: f64,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -228,9 +238,10 @@ impl PruneError {
 /// Prunes by a method and its modifiers. Weights given are not touched; on an
 /// error nothing is changed.
 pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
+    let started = Instant::now();
     let spec = task.spec;
     let weights = checked_weights(task)?;
-    let needs = if recipe.steps.is_empty() { recipe.base.needs() } else { Needs::Hessian };
+    let needs = recipe.needs();
     // Tensors with the same inputs have the same Hessian, by reference.
     let (mut hessians, mut hessian_of): (Vec<&Hessian>, Vec<usize>) = (Vec::new(), Vec::new());
     for (tensor, member) in spec.tensors().iter().zip(&task.members) {
@@ -263,13 +274,21 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
     let mut curvatures = Vec::new();
     if needs == Needs::Hessian {
         let damping = match recipe.damping {
-            Damping::Auto => auto(spec, &weights, &hessian_of, &hessians, &names, &mut notes)?,
+            Damping::Auto => {
+                let choice = auto::choose(spec, &weights, &hessian_of, &hessians, &names)?;
+                add_notes(&mut notes, 1, names[0], &choice.notes);
+                choice.damping
+            }
             fixed => fixed,
         };
         for (h, name) in hessians.iter().zip(&names) {
             let curvature = h.damp(damping).map_err(|error| PruneError::hessian(name, error))?;
             add_notes(&mut notes, names.len(), name, curvature.notes());
             curvatures.push(Arc::new(curvature));
+        }
+    } else if needs == Needs::Norms {
+        for (h, name) in hessians.iter().zip(&names) {
+            add_notes(&mut notes, names.len(), name, h.dead_note().as_slice());
         }
     }
     let damping =
@@ -284,6 +303,7 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
             notes.push(note);
         }
     }
+    let seconds = started.elapsed().as_secs_f64();
     let parts: Vec<OutputError> = (0..spec.tensors().len())
         .map(|t| {
             let (w, new) = (problem.weights[t], solution.weights[t].view());
@@ -299,26 +319,9 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
         error: parts.iter().copied().sum::<OutputError>().relative(),
         errors: parts.into_iter().map(OutputError::relative).collect(),
         damping,
+        seconds,
         notes,
     })
-}
-
-/// Chooses the damping by held-out error of a cheap method.
-fn auto(
-    spec: &Spec,
-    weights: &[MatrixRef<'_>],
-    hessian_of: &[usize],
-    hessians: &[&Hessian],
-    names: &[&str],
-    notes: &mut Vec<String>,
-) -> Result<Damping, PruneError> {
-    let _ = (spec, weights, hessian_of);
-    let choice = hessian::choose(hessians, |_fit: &[Curvature], _held: &[Hessian]| {
-        Ok::<f64, HessianError>(0.0)
-    })
-    .map_err(|error| PruneError::hessian(names[0], error))?;
-    add_notes(notes, 1, names[0], &choice.notes);
-    Ok(choice.damping)
 }
 
 fn add_notes(notes: &mut Vec<String>, hessians: usize, name: &str, new: &[Note]) {

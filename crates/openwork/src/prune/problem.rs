@@ -170,8 +170,21 @@ pub(crate) fn gather(
 /// Writes one scaled row back into its columns of `out`.
 pub(crate) fn scatter_row(scaled: &[f32], columns: &[u32], scale: &[f64], out: &mut [f32]) {
     for ((&column, &w), &s) in columns.iter().zip(scaled).zip(scale) {
-        // A dead column has no scale: its weights do nothing and become zero.
-        out[column as usize] = if w == 0.0 || s == 0.0 { 0.0 } else { (f64::from(w) / s) as f32 };
+        let out = &mut out[column as usize];
+        *out = unscaled(*out, w, s);
+    }
+}
+
+/// A scaled weight in its own units. One that did not change stays as it was, to
+/// the bit; one in a dead column, which has no scale, does nothing and becomes
+/// zero.
+pub(crate) fn unscaled(old: f32, w: f32, s: f64) -> f32 {
+    if w == 0.0 || s == 0.0 {
+        0.0
+    } else if (f64::from(old) * s) as f32 == w {
+        old
+    } else {
+        (f64::from(w) / s) as f32
     }
 }
 

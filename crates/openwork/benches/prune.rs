@@ -1,0 +1,101 @@
+//! Times methods on captured layers and prints one JSON object per result.
+//!
+//! `cargo bench -p openwork --bench prune -- CAPTURES LAYERS SPEC METHODS [REPEATS]`,
+//! with LAYERS such as `14.q,14.down` and METHODS such as
+//! `sparsegpt,sparsegpt+refit`; `RAYON_NUM_THREADS` sets the threads.
+//!
+//! Methods take turns and the least time of each counts, as other work may
+//! share the machine. A time covers all of `prune`: damping, factorisation,
+//! method and the error with the undamped H in f64; `error_seconds` is that
+//! last part alone. Inputs of the capture, where a method's damping is `auto`,
+//! stand in for H, so that samples can be held out.
+
+use std::path::Path;
+use std::time::Instant;
+
+use openwork::hessian::{Damping, Hessian, HessianSum};
+use openwork::prune::measure::output_error;
+use openwork::prune::{Recipe, Task, prune, split_list};
+use openwork::{Matrix, MatrixRef, Pattern};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let [captures, layers, spec, methods, rest @ ..] = args.as_slice() else {
+        println!("give CAPTURES LAYERS SPEC METHODS [REPEATS]");
+        return;
+    };
+    let repeats: usize = rest.first().map_or(3, |text| text.parse().expect("REPEATS is a number"));
+    let recipes: Vec<Recipe> = split_list(methods)
+        .expect("METHODS is a list")
+        .iter()
+        .map(|text| text.parse().unwrap_or_else(|error| panic!("{error}")))
+        .collect();
+    for layer in layers.split(',') {
+        let file = std::fs::read(Path::new(captures).join(format!("{layer}.safetensors")))
+            .expect("a captured layer");
+        let (shape, bytes) = entry(&file, "weight");
+        let w = Matrix::from_vec(shape[0], shape[1], floats(bytes));
+        let k = w.cols();
+        let h = entry(&file, "hessian").1.chunks_exact(8);
+        let h = h.map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes"))).collect();
+        let h = Hessian::from_matrix(Matrix::from_vec(k, k, h), Some(65_536)).expect("a Hessian");
+        let sampled = recipes.iter().any(|recipe| recipe.damping() == Damping::Auto).then(|| {
+            let (shape, bytes) = entry(&file, "inputs");
+            let mut sum = HessianSum::new(k);
+            sum.add(MatrixRef::new(&floats(bytes), shape[0], k)).expect("finite inputs");
+            sum.finish().expect("at least one sample")
+        });
+        let spec = spec.parse::<Pattern>().unwrap_or_else(|error| panic!("{error}"));
+        let spec = spec.bind(&[w.rows(), k]).unwrap_or_else(|error| panic!("{error}"));
+
+        let mut least = vec![f64::INFINITY; recipes.len()];
+        let mut found = vec![(f64::NAN, String::new()); recipes.len()];
+        let mut error_seconds = f64::INFINITY;
+        for _ in 0..repeats {
+            for (i, recipe) in recipes.iter().enumerate() {
+                let given = if recipe.damping() == Damping::Auto { sampled.as_ref() } else { None };
+                let start = Instant::now();
+                let pruned = prune(recipe, &Task::one(&spec, w.data(), Some(given.unwrap_or(&h))))
+                    .unwrap_or_else(|error| panic!("{error}"));
+                least[i] = least[i].min(start.elapsed().as_secs_f64());
+                pruned.mask.conforms(&spec).expect("the mask conforms");
+                let start = Instant::now();
+                let error = output_error(w.view(), pruned.weights[0].view(), h.matrix().view());
+                error_seconds = error_seconds.min(start.elapsed().as_secs_f64());
+                let damping = pruned.damping.map_or(String::new(), |damping| damping.to_string());
+                found[i] = (error.relative(), damping);
+            }
+        }
+        for ((recipe, seconds), (error, damping)) in recipes.iter().zip(least).zip(found) {
+            println!(
+                "{{\"layer\": \"{layer}\", \"rows\": {}, \"columns\": {k}, \"spec\": \"{}\", \
+                 \"method\": \"{recipe}\", \"damping\": \"{damping}\", \"threads\": {}, \
+                 \"seconds\": {seconds:.4}, \"error_seconds\": {error_seconds:.4}, \
+                 \"error\": {error:.5}}}",
+                w.rows(),
+                spec.text(),
+                rayon::current_num_threads(),
+            );
+        }
+    }
+}
+
+/// Shape and bytes of a tensor in a safetensors file.
+fn entry<'a>(file: &'a [u8], name: &str) -> (Vec<usize>, &'a [u8]) {
+    let length = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
+    let (header, data) = file[8..].split_at(length);
+    let header = std::str::from_utf8(header).expect("a header of text");
+    let at = header.find(&format!("\"{name}\":")).expect("the tensor is in the file");
+    let list = |key: &str| -> Vec<usize> {
+        let after = &header[at + header[at..].find(key).expect("the key") + key.len()..];
+        let inner = &after[after.find('[').expect("a list") + 1..after.find(']').expect("its end")];
+        inner.split(',').map(|n| n.trim().parse().expect("a number")).collect()
+    };
+    let offsets = list("data_offsets");
+    (list("shape"), &data[offsets[0]..offsets[1]])
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let words = bytes.chunks_exact(4);
+    words.map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+}

@@ -1,0 +1,90 @@
+//! Damping `auto`: the share of the diagonal whose pruned weights do best on
+//! samples that were not pruned with.
+
+use super::lots::{Lot, Lots};
+use super::measure::quadratic;
+use super::problem::unscaled;
+use super::sparsegpt::{BLOCK, Sweep};
+use super::{Problem, PruneError};
+use crate::hessian::{self, Choice, Hessian, HessianError, Trial};
+use crate::matrix::{Matrix, MatrixRef};
+use crate::select::Selector;
+use crate::spec::Spec;
+
+/// Rows of each tensor that are pruned on trial, where rows are independent:
+/// lots at even distances until they have that many.
+const ROWS: usize = 96;
+
+/// Why a trial failed.
+enum Failed {
+    Hessian(HessianError),
+    Prune(PruneError),
+}
+
+impl From<HessianError> for Failed {
+    fn from(error: HessianError) -> Self {
+        Self::Hessian(error)
+    }
+}
+
+/// Chooses the damping by the error, on held-out samples, of SparseGPT with
+/// the same spec, summed over tensors. Lots of rows have nothing in common, so
+/// some of them stand for all.
+pub(super) fn choose(
+    spec: &Spec,
+    weights: &[MatrixRef<'_>],
+    hessian_of: &[usize],
+    hessians: &[&Hessian],
+    names: &[&str],
+) -> Result<Choice, PruneError> {
+    let selector = Selector::new(spec);
+    let mut lots: Option<Lots> = None;
+    let error = |trial: Trial<'_>| -> Result<f64, Failed> {
+        let problem = Problem::new(
+            spec,
+            weights.to_vec(),
+            hessian_of.to_vec(),
+            trial.fit.iter().collect(),
+            trial.damped.to_vec(),
+        );
+        let groups = problem.groups().map_err(Failed::Prune)?;
+        // Lots depend on the spec alone.
+        let lots = match &mut lots {
+            Some(lots) => lots,
+            none => none.insert(Lots::new(spec, &selector, &groups, &()).map_err(Failed::Prune)?),
+        };
+        let chosen = sample(&lots.lots, ROWS * spec.tensors().len());
+        let sweep = Sweep { problem: &problem, groups: &groups, selector: &selector, lots };
+        let swept = sweep.run(&chosen, BLOCK, &()).map_err(Failed::Prune)?;
+        let mut error = 0.0;
+        for (lot, parts) in chosen.iter().zip(swept) {
+            for (part, (w, _)) in lot.parts.iter().zip(parts) {
+                let group = &groups[part.group];
+                let (old, scale) = (weights[group.tensor], group.curvature.scale());
+                let held = trial.held_out[hessian_of[group.tensor]].matrix();
+                let mut change = Matrix::<f64>::zeros(part.rows.len(), old.cols());
+                for (i, &row) in part.rows.iter().enumerate() {
+                    for (j, &column) in group.columns.iter().enumerate() {
+                        let old = old.at(group.rows[row as usize], column as usize);
+                        let new = unscaled(old, w.row(j)[i], scale[j]);
+                        change.row_mut(i)[column as usize] = f64::from(new) - f64::from(old);
+                    }
+                }
+                error +=
+                    quadratic(change.rows(), change.cols(), held.view(), |i, j| change.row(i)[j]);
+            }
+        }
+        Ok(error)
+    };
+    hessian::choose(hessians, error).map_err(|failed| match failed {
+        Failed::Hessian(error) => PruneError::hessian(names[0], error),
+        Failed::Prune(error) => error,
+    })
+}
+
+/// Lots at even distances with about `rows` rows, at least one.
+fn sample(lots: &[Lot], rows: usize) -> Vec<&Lot> {
+    let all: usize = lots.iter().flat_map(|lot| &lot.parts).map(|part| part.rows.len()).sum();
+    let count = (lots.len() * rows).div_ceil(all.max(1)).min(lots.len());
+    (0..count).map(|i| &lots[(2 * i + 1) * lots.len() / (2 * count)]).collect()
+}

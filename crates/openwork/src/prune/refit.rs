@@ -1,0 +1,225 @@
+//! `+refit`: the weights that fit best on a mask that stays.
+//!
+//! Every row x keeps its support Q (P is the rest) and fits its target w, the
+//! weights before pruning, in the damped metric A, with C = A^-1:
+//!
+//! ```text
+//! least (x - w) A (x - w)'  with x_P = 0
+//! x_Q = w_Q - w_P (C_PP)^-1 C_PQ  =  (w A)_Q (A_QQ)^-1
+//! ```
+
+use super::{
+    Build, Group, Method, OptionInfo, Problem, PruneError, Solution, Step, Watch, problem,
+};
+use crate::hessian::Damping;
+use crate::linalg::cholesky::{self, NotPositive};
+use crate::linalg::{Threads, gemm, pcg};
+use crate::matrix::Matrix;
+use rayon::prelude::*;
+use std::collections::HashMap;
+
+/// `+refit`.
+pub const METHOD: Method = Method {
+    name: "refit",
+    summary: "least squares on the mask as it is: S-OBS quality from any mask",
+    options: &[
+        OptionInfo {
+            name: "solver",
+            values: "auto | exact | cg",
+            default: "auto",
+            help: "exact factors once for every distinct row of the mask; cg takes steps with all \
+                   rows at once; auto takes the cheaper",
+        },
+        OptionInfo {
+            name: "steps",
+            values: "a whole number",
+            default: "10",
+            help: "conjugate gradient steps at most",
+        },
+    ],
+    damping: Damping::Auto,
+    build: Build::Step(|settings| {
+        let solvers = [("auto", Solver::Auto), ("exact", Solver::Exact), ("cg", Solver::Cg)];
+        Ok(Box::new(Refit {
+            solver: settings.choice("solver", &solvers, Solver::Auto)?,
+            steps: settings.count("steps", STEPS, 1)?,
+        }))
+    }),
+};
+
+/// Conjugate gradient steps if none are given.
+pub(super) const STEPS: usize = 10;
+
+/// A step relative to the size of a row below which it rests.
+const TOLERANCE: f64 = 1e-6;
+
+/// How the fit is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Solver {
+    /// The cheaper of both.
+    Auto,
+    /// A factorisation for every distinct row of the mask.
+    Exact,
+    /// Conjugate gradients, all rows at once.
+    Cg,
+}
+
+struct Refit {
+    solver: Solver,
+    steps: usize,
+}
+
+impl Step for Refit {
+    fn improve(
+        &self,
+        problem: &Problem<'_>,
+        mut solution: Solution,
+        watch: &dyn Watch,
+    ) -> Result<Solution, PruneError> {
+        let groups = problem.groups()?;
+        for (g, group) in groups.iter().enumerate() {
+            if watch.stopped() {
+                return Err(PruneError::Stopped);
+            }
+            let out = &mut solution.weights[group.tensor];
+            let target = problem.gather(group);
+            let keep = group.keep(&solution.mask, out.cols());
+            let mut x = problem::gather(out.view(), &group.rows, &group.columns, &group.curvature);
+            let note = fit(group, &target, &keep, &mut x, self.solver, self.steps);
+            group.scatter(&x, out);
+            solution.notes.extend(note);
+            watch.progress((g + 1) as f64 / groups.len() as f64);
+        }
+        Ok(solution)
+    }
+}
+
+/// Fits scaled weights `x`, the first guess, to `w` on the support where `keep`
+/// is 1. Gives a note where the solver asked for could not be used.
+pub(super) fn fit(
+    group: &Group,
+    w: &Matrix,
+    keep: &Matrix,
+    x: &mut Matrix,
+    solver: Solver,
+    steps: usize,
+) -> Option<String> {
+    let a = group.curvature.matrix();
+    let cg = |x: &mut Matrix| {
+        let stop = pcg::Stop { steps, tolerance: TOLERANCE };
+        pcg::solve(a.view(), w.view(), keep.view(), x.view_mut(), stop);
+    };
+    if solver == Solver::Cg {
+        cg(x);
+        return None;
+    }
+    let supports = Support::distinct(keep);
+    if solver == Solver::Auto {
+        let exact: f64 = supports.iter().map(|support| support.cost(w.cols())).sum();
+        if exact > (steps + 1) as f64 * (w.rows() * w.cols() * w.cols()) as f64 {
+            cg(x);
+            return None;
+        }
+    }
+    match exact(group, w, &supports, x) {
+        Ok(()) => None,
+        Err(NotPositive { .. }) => {
+            cg(x);
+            Some(format!(
+                "part of H is not positive definite in f64: refitted by {steps} conjugate \
+                 gradient steps; damp more for an exact fit"
+            ))
+        }
+    }
+}
+
+/// Rows with one mask.
+struct Support {
+    kept: Vec<usize>,
+    pruned: Vec<usize>,
+    rows: Vec<usize>,
+}
+
+impl Support {
+    fn distinct(keep: &Matrix) -> Vec<Self> {
+        let mut supports: Vec<Self> = Vec::new();
+        let mut known: HashMap<Vec<usize>, usize> = HashMap::new();
+        for i in 0..keep.rows() {
+            let row = keep.row(i);
+            let kept: Vec<usize> = (0..row.len()).filter(|&j| row[j] != 0.0).collect();
+            let at = *known.entry(kept).or_insert_with_key(|kept| {
+                let pruned = (0..row.len()).filter(|&j| row[j] == 0.0).collect();
+                supports.push(Self { kept: kept.clone(), pruned, rows: Vec::new() });
+                supports.len() - 1
+            });
+            supports[at].rows.push(i);
+        }
+        supports
+    }
+
+    /// Multiplications in f64, in units of those of a large f32 product: twice
+    /// as many bytes, and small matrices run at about half speed.
+    fn cost(&self, k: usize) -> f64 {
+        const SLOWER: f64 = 4.0;
+        let (m, r, k) =
+            (self.kept.len().min(self.pruned.len()) as f64, self.rows.len() as f64, k as f64);
+        SLOWER * (m * m * m / 6.0 + r * m * (m + k))
+    }
+}
+
+/// The fit of every row by a factorisation of the smaller of C_PP and A_QQ.
+fn exact(
+    group: &Group,
+    w: &Matrix,
+    supports: &[Support],
+    x: &mut Matrix,
+) -> Result<(), NotPositive> {
+    let a = group.curvature.matrix();
+    let by_inverse = |support: &Support| support.pruned.len() <= support.kept.len();
+    let c = if supports.iter().any(by_inverse) {
+        group.curvature.inverse_f64()
+    } else {
+        Matrix::zeros(0, 0)
+    };
+    let at = |w: &Matrix, i: usize, j: usize| f64::from(w.row(i)[j]);
+    let fits: Vec<Matrix<f64>> = supports
+        .par_iter()
+        .map(|support| {
+            let Support { kept: q, pruned: p, rows } = support;
+            if by_inverse(support) {
+                let c_pp = Matrix::from_fn(p.len(), p.len(), |i, j| c.row(p[i])[p[j]]);
+                let mut y = Matrix::from_fn(p.len(), rows.len(), |i, r| at(w, rows[r], p[i]));
+                solve(c_pp, &mut y)?;
+                let c_qp = Matrix::from_fn(q.len(), p.len(), |i, j| c.row(q[i])[p[j]]);
+                let mut x = Matrix::from_fn(q.len(), rows.len(), |i, r| at(w, rows[r], q[i]));
+                gemm(1.0, x.view_mut(), -1.0, c_qp.view(), y.view(), Threads::One);
+                Ok(x)
+            } else {
+                let k = w.cols();
+                let a_q = Matrix::from_fn(q.len(), k, |i, j| at(a, q[i], j));
+                let w = Matrix::from_fn(k, rows.len(), |j, r| at(w, rows[r], j));
+                let mut x = Matrix::zeros(q.len(), rows.len());
+                gemm(0.0, x.view_mut(), 1.0, a_q.view(), w.view(), Threads::One);
+                solve(Matrix::from_fn(q.len(), q.len(), |i, j| a_q.row(i)[q[j]]), &mut x)?;
+                Ok(x)
+            }
+        })
+        .collect::<Result<_, NotPositive>>()?;
+    for (support, fit) in supports.iter().zip(fits) {
+        for (r, &row) in support.rows.iter().enumerate() {
+            let x = x.row_mut(row);
+            support.pruned.iter().for_each(|&j| x[j] = 0.0);
+            support.kept.iter().enumerate().for_each(|(i, &j)| x[j] = fit.row(i)[r] as f32);
+        }
+    }
+    Ok(())
+}
+
+/// Solves A X = B in place.
+fn solve(mut a: Matrix<f64>, b: &mut Matrix<f64>) -> Result<(), NotPositive> {
+    let floor = a.rows() as f64 * f64::EPSILON;
+    cholesky::factor(&mut a, floor)?;
+    cholesky::solve_lower(&a, b);
+    cholesky::solve_lower_transposed(&a, b);
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! SparseGPT (Frantar and Alistarh 2023) on any spec: columns from left to
+//! right; what a pruned weight loses, the columns to its right take up.
+//!
+//! ```text
+//! A^-1 = U'U
+//! for column j:  choose the mask of every scope met first here,
+//!                least sum of (w_l / U_ll)^2 over a block goes
+//!                e_j = w_j / U_jj where pruned, else 0
+//!                w_l -= e_j U_jl   for l > j
+//! ```
+//!
+//! Columns to the left are frozen, so one U serves all rows. Rows are grouped
+//! by tensor and domain; groups are swept one after the other, and a scope that
+//! reaches into several is decided in the first of them, by weights that the
+//! later ones still have.
+
+use super::lots::{Lot, Lots, Part};
+use super::problem::unscaled;
+use super::{
+    Build, Group, Method, Needs, OptionInfo, Problem, PruneError, Pruner, Solution, Watch,
+};
+use crate::hessian::Damping;
+use crate::linalg::{Threads, gemm};
+use crate::mask::Mask;
+use crate::matrix::{Matrix, MatrixMut, MatrixRef};
+use crate::select::{Scratch, Selector};
+use crate::spec::Element;
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// `sparsegpt`.
+pub const METHOD: Method = Method {
+    name: "sparsegpt",
+    summary: "columns from left to right, each loss taken up by the columns to its right; fast",
+    options: &[OptionInfo {
+        name: "block",
+        values: "a whole number",
+        default: "128",
+        help: "columns swept before the rest is updated; changes speed, not the method",
+    }],
+    // As published.
+    damping: Damping::Mean(0.01),
+    build: Build::Base(|settings| {
+        Ok(Box::new(SparseGpt { block: settings.count("block", BLOCK, 1)? }))
+    }),
+};
+
+/// Columns swept before the rest is updated, as published.
+pub(super) const BLOCK: usize = 128;
+
+/// Columns updated by one thread after a panel.
+const TILE: usize = 256;
+
+struct SparseGpt {
+    block: usize,
+}
+
+impl Pruner for SparseGpt {
+    fn needs(&self) -> Needs {
+        Needs::Hessian
+    }
+
+    fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
+        let groups = problem.groups()?;
+        let selector = Selector::new(problem.spec);
+        let lots = Lots::new(problem.spec, &selector, &groups, watch)?;
+        let sweep = Sweep { problem, groups: &groups, selector: &selector, lots: &lots };
+        let every: Vec<&Lot> = lots.lots.iter().collect();
+        let swept = sweep.run(&every, self.block, watch)?;
+
+        let mut weights = problem.copies();
+        let mut mask = Mask::full(problem.spec);
+        for (lot, parts) in every.iter().zip(swept) {
+            for (part, (w, gone)) in lot.parts.iter().zip(parts) {
+                let group = &groups[part.group];
+                let out = &mut weights[group.tensor];
+                let cols = out.cols();
+                for (i, &row) in part.rows.iter().enumerate() {
+                    let row = group.rows[row as usize];
+                    let old = out.row_mut(row);
+                    for (j, (&column, &s)) in
+                        group.columns.iter().zip(group.curvature.scale()).enumerate()
+                    {
+                        let old = &mut old[column as usize];
+                        if gone.row(j)[i] != 0.0 {
+                            *old = 0.0;
+                            let offset = row * cols + column as usize;
+                            mask.set(Element { tensor: group.tensor, offset }, false);
+                        } else {
+                            *old = unscaled(*old, w.row(j)[i], s);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Solution { mask, weights, notes: Vec::new() })
+    }
+}
+
+/// All that lots share.
+pub(super) struct Sweep<'s> {
+    pub problem: &'s Problem<'s>,
+    pub groups: &'s [Group],
+    pub selector: &'s Selector<'s>,
+    pub lots: &'s Lots,
+}
+
+/// The scaled weights of a part, columns by rows, and 1 where they go.
+pub(super) type Swept = (Matrix, Matrix);
+
+impl Sweep<'_> {
+    /// Sweeps some lots; for each the parts, in order.
+    pub fn run(
+        &self,
+        lots: &[&Lot],
+        block: usize,
+        watch: &dyn Watch,
+    ) -> Result<Vec<Vec<Swept>>, PruneError> {
+        // Factored before lots are shared out, or they would wait for one another.
+        for group in self.groups {
+            group.curvature.upper();
+        }
+        let done = AtomicUsize::new(0);
+        lots.par_iter()
+            .map(|lot| {
+                let swept = self.lot(lot, block, watch)?;
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                watch.progress(done as f64 / lots.len() as f64);
+                Ok(swept)
+            })
+            .collect()
+    }
+
+    fn lot(&self, lot: &Lot, block: usize, watch: &dyn Watch) -> Result<Vec<Swept>, PruneError> {
+        let mut state = State {
+            w: lot.parts.iter().map(|part| self.gather(part)).collect(),
+            gone: lot
+                .parts
+                .iter()
+                .map(|part| Matrix::zeros(part.starts.len(), part.rows.len()))
+                .collect(),
+            pivots: lot
+                .parts
+                .iter()
+                .map(|part| {
+                    let u = self.groups[part.group].curvature.upper();
+                    (0..u.rows()).map(|j| 1.0 / f64::from(u.row(j)[j])).collect()
+                })
+                .collect(),
+        };
+        let mut scratch = Scratch::default();
+        for (p, part) in lot.parts.iter().enumerate() {
+            let u = self.groups[part.group].curvature.upper();
+            let (k, rows) = (part.starts.len(), part.rows.len());
+            let mut panel = Panel { u, start: 0, done: vec![0; k], errors: Vec::new(), rows };
+            for start in (0..k).step_by(block) {
+                if watch.stopped() {
+                    return Err(PruneError::Stopped);
+                }
+                let end = (start + block).min(k);
+                panel.start = start;
+                panel.errors.clear();
+                for j in start..end {
+                    for &scope in &part.starts[j] {
+                        self.decide(scope as usize, p, j, &mut panel, &mut state, &mut scratch);
+                    }
+                    panel.update(state.w[p].row_mut(j), j, j);
+                    let pivot = state.pivots[p][j] as f32;
+                    let (w, gone) = (state.w[p].row_mut(j), state.gone[p].row(j));
+                    panel.errors.extend(w.iter().zip(gone).map(|(w, gone)| w * gone * pivot));
+                    for (w, &gone) in w.iter_mut().zip(gone) {
+                        *w = if gone == 0.0 { *w } else { 0.0 };
+                    }
+                }
+                panel.flush(&mut state.w[p], end);
+            }
+        }
+        Ok(state.w.into_iter().zip(state.gone).collect())
+    }
+
+    /// Chooses the mask of a scope with columns before `j` of part `p` frozen.
+    fn decide(
+        &self,
+        scope: usize,
+        p: usize,
+        j: usize,
+        panel: &mut Panel<'_>,
+        state: &mut State,
+        scratch: &mut Scratch,
+    ) {
+        let State { w, gone, pivots } = state;
+        let score = |element| {
+            let (part, row, column) = self.lots.seat(element);
+            if part == p && panel.done[column] < j {
+                panel.update(w[p].row_mut(column), column, j);
+            }
+            let loss = f64::from(w[part].row(column)[row]) * pivots[part][column];
+            loss * loss
+        };
+        self.selector.decide(scope, scratch, score, |element| {
+            let (part, row, column) = self.lots.seat(element);
+            gone[part].row_mut(column)[row] = 1.0;
+        });
+    }
+
+    /// The scaled weights of a part, columns by rows.
+    fn gather(&self, part: &Part) -> Matrix {
+        let group = &self.groups[part.group];
+        let (w, scale) = (self.problem.weights[group.tensor], group.curvature.scale());
+        Matrix::from_fn(part.starts.len(), part.rows.len(), |j, i| {
+            let row = group.rows[part.rows[i] as usize];
+            (f64::from(w.at(row, group.columns[j] as usize)) * scale[j]) as f32
+        })
+    }
+}
+
+/// The parts of a lot: scaled weights and 1 where they go, columns by rows, and
+/// 1 / U_jj.
+struct State {
+    w: Vec<Matrix>,
+    gone: Vec<Matrix>,
+    pivots: Vec<Vec<f64>>,
+}
+
+/// Losses of the current columns that later ones have yet to take up.
+struct Panel<'u> {
+    u: &'u Matrix,
+    /// The first column of the panel.
+    start: usize,
+    /// For each column how many columns before it it has taken up.
+    done: Vec<usize>,
+    /// e_j of the columns from `start` on, each over all rows.
+    errors: Vec<f32>,
+    rows: usize,
+}
+
+impl Panel<'_> {
+    /// Brings column `l` up to date with all columns before `j`:
+    ///
+    /// ```text
+    /// w_l -= sum over c of U_cl e_c        done_l <= c < j
+    /// ```
+    fn update(&mut self, w: &mut [f32], l: usize, j: usize) {
+        let rows = self.rows;
+        let from = self.done[l].max(self.start);
+        self.done[l] = j;
+        let e = |c: usize| &self.errors[(c - self.start) * rows..][..rows];
+        let u = |c: usize| self.u.row(c)[l];
+        let mut c = from;
+        // Four at a time, so that w is read and written a quarter as often.
+        while c + 4 <= j {
+            let (u0, u1, u2, u3) = (u(c), u(c + 1), u(c + 2), u(c + 3));
+            let (e0, e1, e2, e3) = (e(c), e(c + 1), e(c + 2), e(c + 3));
+            for (i, w) in w[..rows].iter_mut().enumerate() {
+                *w -= (u0 * e0[i] + u1 * e1[i]) + (u2 * e2[i] + u3 * e3[i]);
+            }
+            c += 4;
+        }
+        for c in c..j {
+            let u = u(c);
+            w.iter_mut().zip(e(c)).for_each(|(w, e)| *w -= u * e);
+        }
+    }
+
+    /// Brings all columns from `end` on up to date with those before it, by one
+    /// product; columns that were ahead have zeros for what they took up.
+    fn flush(&mut self, w: &mut Matrix, end: usize) {
+        let (k, start, rows) = (w.rows(), self.start, self.rows);
+        if end == k || rows == 0 {
+            return;
+        }
+        let u = self.u.view().part(start, end - start, end, k - end);
+        let rest: Option<Matrix> = self.done[end..].iter().any(|&done| done > start).then(|| {
+            Matrix::from_fn(end - start, k - end, |c, l| {
+                if start + c < self.done[end + l] { 0.0 } else { u.at(c, l) }
+            })
+        });
+        let u = rest.as_ref().map_or(u, Matrix::view);
+        let errors = MatrixRef::new(&self.errors, end - start, rows);
+        w.data_mut()[end * rows..].par_chunks_mut(TILE * rows).enumerate().for_each(|(t, w)| {
+            let columns = w.len() / rows;
+            let u = u.part(0, end - start, t * TILE, columns).t();
+            gemm(1.0, MatrixMut::new(w, columns, rows), -1.0, u, errors, Threads::One);
+        });
+        self.done[end..].fill(end);
+    }
+}
