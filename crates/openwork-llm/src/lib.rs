@@ -3,6 +3,7 @@
 //! measures it.
 
 pub mod checkpoint;
+pub mod inspect;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};

@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub mod completions;
+pub mod inspect;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
@@ -9,5 +10,6 @@ use crate::failure::Failure;
 pub fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Completions(command) => command.run(),
+        Command::Inspect(command) => command.run(&args.global),
     }
 }
