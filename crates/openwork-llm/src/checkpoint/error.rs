@@ -104,7 +104,7 @@ pub enum Fault {
     #[error("metadata {key:?}: {why}")]
     Metadata { key: String, why: String },
     #[error(
-        "{what} counts {count}, more than the {length} bytes of the file can hold; not a GGUF file, or a damaged one"
+        "{what} counts {count}, more than the {length} bytes of the file can hold; the file is truncated or damaged"
     )]
     Count { what: String, count: u64, length: u64 },
     #[error("is GGUF version {0}; openwork reads versions 2 and 3, little-endian")]
