@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 #[error("{}: {fault}", file.display())]
 pub struct CheckpointError {
     file: PathBuf,
-    fault: Fault,
+    /// Boxed: a result is passed along far more often than it is wrong.
+    fault: Box<Fault>,
 }
 
 impl CheckpointError {
     /// `fault`, found in `file`.
     pub fn new(file: &Path, fault: Fault) -> Self {
-        Self { file: file.to_path_buf(), fault }
+        Self { file: file.to_path_buf(), fault: Box::new(fault) }
     }
 
     /// The file or folder that is at fault.

@@ -120,7 +120,7 @@ pub(super) fn sized(dtype: Dtype, shape: &[u64]) -> Result<(Vec<usize>, u64), &'
     let product = |least: u64| {
         shape.iter().try_fold(1u64, |product, &extent| product.checked_mul(extent.max(least)))
     };
-    if !product(1).is_some_and(|len| len <= isize::MAX as u64) {
+    if product(1).is_none_or(|len| len > isize::MAX as u64) {
         return Err(TOO_LARGE);
     }
     let len = product(0).ok_or(TOO_LARGE)?;
