@@ -39,8 +39,9 @@ pub(super) fn read(bytes: &[u8], file: usize) -> Result<Vec<Stored>, Fault> {
     let Some((header, data)) = rest.split_at_checked(header_len) else {
         return Err(truncated("the header", PREFIX as u128 + u128::from(claimed), length));
     };
+    let header = std::str::from_utf8(header).map_err(|error| Fault::Header(error.to_string()))?;
     let Pairs(entries): Pairs<Entry> =
-        serde_json::from_slice(header).map_err(|error| Fault::Header(error.to_string()))?;
+        serde_json::from_str(header).map_err(|error| Fault::Header(error.to_string()))?;
 
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
