@@ -21,7 +21,7 @@ fn case(name: &str) -> (Checkpoint, Value) {
 /// The CRC-32 of zlib.
 fn crc32(bytes: impl Iterator<Item = u8>) -> u32 {
     !bytes.fold(!0, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ (crc & 1) * 0xedb8_8320)
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320))
     })
 }
 

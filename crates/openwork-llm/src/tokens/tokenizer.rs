@@ -7,6 +7,16 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// Turns text into a model's tokens and back.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let model = openwork_llm::Checkpoint::open("../../testdata/gguf/qwen2.gguf".as_ref())?;
+/// let tokenizer = model.tokenizer()?;
+/// let ids = tokenizer.encode("an assertion")?;
+/// assert_eq!(tokenizer.decode(&ids)?, "an assertion");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
