@@ -1,5 +1,6 @@
 //! What is fuzzed. Every function takes any bytes and must not panic.
 
+pub mod checkpoint;
 mod spec;
 
 pub use spec::spec_text;

@@ -56,6 +56,8 @@ pub enum Command {
     Hessian(crate::commands::hessian::MakeHessian),
     /// List the pruning methods and their options
     Methods(crate::commands::methods::Methods),
+    /// Show what is in a model: its config, and each tensor's shape, type and density
+    Inspect(crate::commands::inspect::Inspect),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
 }

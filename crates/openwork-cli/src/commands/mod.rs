@@ -2,6 +2,7 @@
 
 pub mod completions;
 pub mod hessian;
+pub mod inspect;
 pub mod layout;
 pub mod methods;
 pub mod presets;
@@ -22,5 +23,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Hessian(command) => command.run(&global),
         Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),
+        Command::Inspect(command) => command.run(&global),
     }
 }
