@@ -47,6 +47,9 @@ pub fn hessian(samples: usize, columns: usize, seed: u64) -> Hessian {
     sum.finish().unwrap()
 }
 
+/// Names and dims of tensors.
+type Shapes = &'static [(&'static str, &'static [usize])];
+
 /// A spec with weights and statistics for each of its tensors.
 pub struct Case {
     pub name: String,
@@ -119,7 +122,7 @@ pub fn cases() -> Vec<Case> {
     );
     let heads = "blocks q: view (h d) k -> h d k, h=4 block (1,_,_) & v: view (h d) k -> h d k, h=4 block (1,_,_) \
                  & o perm (1,0,2): view k (h d) -> k h d, h=4 block (_,1,_) scope (_,1,1) keep 50%";
-    let coupled: &[(&str, &[(&str, &[usize])])] = &[
+    let coupled: &[(&str, Shapes)] = &[
         (heads, &[("q", &[8, 6]), ("v", &[8, 6]), ("o", &[6, 8])]),
         ("blocks a: 2:4 & b: 2:4 scope (1,4) keep 2", &[("a", &[4, 8]), ("b", &[4, 8])]),
         ("scopes a: scope (1,4) & b: scope (1,4) keep 4", &[("a", &[4, 8]), ("b", &[4, 8])]),

@@ -28,7 +28,7 @@ pub(super) fn prune(unit: &Unit, bundles: &mut [Rows], scoring: Scoring) -> Vec<
     {
         return merged(unit, scope, bundles);
     }
-    let mut states: Vec<State> = bundles.iter().map(|rows| State::new(rows)).collect();
+    let mut states: Vec<State> = bundles.iter().map(State::new).collect();
     for scope in &unit.scopes {
         let mut contest = Contest::new(unit, scope, bundles, &states);
         if scored_once {
