@@ -201,7 +201,7 @@ fn weak_statistics_work_with_a_note() {
     let mut x = noise(9600, 2);
     x.iter_mut().skip(3).step_by(16).for_each(|x| *x = 0.0);
     folder.file("dead.safetensors", &[f32s("x", &[600, 16], &x)]);
-    let dead = "1 of 16 column has only zero inputs (the first is 3)";
+    let dead = "1 of 16 columns has only zero inputs (the first is 3)";
     assert!(note("--inputs dead.safetensors").contains(dead));
     let wanda = "tensor w.safetensors --spec 2:4 --method wanda --inputs dead.safetensors";
     assert!(folder.json(wanda)["results"][0]["notes"].to_string().contains(dead));
