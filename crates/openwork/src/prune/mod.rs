@@ -25,6 +25,7 @@ mod auto;
 mod lots;
 pub mod measure;
 mod problem;
+mod project;
 mod refit;
 mod score;
 mod sparsegpt;
