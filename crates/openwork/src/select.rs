@@ -64,10 +64,11 @@ fn drop_lowest(ranked: &mut [Rank], keep: usize) -> &[Rank] {
 pub(crate) fn stay(scores: &[f64], keep: usize, stays: &mut [bool], order: &mut Vec<u32>) {
     /// Up to here counting all better blocks beats sorting.
     const FEW: usize = 16;
-    let better = |a: usize, b: usize| scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
     if scores.len() <= FEW {
         for (b, stays) in stays.iter_mut().enumerate() {
-            let rank: usize = (0..scores.len()).map(|a| usize::from(better(a, b))).sum();
+            let (before, score, after) = (&scores[..b], scores[b], &scores[b + 1..]);
+            let rank = before.iter().map(|&s| usize::from(s >= score)).sum::<usize>()
+                + after.iter().map(|&s| usize::from(s > score)).sum::<usize>();
             *stays = rank < keep;
         }
         return;
@@ -76,7 +77,7 @@ pub(crate) fn stay(scores: &[f64], keep: usize, stays: &mut [bool], order: &mut 
     order.extend(0..scores.len() as u32);
     if keep < order.len() {
         order.select_nth_unstable_by(keep, |&a, &b| {
-            if better(a as usize, b as usize) { Ordering::Less } else { Ordering::Greater }
+            scores[b as usize].total_cmp(&scores[a as usize]).then(a.cmp(&b))
         });
     }
     stays.fill(false);
