@@ -1,6 +1,6 @@
 //! Times methods on captured layers and prints one JSON object per result.
 //!
-//! `cargo bench -p openwork --bench prune -- CAPTURES LAYERS SPEC METHODS [REPEATS]`,
+//! `cargo bench -p openwork --bench prune -- CAPTURES LAYERS SPEC METHODS [REPEATS [SAMPLES]]`,
 //! with LAYERS such as `14.q,14.down` and METHODS such as
 //! `sparsegpt,sparsegpt+refit`; `RAYON_NUM_THREADS` sets the threads.
 //!
@@ -8,13 +8,16 @@
 //! share the machine. A time covers all of `prune`: damping, factorisation,
 //! method and the error with the undamped H in f64; `error_seconds` is that
 //! last part alone. `cpu_seconds` is the time that threads ran (on Linux), which
-//! a busy machine disturbs less. Inputs of the capture, where a method's damping is `auto`,
-//! stand in for H, so that samples can be held out.
+//! a busy machine disturbs less.
+//!
+//! H is the captured one. With SAMPLES it is that of the first so many captured
+//! inputs, of which `auto` holds some out, and the error is that on the inputs
+//! that the capture holds out.
 
 use std::path::Path;
 use std::time::Instant;
 
-use openwork::hessian::{Damping, Hessian, HessianSum};
+use openwork::hessian::{Hessian, HessianSum};
 use openwork::prune::measure::output_error;
 use openwork::prune::{Recipe, Task, prune, split_list};
 use openwork::{Matrix, MatrixRef, Pattern};
@@ -22,10 +25,11 @@ use openwork::{Matrix, MatrixRef, Pattern};
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let [captures, layers, spec, methods, rest @ ..] = args.as_slice() else {
-        println!("give CAPTURES LAYERS SPEC METHODS [REPEATS]");
+        println!("give CAPTURES LAYERS SPEC METHODS [REPEATS [SAMPLES]]");
         return;
     };
     let repeats: usize = rest.first().map_or(3, |text| text.parse().expect("REPEATS is a number"));
+    let samples: Option<usize> = rest.get(1).map(|text| text.parse().expect("SAMPLES is a number"));
     let recipes: Vec<Recipe> = split_list(methods)
         .expect("METHODS is a list")
         .iter()
@@ -37,15 +41,16 @@ fn main() {
         let (shape, bytes) = entry(&file, "weight");
         let w = Matrix::from_vec(shape[0], shape[1], floats(bytes));
         let k = w.cols();
-        let h = entry(&file, "hessian").1.chunks_exact(8);
-        let h = h.map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes"))).collect();
-        let h = Hessian::from_matrix(Matrix::from_vec(k, k, h), Some(65_536)).expect("a Hessian");
-        let sampled = recipes.iter().any(|recipe| recipe.damping() == Damping::Auto).then(|| {
-            let (shape, bytes) = entry(&file, "inputs");
-            let mut sum = HessianSum::new(k);
-            sum.add(MatrixRef::new(&floats(bytes), shape[0], k)).expect("finite inputs");
-            sum.finish().expect("at least one sample")
-        });
+        let (h, judge) = match samples {
+            None => {
+                let h = entry(&file, "hessian").1.chunks_exact(8);
+                let h = h.map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes"))).collect();
+                let h = Hessian::from_matrix(Matrix::from_vec(k, k, h), Some(65_536));
+                let h = h.expect("a Hessian");
+                (h.clone(), h)
+            }
+            Some(n) => (sampled(&file, "inputs", n), sampled(&file, "held_out", usize::MAX)),
+        };
         let spec = spec.parse::<Pattern>().unwrap_or_else(|error| panic!("{error}"));
         let spec = spec.bind(&[w.rows(), k]).unwrap_or_else(|error| panic!("{error}"));
 
@@ -54,14 +59,13 @@ fn main() {
         let mut error_least = [f64::INFINITY; 2];
         for _ in 0..repeats {
             for (i, recipe) in recipes.iter().enumerate() {
-                let given = if recipe.damping() == Damping::Auto { sampled.as_ref() } else { None };
                 let clock = Clock::start();
-                let pruned = prune(recipe, &Task::one(&spec, w.data(), Some(given.unwrap_or(&h))))
+                let pruned = prune(recipe, &Task::one(&spec, w.data(), Some(&h)))
                     .unwrap_or_else(|error| panic!("{error}"));
                 clock.least(&mut least[i]);
                 pruned.mask.conforms(&spec).expect("the mask conforms");
                 let clock = Clock::start();
-                let error = output_error(w.view(), pruned.weights[0].view(), h.matrix().view());
+                let error = output_error(w.view(), pruned.weights[0].view(), judge.matrix().view());
                 clock.least(&mut error_least);
                 let damping = pruned.damping.map_or(String::new(), |damping| damping.to_string());
                 found[i] = (error.relative(), damping);
@@ -82,6 +86,15 @@ fn main() {
             );
         }
     }
+}
+
+/// H of the first `n` rows of a tensor in a capture.
+fn sampled(file: &[u8], name: &str, n: usize) -> Hessian {
+    let (shape, bytes) = entry(file, name);
+    let (n, k) = (n.min(shape[0]), shape[1]);
+    let mut sum = HessianSum::new(k);
+    sum.add(MatrixRef::new(&floats(&bytes[..4 * n * k]), n, k)).expect("finite inputs");
+    sum.finish().expect("at least one sample")
 }
 
 /// Seconds by the wall and of running threads.
