@@ -44,6 +44,20 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show what a spec means on tensors, in facts and as a drawing
+    Show(crate::commands::show::Show),
+    /// List every preset with its text and one line
+    Presets(crate::commands::presets::Presets),
+    /// Layout algebra as a calculator
+    Layout(crate::commands::layout::Layout),
+    /// Prune one matrix, or several that are coupled
+    Tensor(crate::commands::tensor::Tensor),
+    /// Sum inputs into a Hessian, once for many runs
+    Hessian(crate::commands::hessian::MakeHessian),
+    /// List the pruning methods and their options
+    Methods(crate::commands::methods::Methods),
+    /// Show what is in a model: its config, and each tensor's shape, type and density
+    Inspect(crate::commands::inspect::Inspect),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
 }

@@ -3,7 +3,10 @@
 mod args;
 mod commands;
 mod failure;
+mod files;
 mod print;
+mod progress;
+mod write;
 
 use clap::Parser;
 use std::process::ExitCode;

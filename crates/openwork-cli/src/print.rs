@@ -18,3 +18,23 @@ pub fn text(text: &str) -> Result<(), Failure> {
 pub fn line(line: impl std::fmt::Display) -> Result<(), Failure> {
     text(&format!("{line}\n"))
 }
+
+/// Rows as aligned columns; `right` says which are aligned to the right.
+pub fn columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String {
+    let width: [usize; N] = std::array::from_fn(|column| {
+        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+    });
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let pad = " ".repeat(width[column] - cell.chars().count());
+            let (left, after) =
+                if right[column] { (pad, String::new()) } else { (String::new(), pad) };
+            line += &format!("{left}{cell}{after}  ");
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}

@@ -3,6 +3,7 @@
 //! on any spec.
 
 pub mod hessian;
+pub mod layout;
 pub mod linalg;
 pub mod mask;
 pub mod matrix;
@@ -10,7 +11,9 @@ pub mod prune;
 pub mod saliency;
 pub mod select;
 pub mod spec;
+pub mod viz;
 
+pub use layout::{IntTuple, Layout};
 pub use mask::{Breach, Mask};
 pub use matrix::{Matrix, MatrixMut, MatrixRef};
 pub use spec::{Element, Pattern, Spec, SpecError};

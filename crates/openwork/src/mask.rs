@@ -30,7 +30,7 @@ impl Bits {
     /// All set.
     pub fn ones(len: usize) -> Self {
         let mut bits = Self { words: vec![u64::MAX; len.div_ceil(64)], len };
-        if len % 64 != 0
+        if !len.is_multiple_of(64)
             && let Some(last) = bits.words.last_mut()
         {
             *last = (1 << (len % 64)) - 1;

@@ -1,13 +1,28 @@
 //! One file for each command.
 
 pub mod completions;
+pub mod hessian;
+pub mod inspect;
+pub mod layout;
+pub mod methods;
+pub mod presets;
+pub mod show;
+pub mod tensor;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
 
 /// Runs the command that `args` asks for.
 pub fn run(args: Args) -> Result<(), Failure> {
+    let global = args.global;
     match args.command {
+        Command::Show(command) => command.run(&global),
+        Command::Presets(command) => command.run(&global),
+        Command::Layout(command) => command.run(global.json),
+        Command::Tensor(command) => command.run(&global),
+        Command::Hessian(command) => command.run(&global),
+        Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),
+        Command::Inspect(command) => command.run(&global),
     }
 }

@@ -61,10 +61,7 @@ impl Curvature {
         if let Some(samples) = h.samples().filter(|&n| n < k) {
             notes.push(Note::FewSamples { samples, columns: k });
         }
-        let dead = h.dead_columns();
-        if let Some(&first) = dead.first() {
-            notes.push(Note::DeadColumns { count: dead.len(), first, columns: k });
-        }
+        notes.extend(h.dead_note());
         let mut damping = asked;
         loop {
             match Self::try_factor(h, damping, mean) {
@@ -307,7 +304,7 @@ mod tests {
 
     #[test]
     fn an_indefinite_hessian_is_damped_more_and_a_note_says_so() {
-        // Eigenvalues 1.9, 1 -+ ..., the least is -0.27.
+        // The least eigenvalue is 1 - 0.9 sqrt(2) = -0.27.
         let h = matrix(&[1.0, 0.9, 0.9, 0.9, 1.0, 0.0, 0.9, 0.0, 1.0]);
         let c = h.damp(Damping::Diag(0.01)).unwrap();
         let raised = Note::DampingRaised { from: Damping::Diag(0.01), to: Damping::Diag(1.0) };
@@ -352,7 +349,7 @@ mod tests {
             assert_eq!(w.row(0)[1], 0.0);
             assert_eq!(
                 c.notes()[0].to_string(),
-                "1 of 3 column has only zero inputs (the first is 1); weights there cost nothing"
+                "1 of 3 columns has only zero inputs (the first is 1); weights there cost nothing"
             );
         }
     }

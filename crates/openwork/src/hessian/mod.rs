@@ -274,6 +274,13 @@ impl Hessian {
         (0..self.columns()).filter(|&j| self.matrix.row(j)[j] == 0.0).collect()
     }
 
+    /// A note on dead columns, if there are any.
+    pub fn dead_note(&self) -> Option<Note> {
+        let dead = self.dead_columns();
+        let (count, columns) = (dead.len(), self.columns());
+        dead.first().map(|&first| Note::DeadColumns { count, first, columns })
+    }
+
     /// Checks that the weights have as many columns as H.
     pub fn fits(&self, columns: usize) -> Result<(), HessianError> {
         if self.columns() == columns {

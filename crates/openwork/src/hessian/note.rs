@@ -46,10 +46,10 @@ impl fmt::Display for Note {
                 write!(f, "H is not positive definite with {from}; damping was raised to {to}")
             }
             Self::DeadColumns { count, first, columns } => {
-                let noun = if *count == 1 { "column has" } else { "columns have" };
+                let verb = if *count == 1 { "has" } else { "have" };
                 write!(
                     f,
-                    "{count} of {columns} {noun} only zero inputs (the first is {first}); \
+                    "{count} of {columns} columns {verb} only zero inputs (the first is {first}); \
                      weights there cost nothing"
                 )
             }

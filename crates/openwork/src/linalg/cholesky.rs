@@ -5,10 +5,9 @@
 //! A = L L'        X = L^-1        A^-1 = X' X
 //! ```
 //!
-//! Nearly all work is matrix products on panels of [`PANEL`] columns. Each
+//! Nearly all work is matrix products on panels of columns. Each
 //! tile is computed by one thread in a fixed order, so the bytes do not depend
-//! on the number of threads. A library with its own Cholesky was refused: these
-//! four products already run at the speed of the one matrix library we have.
+//! on the number of threads.
 
 use rayon::prelude::*;
 
@@ -17,8 +16,8 @@ use super::small;
 pub use super::small::NotPositive;
 use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 
-/// Columns factored before the rest of the matrix is updated. 128 and 256
-/// measure alike up to 1,536 columns; larger matrices gain from fewer passes.
+/// Columns factored before the rest of the matrix is updated: deep enough for
+/// products at full speed, while the entry-by-entry part stays small.
 const PANEL: usize = 192;
 
 /// Columns of a panel factored entry by entry.

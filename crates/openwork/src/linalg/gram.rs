@@ -18,14 +18,14 @@ use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 
 /// Samples whose products are summed in f32 before they enter the f64 sum.
 ///
-/// 256 samples lose at most 256 x 2^-24 = 1.5e-5 of the sum of |x_i x_j|, in
-/// practice about 1e-6. They also fit one depth block of the matrix library, so
-/// that the sum over the samples is one chain of fused multiply-adds on any
-/// machine.
+/// 256 samples lose at most 256 x 2^-24 = 1.5e-5 of the sum of |x_i x_j|. They
+/// also fit one depth block of the matrix library (gemm 0.19 takes at least
+/// 512), so that the sum over a chunk is one chain of fused multiply-adds, the
+/// same on every machine that has them.
 pub const CHUNK: usize = 256;
 
-/// Columns in one tile. On 1,536 columns 128, 192, 256 and 384 took .33, .30,
-/// .28 and .32 s: small tiles pack more, large ones waste more above the
+/// Columns in one tile. On 1,536 columns 192 took the same time, 128 and 384
+/// some 10% more: small tiles pack more, large ones waste more above the
 /// diagonal.
 const TILE: usize = 256;
 

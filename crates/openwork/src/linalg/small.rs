@@ -110,13 +110,14 @@ pub fn invert_lower<T: Scalar>(l: &mut [T], n: usize, stride: usize) {
         let (above, rest) = l.split_at_mut(i * stride);
         let row = &mut rest[..=i];
         let x_ii = T::ONE / row[i];
-        for j in 0..i {
-            // Entries j.. of the row still hold L, entries before j hold X.
-            let mut sum = T::ZERO;
-            for k in j..i {
-                sum += row[k] * above[k * stride + j];
+        // Row by row, so that a compiler can vectorise: entry k holds L_ik until row
+        // k of X is taken in, which reaches to entry k itself.
+        for k in 0..i {
+            let f = -x_ii * row[k];
+            row[k] = T::ZERO;
+            for (x, &above) in row[..=k].iter_mut().zip(&above[k * stride..][..=k]) {
+                *x += f * above;
             }
-            row[j] = -x_ii * sum;
         }
         row[i] = x_ii;
     }

@@ -24,11 +24,13 @@ mod admm;
 mod auto;
 mod lots;
 pub mod measure;
+mod obs;
 mod problem;
 mod project;
 mod refit;
 mod score;
 mod sparsegpt;
+mod swap;
 mod text;
 
 pub use problem::{Group, Problem};
@@ -40,6 +42,7 @@ use crate::matrix::{Matrix, MatrixRef};
 use crate::spec::{Spec, TooWide};
 use measure::{OutputError, output_error};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a method must be told about the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,10 +71,10 @@ pub struct Method {
 
 /// Every method that chooses a mask. To add one, write its file and list it here.
 pub const METHODS: &[Method] =
-    &[score::MAGNITUDE, score::WANDA, score::S_OBD, sparsegpt::METHOD, admm::METHOD];
+    &[score::MAGNITUDE, score::WANDA, score::S_OBD, sparsegpt::METHOD, obs::METHOD, admm::METHOD];
 
 /// Every modifier, written after a plus sign.
-pub const MODIFIERS: &[Method] = &[refit::METHOD];
+pub const MODIFIERS: &[Method] = &[refit::METHOD, swap::METHOD];
 
 /// A mask and the weights that go with it.
 #[derive(Clone, Debug)]
@@ -158,6 +161,9 @@ pub struct Pruned {
     pub errors: Vec<f64>,
     /// The damping in force; nothing if the method uses none.
     pub damping: Option<Damping>,
+    /// How long it took, from checks and factors to weights; the error is
+    /// measured after that.
+    pub seconds: f64,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -233,9 +239,10 @@ impl PruneError {
 /// Prunes by a method and its modifiers. Weights given are not touched; on an
 /// error nothing is changed.
 pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
+    let started = Instant::now();
     let spec = task.spec;
     let weights = checked_weights(task)?;
-    let needs = if recipe.steps.is_empty() { recipe.base.needs() } else { Needs::Hessian };
+    let needs = recipe.needs();
     // Tensors with the same inputs have the same Hessian, by reference.
     let (mut hessians, mut hessian_of): (Vec<&Hessian>, Vec<usize>) = (Vec::new(), Vec::new());
     for (tensor, member) in spec.tensors().iter().zip(&task.members) {
@@ -280,6 +287,10 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
             add_notes(&mut notes, names.len(), name, curvature.notes());
             curvatures.push(Arc::new(curvature));
         }
+    } else if needs == Needs::Norms {
+        for (h, name) in hessians.iter().zip(&names) {
+            add_notes(&mut notes, names.len(), name, h.dead_note().as_slice());
+        }
     }
     let damping =
         curvatures.iter().map(|c| c.damping()).max_by(|a, b| a.strength().total_cmp(&b.strength()));
@@ -293,6 +304,7 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
             notes.push(note);
         }
     }
+    let seconds = started.elapsed().as_secs_f64();
     let parts: Vec<OutputError> = (0..spec.tensors().len())
         .map(|t| {
             let (w, new) = (problem.weights[t], solution.weights[t].view());
@@ -308,6 +320,7 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
         error: parts.iter().copied().sum::<OutputError>().relative(),
         errors: parts.into_iter().map(OutputError::relative).collect(),
         damping,
+        seconds,
         notes,
     })
 }

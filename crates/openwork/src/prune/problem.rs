@@ -24,8 +24,11 @@ pub struct Problem<'a> {
     hessians: Vec<&'a Hessian>,
     curvatures: Vec<Arc<Curvature>>,
     /// Curvature of rows whose domain is some of the columns.
-    parts: Mutex<HashMap<(usize, Vec<u32>), Arc<Curvature>>>,
+    parts: Mutex<Parts>,
 }
+
+/// Curvature by Hessian and columns.
+type Parts = HashMap<(usize, Vec<u32>), Arc<Curvature>>;
 
 /// Rows of one tensor whose domain has the same columns.
 pub struct Group {

@@ -1,6 +1,6 @@
 //! Methods as text: `s-obs[damping=diag:0.3,scoring=joint]+swap`.
 
-use super::{METHODS, MODIFIERS, Method, Pruner, Step};
+use super::{METHODS, MODIFIERS, Method, Needs, Pruner, Step};
 use crate::hessian::Damping;
 use crate::spec::distance;
 use std::fmt;
@@ -81,6 +81,11 @@ pub struct Recipe {
 }
 
 impl Recipe {
+    /// What it must be told about the inputs; every modifier needs H.
+    pub fn needs(&self) -> Needs {
+        if self.steps.is_empty() { self.base.needs() } else { Needs::Hessian }
+    }
+
     /// The damping asked for.
     pub fn damping(&self) -> Damping {
         self.damping

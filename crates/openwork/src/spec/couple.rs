@@ -1,10 +1,12 @@
 //! Several tensors under one decision. One tensor is a coupling of one.
 
-use super::bind::{Env, Profile, grid_error, keep, shape_text};
 use super::domain::Space;
+use super::env::{Env, shape_text};
 use super::error::SpecError;
 use super::grid::Grid;
+use super::keep::keep;
 use super::pattern::{Keep, Member, Tuple};
+use super::profile::{Profile, grid_error};
 use super::steps::{Steps, row_major};
 use super::{Coupling, Spec, Tensor};
 
@@ -98,14 +100,7 @@ fn coupled_blocks(
             tensor(part, perm, &axes, &axes, scopes.counts())
         })
         .collect();
-    Ok(Spec::new(
-        Coupling::Blocks,
-        tensors,
-        scopes.counts().to_vec(),
-        common,
-        scopes.tile_size(),
-        keep,
-    ))
+    Spec::new(Coupling::Blocks, tensors, scopes.counts().to_vec(), common, scopes.tile_size(), keep)
 }
 
 /// Scopes at the same place of a common grid are one scope.
@@ -159,7 +154,7 @@ pub(crate) fn scopes(
             tensor(part, perm, &own, &turned, &common)
         })
         .collect();
-    Ok(Spec::new(Coupling::Scopes, tensors, common.clone(), common, blocks_per_scope, keep))
+    Spec::new(Coupling::Scopes, tensors, common.clone(), common, blocks_per_scope, keep)
 }
 
 /// Along each axis of a grid: the blocks of a scope, and what a step of one

@@ -59,7 +59,7 @@ impl fmt::Display for One {
         let mut parts = Vec::new();
         parts.extend(self.preset.as_ref().map(ToString::to_string));
         let clauses = &self.clauses;
-        parts.extend(clauses.on.as_ref().map(|names| format!("on ({})", names.join(","))));
+        parts.extend(clauses.on.as_ref().map(|(names, _)| format!("on ({})", names.join(","))));
         parts.extend(clauses.domain.as_ref().map(|domain| format!("in {domain}")));
         parts.extend(clauses.pad.as_ref().map(|pad| format!("pad {pad}")));
         parts.extend(clauses.view.as_ref().map(|view| format!("view {view}")));

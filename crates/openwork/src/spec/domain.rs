@@ -1,6 +1,6 @@
 //! The part of a tensor that a spec speaks of, as offsets into its storage.
 
-use super::steps::Steps;
+use super::steps::{Steps, row_major};
 
 /// The most runs that a union or complement may consist of (64 MB of table).
 const MAX_RUNS: usize = 1 << 22;
@@ -127,16 +127,22 @@ impl Runs {
         (rank < self.before[run + 1]).then_some(rank)
     }
 
-    fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+    /// Start and length of each run.
+    pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.starts
             .iter()
             .enumerate()
             .map(|(i, &start)| (start, self.before[i + 1] - self.before[i]))
     }
 
-    /// Offsets in either set.
-    pub fn union(&self, other: &Self) -> Self {
-        let mut pairs: Vec<_> = self.pairs().chain(other.pairs()).collect();
+    /// How many runs there are.
+    pub fn runs(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Offsets in any of the sets.
+    pub fn union(sets: &[Self]) -> Self {
+        let mut pairs: Vec<_> = sets.iter().flat_map(Self::pairs).collect();
         pairs.sort_unstable();
         let mut end = 0;
         Self::from_sorted(pairs.into_iter().map(|(start, length)| {
@@ -201,19 +207,33 @@ impl Space {
             Self::Direct { first } => offset.checked_sub(*first),
             Self::Ranked { runs } => runs.rank(offset),
             Self::Padded { first, padded, real, stride } => {
-                let mut left = offset.checked_sub(*first)?;
-                let mut v = 0;
-                for axis in 0..padded.len() {
-                    let at = if stride[axis] == 0 { 0 } else { left / stride[axis] };
-                    if at >= real[axis] {
-                        return None;
-                    }
-                    left -= at * stride[axis];
-                    v = v * padded[axis] + at;
-                }
-                (left == 0).then_some(v)
+                let region = Steps::new(real.clone(), stride.clone());
+                let at = region.coordinates(offset.checked_sub(*first)?)?;
+                Some(at.iter().zip(padded).fold(0, |v, (at, padded)| v * padded + at))
             }
         }
+    }
+
+    /// Whether the lowest position of any tile of `view` is its lowest offset in the
+    /// tensor, and tiles in the order of the one are in the order of the other.
+    pub fn rises_along(&self, view: &Steps) -> bool {
+        let Self::Padded { padded, real, stride, .. } = self else { return true };
+        // Offsets rise with positions if the region is row-major itself,
+        let modes: Vec<_> = real
+            .iter()
+            .copied()
+            .zip(stride.iter().copied())
+            .rev()
+            .filter(|&(extent, _)| extent > 1)
+            .collect();
+        // and a tile begins with a real position if it has one and every axis of the
+        // view lies within one axis of the region.
+        let step = row_major(padded);
+        let within = |(extent, stride): (usize, usize)| {
+            (0..padded.len())
+                .any(|axis| step[axis] <= stride && stride * extent <= step[axis] * padded[axis])
+        };
+        is_nested(&modes) && sorted_modes(view).into_iter().all(within)
     }
 
     /// Whether some positions are padding.
@@ -261,9 +281,10 @@ mod tests {
         let list = |runs: &Runs| (0..runs.len()).map(|i| runs.at(i).unwrap()).collect::<Vec<_>>();
         assert_eq!(list(&a), [2, 3, 10, 11, 18, 19]);
         assert_eq!(list(&b), [3, 4, 5, 6, 7, 8]);
-        assert_eq!(list(&a.union(&b)), [2, 3, 4, 5, 6, 7, 8, 10, 11, 18, 19]);
-        assert_eq!(list(&a.union(&b).complement(20)), [0, 1, 9, 12, 13, 14, 15, 16, 17]);
-        assert_eq!(a.union(&b).complement(20).complement(20), a.union(&b));
+        let both = Runs::union(&[a.clone(), b.clone()]);
+        assert_eq!(list(&both), [2, 3, 4, 5, 6, 7, 8, 10, 11, 18, 19]);
+        assert_eq!(list(&both.complement(20)), [0, 1, 9, 12, 13, 14, 15, 16, 17]);
+        assert_eq!(both.complement(20).complement(20), both);
         for (rank, offset) in list(&a).into_iter().enumerate() {
             assert_eq!(a.rank(offset), Some(rank));
         }

@@ -5,6 +5,8 @@ use std::fmt;
 /// The most characters of a pattern's text that an error shows on either side
 /// of the caret.
 const SHOWN: usize = 60;
+/// The most characters of each part of an error; what a pattern says may be long.
+const MOST: usize = 320;
 
 /// A pattern that cannot be read, or that does not fit the tensors it is bound
 /// to: what was asked, what was found, where, and what to do.
@@ -34,12 +36,12 @@ impl SpecError {
         what: impl Into<String>,
         detail: impl Into<String>,
     ) -> Self {
-        Self { what: what.into(), detail: detail.into(), place: Some(excerpt(text, at)) }
+        Self { place: Some(excerpt(text, at)), ..Self::whole(what, detail) }
     }
 
     /// Something is wrong with the tensors rather than with a character.
     pub(crate) fn whole(what: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { what: what.into(), detail: detail.into(), place: None }
+        Self { what: cut(what.into()), detail: cut(detail.into()), place: None }
     }
 
     /// What is wrong, in one line without the text.
@@ -60,6 +62,15 @@ impl fmt::Display for SpecError {
 }
 
 impl std::error::Error for SpecError {}
+
+/// At most [`MOST`] characters of `text`.
+fn cut(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MOST) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
 
 /// The line around byte `at`, cut to a readable length, and the column of that
 /// byte within it, in characters.

@@ -6,17 +6,22 @@
 //! plus the step of its block within the scope, plus its own within the block,
 //! so a spec is a few short tables, not an index per weight.
 
+mod axes;
 mod bind;
 mod bundle;
 mod couple;
 mod display;
 mod domain;
+mod env;
 mod error;
 mod facts;
 mod grid;
+mod keep;
 mod parse;
 mod pattern;
 mod preset;
+mod profile;
+mod region;
 mod steps;
 mod view;
 mod walk;
@@ -109,6 +114,25 @@ impl Tensor {
     pub fn perm(&self) -> &[usize] {
         &self.perm
     }
+
+    /// Whether some positions of the view are padding.
+    pub fn is_padded(&self) -> bool {
+        self.padded
+    }
+
+    /// Whether the view's strides are those of storage; they are not where they
+    /// count the elements of a set or of a padded domain.
+    pub fn is_direct(&self) -> bool {
+        matches!(self.space, Space::Direct { .. })
+    }
+
+    /// The dims with their padding, where the whole tensor is padded.
+    pub fn padded_dims(&self) -> Option<&[usize]> {
+        match &self.space {
+            Space::Padded { padded, real, .. } if *real == self.dims => Some(padded),
+            _ => None,
+        }
+    }
 }
 
 /// A checked spec over one or more tensors. Holds, once bound:
@@ -148,6 +172,47 @@ enum Order {
     Table(Vec<usize>),
 }
 
+impl Order {
+    /// The most positions of a tensor whose scopes are sorted one by one.
+    const MAX_SORTED: usize = 1 << 24;
+
+    /// Scopes by the lowest offset they have in `lead`.
+    fn of(lead: &Tensor, scope_grid: &[usize]) -> Result<Self, SpecError> {
+        let nested = is_nested(&sorted_modes(&lead.view));
+        let rises = lead.space.rises_along(&lead.view);
+        if nested && rises {
+            let index = steps::row_major(scope_grid);
+            let mut axes: Vec<usize> = (0..scope_grid.len()).collect();
+            axes.sort_by_key(|&axis| std::cmp::Reverse(lead.scope.stride()[axis]));
+            let shape = axes.iter().map(|&axis| scope_grid[axis]).collect();
+            let steps = Steps::new(shape, axes.iter().map(|&axis| index[axis]).collect());
+            return Ok(Self::Axes(steps));
+        }
+        if lead.view.len() > Self::MAX_SORTED {
+            return Err(SpecError::whole(
+                format!("the scopes of `{}` interleave in memory", lead.name),
+                format!("that is possible up to {} positions", Self::MAX_SORTED),
+            ));
+        }
+        let mut table: Vec<usize> = (0..lead.scope.len()).collect();
+        if rises {
+            table.sort_by_key(|&scope| lead.scope.at(scope));
+        } else {
+            // A scope of padding alone comes last.
+            table.sort_by_cached_key(|&scope| {
+                let base = lead.scope.at(scope);
+                lead.block
+                    .iter()
+                    .flat_map(|block| lead.element.iter().map(move |step| base + block + step))
+                    .filter_map(|v| lead.space.place(v))
+                    .min()
+                    .unwrap_or(usize::MAX)
+            });
+        }
+        Ok(Self::Table(table))
+    }
+}
+
 impl Spec {
     fn new(
         coupling: Coupling,
@@ -156,21 +221,20 @@ impl Spec {
         grid: Vec<usize>,
         blocks_per_scope: usize,
         keep: usize,
-    ) -> Self {
-        let lead = &tensors[0];
-        let order = if is_nested(&sorted_modes(&lead.view)) {
-            let index = steps::row_major(&scope_grid);
-            let mut axes: Vec<usize> = (0..scope_grid.len()).collect();
-            axes.sort_by_key(|&axis| std::cmp::Reverse(lead.scope.stride()[axis]));
-            let shape = axes.iter().map(|&axis| scope_grid[axis]).collect();
-            Order::Axes(Steps::new(shape, axes.iter().map(|&axis| index[axis]).collect()))
-        } else {
-            let mut table: Vec<usize> = (0..lead.scope.len()).collect();
-            table.sort_by_key(|&scope| lead.scope.at(scope));
-            Order::Table(table)
-        };
+    ) -> Result<Self, SpecError> {
+        let order = Order::of(&tensors[0], &scope_grid)?;
         let (text, expanded) = (String::new(), String::new());
-        Self { coupling, tensors, scope_grid, grid, blocks_per_scope, keep, order, text, expanded }
+        Ok(Self {
+            coupling,
+            tensors,
+            scope_grid,
+            grid,
+            blocks_per_scope,
+            keep,
+            order,
+            text,
+            expanded,
+        })
     }
 
     fn with_text(self, text: String, expanded: String) -> Self {
@@ -307,9 +371,25 @@ impl Spec {
 
     /// The scope of a weight and its block there; nothing outside the domain.
     pub fn locate(&self, element: Element) -> Option<(usize, usize)> {
-        let tensor = &self.tensors[element.tensor];
-        let v = tensor.space.unplace(element.offset)?;
-        let at = coordinates(&tensor.view, v)?;
+        let v = self.tensors[element.tensor].space.unplace(element.offset)?;
+        self.locate_offset(element.tensor, v)
+    }
+
+    /// The scope and block of position `at` of a tensor's
+    /// [padded dims](Tensor::padded_dims); nothing if it has none or ends before.
+    pub fn locate_padded(&self, tensor: usize, at: &[usize]) -> Option<(usize, usize)> {
+        let dims = self.tensors[tensor].padded_dims()?;
+        if at.len() != dims.len() || at.iter().zip(dims).any(|(i, dim)| i >= dim) {
+            return None;
+        }
+        self.locate_offset(tensor, at.iter().zip(dims).fold(0, |v, (i, dim)| v * dim + i))
+    }
+
+    /// The scope and block of offset `v` of a tensor's view.
+    fn locate_offset(&self, tensor: usize, v: usize) -> Option<(usize, usize)> {
+        let number = tensor;
+        let tensor = &self.tensors[number];
+        let at = tensor.view.coordinates(v)?;
         let grid_at: Vec<usize> = at.iter().zip(tensor.blocks.tile()).map(|(i, b)| i / b).collect();
         let (mut scope, mut block) = (0, 0);
         // Scopes are counted along the common axes, blocks of coupled scopes along
@@ -326,35 +406,46 @@ impl Spec {
             block = block * tensor.scope_tile[axis] + grid_at[own] % tensor.scope_tile[axis];
         }
         if self.coupling == Coupling::Scopes {
-            block += self.tensors[..element.tensor].iter().map(|t| t.block.len()).sum::<usize>();
+            block += self.tensors[..number].iter().map(|t| t.block.len()).sum::<usize>();
         }
         Some((scope, block))
     }
 }
 
-/// The view's coordinates of offset `v`, if it meets that offset.
-fn coordinates(view: &Steps, mut v: usize) -> Option<Vec<usize>> {
-    let mut axes: Vec<usize> = (0..view.shape().len()).collect();
-    axes.sort_by_key(|&axis| std::cmp::Reverse(view.stride()[axis]));
-    let mut at = vec![0; axes.len()];
-    if !is_nested(&sorted_modes(view)) {
-        let index = (0..view.len()).find(|&index| view.at(index) == v)?;
-        let index_of = Steps::new(view.shape().to_vec(), steps::row_major(view.shape()));
-        let mut left = index;
-        for (axis, &stride) in index_of.stride().iter().enumerate() {
-            at[axis] = left / stride;
-            left %= stride;
-        }
-        return Some(at);
-    }
-    for axis in axes {
-        if view.shape()[axis] > 1 {
-            at[axis] = v / view.stride()[axis];
-            v -= at[axis] * view.stride()[axis];
-            if at[axis] >= view.shape()[axis] {
-                return None;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// `locate` is the inverse of `elements`, and nothing else is located.
+    #[test]
+    fn every_element_is_located_in_its_own_block() {
+        for (text, dims) in [
+            ("2:4@8", &[4, 32][..]),
+            ("rows16", &[32, 32]),
+            ("filter", &[4, 2, 3, 3]),
+            ("pad (1,4) scope (1,4) keep 2", &[3, 10]),
+            ("in (1,2)+(2,5) pad (1,4) scope (1,4) keep 2", &[4, 10]),
+            ("in (4,5):(1,8) pad (1,4) scope (1,4) keep 2", &[5, 8]),
+            ("in (4,3):(2,8)@1 scope (4,1) keep 2", &[4, 8]),
+            ("in (2,3):(3,2) scope (2,1) keep 1", &[2, 8]),
+            ("in (2,3):(3,2) pad (1,2) scope (1,2) keep 1", &[2, 8]),
+            ("in ~((0,0)+(2,2) | (2,2)+(2,2)) scope (4) keep 2", &[4, 4]),
+        ] {
+            let spec = text.parse::<Pattern>().unwrap().bind(dims).unwrap();
+            let mut met = BTreeSet::new();
+            for scope in 0..spec.scopes() {
+                for block in 0..spec.blocks_per_scope() {
+                    for element in spec.elements(scope, block) {
+                        assert_eq!(spec.locate(element), Some((scope, block)), "{text}");
+                        met.insert(element.offset);
+                    }
+                }
+            }
+            assert_eq!(met.len(), spec.tensors()[0].domain_size(), "{text}");
+            for offset in (0..spec.tensors()[0].size()).filter(|offset| !met.contains(offset)) {
+                assert_eq!(spec.locate(Element { tensor: 0, offset }), None, "{text}");
             }
         }
     }
-    (v == 0).then_some(at)
 }

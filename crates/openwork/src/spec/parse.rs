@@ -6,12 +6,15 @@ use super::pattern::{
     Arg, At, Atom, Axes, Body, Call, Clauses, Couple, Domain, Expr, Keep, Kind, Layout, Member,
 };
 use super::pattern::{Name, One, Tuple, View};
+use std::collections::HashSet;
 
 /// The longest text that is read: far beyond any pattern, and short enough that
 /// nothing here takes time.
 const MAX_TEXT: usize = 1 << 16;
 /// The deepest nesting of tuples and domains.
 const MAX_DEPTH: usize = 32;
+/// The most names of dims or axes; no tensor or view has more.
+const MAX_NAMES: usize = 32;
 
 /// Words that begin a clause and so cannot be names.
 const KEYWORDS: &[&str] =
@@ -162,9 +165,10 @@ impl<'t> Parser<'t> {
     fn couple(&mut self, kind: Kind) -> Read<Couple> {
         self.pos += "blocks".len();
         let mut members: Vec<Member> = Vec::new();
+        let mut names = HashSet::new();
         loop {
             let member = self.member(kind)?;
-            if members.iter().any(|m| m.name == member.name) {
+            if !names.insert(member.name.clone()) {
                 let what = format!("`{}` is named twice", member.name);
                 return Err(SpecError::at(
                     self.text,
@@ -190,6 +194,12 @@ impl<'t> Parser<'t> {
                     self.pos += "keep".len();
                     couple.keep = Some(self.keep()?);
                 }
+                (Some("scope"), Kind::Scopes) => {
+                    return Err(self.fail(
+                        "coupled scopes have no scope in common",
+                        "each member gives its own: `scopes a: .. scope (1,4) & b: .. keep 2`",
+                    ));
+                }
                 (Some(word @ ("scope" | "keep")), _) => {
                     return Err(self.fail(format!("`{word}` is given twice"), "say it once"));
                 }
@@ -212,23 +222,29 @@ impl<'t> Parser<'t> {
             self.pos += "perm".len();
             self.skip();
             let at = At(self.pos);
-            self.expect("(", "a permutation is written `perm (1,0,2)`")?;
-            let mut perm = Vec::new();
-            while !self.eat(")") {
-                let number = self.number()?;
-                perm.push(usize::try_from(number).unwrap_or(usize::MAX));
-                if !self.eat(",") {
-                    self.expect(")", "a permutation is written `perm (1,0,2)`")?;
-                    break;
-                }
-            }
-            Some((perm, at))
+            Some((self.perm()?, at))
         } else {
             None
         };
         self.expect(":", "a member is written `name: spec` or `name perm (1,0): spec`")?;
         let one = self.one(Some(kind))?;
         Ok(Member { name, perm, one, at })
+    }
+
+    fn perm(&mut self) -> Read<Vec<usize>> {
+        let axis = |parser: &mut Self| Ok(usize::try_from(parser.number()?).unwrap_or(usize::MAX));
+        if !self.eat("(") {
+            return Ok(vec![axis(self)?]);
+        }
+        let mut perm = Vec::new();
+        while perm.is_empty() || !self.eat(")") {
+            perm.push(axis(self)?);
+            if !self.eat(",") {
+                self.expect(")", "a permutation is written `perm (1,0,2)`")?;
+                break;
+            }
+        }
+        Ok(perm)
     }
 
     /// A spec over one tensor; inside a coupling it ends where the coupling's own
@@ -240,17 +256,18 @@ impl<'t> Parser<'t> {
             Some(c) if c.is_ascii_digit() => Some(self.ratio()?),
             _ => match self.word() {
                 Some(word) if !KEYWORDS.contains(&word) && word != "_" => Some(self.call()?),
-                // `block(16,16)` is the preset; `block (16,16)`, and anything beside a
-                // view or scope, is the clause.
-                Some("block") if self.rest().starts_with("block(") => {
-                    let one = self.call().and_then(|call| self.clauses(inside, Some(call)));
-                    match one {
-                        Ok(one) if one.clauses.view.is_none() && one.clauses.scope.is_none() => {
-                            return Ok(one);
+                // `block(16,16)` is the preset where it is the whole pattern; with a gap, or
+                // with a clause beside it, it is the clause.
+                Some("block") if inside.is_none() && self.rest().starts_with("block(") => {
+                    let call = self.call();
+                    self.separators();
+                    match call {
+                        Ok(call) if self.pos == self.text.len() && call.has_args() => Some(call),
+                        _ => {
+                            self.pos = start;
+                            None
                         }
-                        _ => self.pos = start,
                     }
-                    None
                 }
                 _ => None,
             },
@@ -284,7 +301,11 @@ impl<'t> Parser<'t> {
             }
             self.pos += word.len();
             match word {
-                "on" => clauses.on = Some(self.names()?),
+                "on" => {
+                    self.skip();
+                    let at = At(self.pos);
+                    clauses.on = Some((self.names()?, at));
+                }
                 "in" => clauses.domain = Some(self.domain()?),
                 "pad" => clauses.pad = Some(self.tuple()?),
                 "view" => clauses.view = Some(self.view()?),
@@ -368,6 +389,14 @@ impl<'t> Parser<'t> {
                     "give each its own name",
                 ));
             }
+            if names.len() == MAX_NAMES {
+                return Err(SpecError::at(
+                    self.text,
+                    at,
+                    "these are too many dims",
+                    format!("at most {MAX_NAMES}"),
+                ));
+            }
             names.push(name);
             if !self.eat(",") {
                 self.expect(")", "dims are named like `on (M,K)`")?;
@@ -413,6 +442,7 @@ impl<'t> Parser<'t> {
 
     fn domain_part(&mut self) -> Read<Domain> {
         if self.eat("~") {
+            // One part only: `~a | b` is `(~a) | b`.
             let inner = self.deeper(Self::domain_part)?;
             return Ok(Domain::Complement(Box::new(inner)));
         }
@@ -530,6 +560,11 @@ impl<'t> Parser<'t> {
                     _ => break,
                 }
             }
+        }
+        let most = left.iter().map(Vec::len).sum::<usize>().max(left.len());
+        if most.max(right.len()).max(sizes.len()) > MAX_NAMES {
+            let limit = format!("at most {MAX_NAMES}");
+            return Err(SpecError::at(self.text, at.0, "the view names too many axes", limit));
         }
         Ok(Axes { left, right, sizes, at })
     }
@@ -659,9 +694,11 @@ mod tests {
     }
 
     #[test]
-    fn block_without_a_gap_is_the_preset_unless_a_scope_or_view_follows() {
+    fn block_without_a_gap_is_the_preset_where_it_stands_alone() {
         assert_eq!(printed("block(16,16)"), "block(16,16)");
-        assert_eq!(printed("block(16,16) keep 25%"), "block(16,16) keep 25%");
+        assert_eq!(printed(" block( 16, 16 ) # half"), "block(16,16)");
+        assert_eq!(printed("block(16,16,25%);"), "block(16,16,25%)");
+        assert_eq!(printed("block(16,16) keep 25%"), "block (16,16) keep 25%");
         assert_eq!(
             printed("block(1,1,16) scope (1,2,1) keep 1"),
             "block (1,1,16) scope (1,2,1) keep 1"

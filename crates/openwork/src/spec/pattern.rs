@@ -69,6 +69,8 @@ impl PartialEq for At {
 
 impl Eq for At {}
 
+// There is one of these at a time; a box would only be in the way.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     One(One),
@@ -84,7 +86,7 @@ pub(crate) struct One {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clauses {
-    pub on: Option<Vec<String>>,
+    pub on: Option<(Vec<String>, At)>,
     pub domain: Option<Domain>,
     pub pad: Option<Tuple>,
     pub view: Option<View>,
@@ -122,6 +124,12 @@ pub(crate) struct Call {
     pub at: At,
 }
 
+impl Call {
+    pub fn has_args(&self) -> bool {
+        matches!(&self.name, Name::Word { args, .. } if !args.is_empty())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     /// `N:M`, `N:MxB`, `N:M@D`: keep N of M blocks of B columns, paired at distance D.
@@ -142,6 +150,16 @@ pub(crate) enum Domain {
     Layout { layout: Layout, start: Option<Expr>, at: At },
     Union(Vec<Domain>),
     Complement(Box<Domain>),
+}
+
+impl Domain {
+    pub fn at(&self) -> usize {
+        match self {
+            Self::Box { at, .. } | Self::Layout { at, .. } => at.0,
+            Self::Union(parts) => parts.first().map_or(0, Self::at),
+            Self::Complement(inner) => inner.at(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -228,16 +228,20 @@ impl Arguments<'_> {
     }
 
     fn named(&self, name: &str, what: &str) -> Result<String, String> {
+        let mut found = None;
         for arg in self.args() {
             match arg {
-                Arg::Named(n, value) if n == name => return Ok(value.to_string()),
+                Arg::Named(n, _) if n == name && found.is_some() => {
+                    return Err(format!("it takes one `{name}=`; found another, {arg}"));
+                }
+                Arg::Named(n, value) if n == name => found = Some(value.to_string()),
                 Arg::Named(n, _) if n != "keep" => {
                     return Err(format!("it has no argument `{n}`; give `{name}=`"));
                 }
                 _ => {}
             }
         }
-        Err(format!("argument `{name}=` is missing: {what}"))
+        found.ok_or_else(|| format!("argument `{name}=` is missing: {what}"))
     }
 }
 
@@ -317,9 +321,16 @@ pub(crate) fn expand(call: &Call, names: &[String], source: &str) -> Result<Clau
             hint,
         ));
     };
-    (preset.expand)(&Arguments { name: &call.name }, &Dims { names })
-        .map_err(|detail| SpecError::at(source, call.at.0, format!("{call} does not work"), detail))
-        .and_then(|text| parse::expansion(&text))
+    let wrong =
+        |detail: String| SpecError::at(source, call.at.0, format!("{call} does not work"), detail);
+    let text = (preset.expand)(&Arguments { name: &call.name }, &Dims { names }).map_err(wrong)?;
+    let clauses = parse::expansion(&text)?;
+    match &clauses.keep {
+        Some(Keep::Count(expr)) if expr.literal() == Some(0) => {
+            Err(wrong("it would keep nothing; clauses may say `keep 0`".to_string()))
+        }
+        _ => Ok(clauses),
+    }
 }
 
 impl Pattern {

@@ -53,6 +53,35 @@ impl Steps {
         offset
     }
 
+    /// A coordinate whose offset is `v`, if there is one; the only one where
+    /// offsets are distinct. Axes of larger strides are tried first, within what
+    /// the others can still make up, so strides that nest need no second try.
+    pub(crate) fn coordinates(&self, v: usize) -> Option<Vec<usize>> {
+        let mut axes: Vec<usize> =
+            (0..self.shape.len()).filter(|&axis| self.shape[axis] > 1).collect();
+        axes.sort_by_key(|&axis| std::cmp::Reverse(self.stride[axis]));
+        let mut at = vec![0; self.shape.len()];
+        let reach = axes.iter().map(|&axis| (self.shape[axis] - 1) * self.stride[axis]).sum();
+        self.find(&axes, reach, v, &mut at).then_some(at)
+    }
+
+    /// Sets `at` along `axes`, which reach up to `reach`, so that they add up to `v`.
+    fn find(&self, axes: &[usize], reach: usize, v: usize, at: &mut [usize]) -> bool {
+        let Some((&axis, rest)) = axes.split_first() else { return v == 0 };
+        if v > reach {
+            return false;
+        }
+        let (last, stride) = (self.shape[axis] - 1, self.stride[axis]);
+        let below = reach - last * stride;
+        // A stride of 0 makes up nothing: any entry does.
+        let from = v.saturating_sub(below).div_ceil(stride.max(1));
+        let to = v.checked_div(stride).map_or(0, |to| to.min(last));
+        (from..=to).rev().any(|i| {
+            at[axis] = i;
+            self.find(rest, below, v - i * stride, at)
+        })
+    }
+
     /// All offsets, row-major.
     pub fn iter(&self) -> StepsIter<'_> {
         StepsIter { steps: self, at: vec![0; self.shape.len()], offset: 0, left: self.len }
@@ -116,5 +145,17 @@ mod tests {
             let addressed: Vec<_> = (0..steps.len()).map(|i| steps.at(i)).collect();
             assert_eq!(walked, addressed);
         }
+    }
+
+    #[test]
+    fn coordinates_invert_offsets_that_interleave() {
+        let steps = Steps::new(vec![2, 1, 3], vec![3, 9, 2]); // 0 2 4 3 5 7
+        for (index, at) in [[0, 0, 0], [0, 0, 1], [0, 0, 2], [1, 0, 0], [1, 0, 1], [1, 0, 2]]
+            .into_iter()
+            .enumerate()
+        {
+            assert_eq!(steps.coordinates(steps.at(index)), Some(at.to_vec()));
+        }
+        assert_eq!([1, 6, 8, 100].map(|v| steps.coordinates(v)), [None, None, None, None]);
     }
 }

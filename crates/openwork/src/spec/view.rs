@@ -1,11 +1,8 @@
 //! A view must meet every offset of its domain exactly once.
 
-use super::domain::{Region, is_nested, sorted_modes};
+use super::domain::{Region, Runs, RunsError, is_nested, sorted_modes};
 use super::steps::Steps;
-
-/// The most positions that are compared one by one where reasoning on strides
-/// does not decide (a fraction of a second).
-const MAX_COMPARED: usize = 1 << 26;
+use std::cmp::Ordering;
 
 /// How a view fails to be a bijection; offsets are the tensor's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,21 +27,21 @@ pub(crate) fn covers_interval(view: &Steps, len: usize) -> Result<(), Fault> {
     let mut covered = 1usize;
     for (extent, stride) in sorted_modes(view) {
         if stride > covered {
-            return Err(if covered < len {
-                Fault::Missed(covered)
-            } else {
-                Fault::Outside(stride)
+            return Err(match covered.cmp(&len) {
+                Ordering::Less => Fault::Missed(covered),
+                Ordering::Equal => Fault::Outside(stride),
+                Ordering::Greater => Fault::Outside(len),
             });
         }
         if stride < covered {
-            return Err(if stride < len { Fault::Twice(stride) } else { Fault::Outside(stride) });
+            return Err(if stride < len { Fault::Twice(stride) } else { Fault::Outside(len) });
         }
         covered *= extent;
     }
     match covered.cmp(&len) {
-        std::cmp::Ordering::Less => Err(Fault::Missed(covered)),
-        std::cmp::Ordering::Equal => Ok(()),
-        std::cmp::Ordering::Greater => Err(Fault::Outside(len)),
+        Ordering::Less => Err(Fault::Missed(covered)),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(Fault::Outside(len)),
     }
 }
 
@@ -62,8 +59,8 @@ pub(crate) fn covers_region(view: &Steps, region: &Region) -> Result<(), Fault> 
         if modes.is_empty() || (modes.len() == 1 && modes[0].1 == 1) {
             return covers_interval(view, steps.len()).map_err(shift);
         }
-        if is_nested(&modes) && refines(&sorted_modes(view), &modes) {
-            return Ok(());
+        if is_nested(&modes) && is_nested(&sorted_modes(view)) {
+            return same_offsets(&coalesced(view), &modes).map_err(shift);
         }
     }
     compare(view, region)
@@ -82,51 +79,61 @@ fn coalesced(steps: &Steps) -> Vec<(usize, usize)> {
     modes
 }
 
-/// Whether the view's modes split each of the region's modes exactly: enough
-/// for a bijection.
-fn refines(view: &[(usize, usize)], region: &[(usize, usize)]) -> bool {
-    let mut next = view.iter();
-    for &(extent, stride) in region {
-        let mut covered = 1;
-        while covered < extent {
-            match next.next() {
-                Some(&(s, d)) if d == stride * covered => covered *= s,
-                _ => return false,
-            }
-        }
-        if covered != extent {
-            return false;
-        }
-    }
-    next.next().is_none()
+/// Whether coalesced modes that nest meet the same offsets.
+///
+/// Up to the first mode that differs both meet the same offsets, and each goes
+/// on with the multiples of its next stride `d`. Modes nest and are coalesced,
+/// so the lowest offset that only one of them meets is the smaller `d` or, where
+/// the strides are equal, where the shorter mode ends or its successor begins.
+fn same_offsets(view: &[(usize, usize)], region: &[(usize, usize)]) -> Result<(), Fault> {
+    let differs = view.iter().zip(region).take_while(|(v, r)| v == r).count();
+    // Where modes have run out there is no further offset.
+    let mode =
+        |modes: &[(usize, usize)], i: usize| modes.get(i).copied().unwrap_or((1, usize::MAX));
+    let ((v_extent, v_stride), (r_extent, r_stride)) = (mode(view, differs), mode(region, differs));
+    let (v_next, r_next) = if v_stride != r_stride {
+        (v_stride, r_stride)
+    } else if v_extent < r_extent {
+        (mode(view, differs + 1).1, v_extent * v_stride)
+    } else if v_extent > r_extent {
+        (r_extent * v_stride, mode(region, differs + 1).1)
+    } else {
+        return Ok(());
+    };
+    Err(if v_next < r_next { Fault::Outside(v_next) } else { Fault::Missed(r_next) })
 }
 
-/// Compares offset by offset.
+/// Compares run by run.
 fn compare(view: &Steps, region: &Region) -> Result<(), Fault> {
-    let Ok(runs) = region.runs() else { return Err(Fault::Differs) };
-    if view.len() > MAX_COMPARED || runs.len() > MAX_COMPARED {
-        return Err(Fault::Differs);
+    let Ok(wanted) = region.runs() else { return Err(Fault::Differs) };
+    let met = match Runs::of(region.first(), view) {
+        Ok(met) => met,
+        Err(RunsError::Twice(at)) => return Err(Fault::Twice(at)),
+        Err(RunsError::TooMany(_)) => return Err(Fault::Differs),
+    };
+    let (mut met, mut wanted) = (met.pairs(), wanted.pairs());
+    loop {
+        return Err(match (met.next(), wanted.next()) {
+            (None, None) => return Ok(()),
+            (m, w) if m == w => continue,
+            (Some((at, _)), None) => Fault::Outside(at),
+            (None, Some((at, _))) => Fault::Missed(at),
+            (Some((m, _)), Some((w, _))) if m != w => {
+                if m < w {
+                    Fault::Outside(m)
+                } else {
+                    Fault::Missed(w)
+                }
+            }
+            (Some((at, m)), Some((_, w))) => {
+                if m < w {
+                    Fault::Missed(at + m)
+                } else {
+                    Fault::Outside(at + w)
+                }
+            }
+        });
     }
-    let first = region.first();
-    let mut seen = vec![0u64; runs.len().div_ceil(64)];
-    let (mut twice, mut outside) = (None::<usize>, None::<usize>);
-    let lower =
-        |slot: &mut Option<usize>, at: usize| *slot = Some(slot.map_or(at, |old| old.min(at)));
-    for v in view.iter() {
-        match runs.rank(first + v) {
-            None => lower(&mut outside, first + v),
-            Some(rank) if seen[rank / 64] >> (rank % 64) & 1 == 1 => lower(&mut twice, first + v),
-            Some(rank) => seen[rank / 64] |= 1 << (rank % 64),
-        }
-    }
-    if let Some(at) = twice {
-        return Err(Fault::Twice(at));
-    }
-    if let Some(at) = outside {
-        return Err(Fault::Outside(at));
-    }
-    let missed = (0..runs.len()).find(|rank| seen[rank / 64] >> (rank % 64) & 1 == 0);
-    missed.map_or(Ok(()), |rank| Err(Fault::Missed(runs.at(rank).unwrap_or(0))))
 }
 
 #[cfg(test)]
@@ -185,6 +192,39 @@ mod tests {
             let view = Steps::new(modes.iter().map(|m| m.0).collect(), modes.iter().map(|m| m.1).collect());
             prop_assert_eq!(covers_region(&view, &region), Ok(()));
             prop_assert_eq!(compare(&view, &region), Ok(()));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn a_view_that_differs_from_a_region_is_told_by_its_first_offset(
+            ours in prop::collection::vec((1usize..5, 1usize..30), 0..4),
+            theirs in prop::collection::vec((1usize..5, 1usize..30), 0..4),
+        ) {
+            let steps = |modes: &[(usize, usize)]| {
+                Steps::new(modes.iter().map(|m| m.0).collect(), modes.iter().map(|m| m.1).collect())
+            };
+            let (view, region) = (steps(&ours), Region::Strided { first: 5, steps: steps(&theirs) });
+            if let Ok(runs) = region.runs() {
+                let wanted: Vec<usize> = (0..runs.len()).filter_map(|i| runs.at(i)).collect();
+                let mut met: Vec<usize> = view.iter().map(|v| v + 5).collect();
+                met.sort_unstable();
+                let twice = met.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+                let outside = met.iter().copied().find(|at| !wanted.contains(at));
+                let missed = wanted.iter().copied().find(|at| !met.contains(at));
+                match covers_region(&view, &region) {
+                    Ok(()) => prop_assert_eq!(&met, &wanted),
+                    Err(Fault::Twice(at)) => prop_assert_eq!(twice, Some(at)),
+                    Err(Fault::Outside(at)) => prop_assert!(outside == Some(at)),
+                    Err(Fault::Missed(at)) => prop_assert_eq!(missed, Some(at)),
+                    Err(Fault::Differs) => prop_assert!(false, "too small to give up"),
+                }
+                if met == wanted {
+                    prop_assert_eq!(covers_region(&view, &region), Ok(()));
+                }
+            }
         }
     }
 

@@ -1,0 +1,84 @@
+//! One thread against two, and the same bytes at one, two and three.
+
+use clap::Parser;
+use openwork::prune::split_list;
+use openwork::{Matrix, hessian::Hessian};
+use openwork_bench::{Failed, bind, capture, finish, random, record, run, synthetic};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Times methods on one and on two threads, and compares the bytes
+#[derive(Parser)]
+struct Args {
+    /// The folder that bench/capture.py wrote; without it the layer is synthetic [default: $OPENWORK_CAPTURES]
+    #[arg(long)]
+    captures: Option<PathBuf>,
+    /// The layer
+    #[arg(long, default_value = "14.down")]
+    layer: String,
+    /// Methods
+    #[arg(long, default_value = "s-obs[damping=diag:0.01],admm[damping=diag:0.01]")]
+    methods: String,
+    /// Runs of each; the least time counts
+    #[arg(long, default_value_t = 3)]
+    repeats: usize,
+    /// Writes all figures as JSON
+    #[arg(long)]
+    record: Option<PathBuf>,
+}
+
+fn main() -> std::process::ExitCode {
+    finish(threads(Args::parse()))
+}
+
+fn threads(args: Args) -> Result<(), Failed> {
+    let (name, w, h): (String, Matrix, Hessian) = match capture::folder(args.captures) {
+        Ok(folder) => {
+            let layer = capture::load(&folder, &args.layer)?;
+            (layer.name, layer.weight, layer.hessian)
+        }
+        Err(_) => ("synthetic".to_string(), random(576, 1536, 7), synthetic(1536, 4096)?),
+    };
+    let spec = bind("2:4", w.rows(), w.cols())?;
+    let head = ["method", "1 thread, s", "2 threads, s", "speedup", "same bytes at 1, 2, 3"];
+    let mut rows = vec![head.map(String::from).to_vec()];
+    let mut results = Vec::new();
+    for method in split_list(&args.methods)? {
+        let mut least = [f64::INFINITY; 2];
+        let mut first: Option<Vec<Matrix>> = None;
+        let mut same = true;
+        for _ in 0..args.repeats.max(1) {
+            for (at, least) in least.iter_mut().enumerate() {
+                let pruned = run(method, &spec, &w, &h, at + 1)?;
+                *least = least.min(pruned.seconds);
+                same &= equal(first.get_or_insert(pruned.weights.clone()), &pruned.weights);
+            }
+        }
+        let three = run(method, &spec, &w, &h, 3)?;
+        same &= first.is_some_and(|first| equal(&first, &three.weights));
+        let speedup = least[0] / least[1];
+        rows.push(vec![
+            format!("`{method}`"),
+            format!("{:.3}", least[0]),
+            format!("{:.3}", least[1]),
+            format!("{speedup:.2}"),
+            if same { "yes" } else { "NO" }.to_string(),
+        ]);
+        results.push(json!({
+            "method": method, "seconds_1": least[0], "seconds_2": least[1],
+            "speedup": speedup, "same_bytes": same,
+        }));
+    }
+    println!("{name}, {} x {}, 2:4\n\n{}", w.rows(), w.cols(), record::markdown(&rows));
+    let record = json!({
+        "benchmark": "threads", "machine": record::machine(), "layer": name,
+        "rows": w.rows(), "columns": w.cols(), "results": results,
+    });
+    record::save(args.record.as_deref(), &record)
+}
+
+/// Equal to the bit.
+fn equal(a: &[Matrix], b: &[Matrix]) -> bool {
+    let bits = |w: &Matrix| w.data().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| bits(a) == bits(b))
+}

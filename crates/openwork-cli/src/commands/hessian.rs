@@ -1,0 +1,90 @@
+//! `openwork hessian`: sums inputs into a Hessian, once, for many runs.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::files::{self, Named, Store};
+use crate::progress::Progress;
+use openwork::hessian::Hessian;
+use openwork::prune::Watch;
+use serde_json::json;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  openwork hessian x.safetensors --out h.safetensors
+  openwork hessian qkv=x.safetensors:attn_in o=x.safetensors:attn_out --out h.safetensors
+
+Inputs are [samples, columns], or have more axes of which the last is the columns, in
+f32, f16 or bf16. A third of the samples is also summed apart, so that pruning can
+choose its damping by held-out error. docs/formats.md describes the file.";
+
+/// What a Hessian is called if it is given no name.
+const NAME: &str = "hessian";
+
+/// Sums inputs into H = X'X/n and writes it
+#[derive(Debug, clap::Args)]
+#[command(name = "hessian", after_help = EXAMPLES)]
+pub struct MakeHessian {
+    /// The inputs; H gets the name, or `hessian`
+    #[arg(required = true, value_name = "[NAME=]FILE[:TENSOR]")]
+    inputs: Vec<String>,
+    /// The safetensors file to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+impl MakeHessian {
+    /// Sums, writes, prints.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        files::check_target(&self.out).map_err(Failure::input)?;
+        let mut hessians: Vec<(String, Hessian)> = Vec::new();
+        for text in &self.inputs {
+            let Named { name, place } = Named::parse(text);
+            let name = name.unwrap_or(NAME.to_string());
+            if hessians.iter().any(|(known, _)| *known == name) {
+                let message =
+                    format!("two Hessians would be called `{name}`; write NAME=FILE:TENSOR");
+                return Err(Failure::Input(message));
+            }
+            let store = Store::open(&place.path).map_err(Failure::input)?;
+            let tensor = store.choose(&place).map_err(Failure::input)?;
+            let progress = Progress::start(global, &format!("inputs {tensor}"));
+            let h = files::stream(&store, &tensor, None, &|share| progress.progress(share));
+            progress.end();
+            hessians.push((name, h.map_err(Failure::input)?));
+        }
+        let (mut parts, mut metadata) = (Vec::new(), Vec::new());
+        for (name, h) in &hessians {
+            let (tensors, counts) = files::stored(name, h);
+            parts.extend(tensors);
+            metadata.extend(counts);
+        }
+        files::write(&self.out, &parts, &metadata).map_err(Failure::running)?;
+        if global.json {
+            let rows: Vec<_> = hessians
+                .iter()
+                .map(|(name, h)| {
+                    json!({
+                        "name": name,
+                        "columns": h.columns(),
+                        "samples": h.samples(),
+                        "held_out_samples": h.held_out().map(|(_, n)| n),
+                        "dead_columns": h.dead_columns().len(),
+                    })
+                })
+                .collect();
+            return crate::print::line(json!({"hessians": rows}));
+        }
+        let mut rows = vec![["name", "columns", "samples", "held out", "dead"].map(String::from)];
+        for (name, h) in &hessians {
+            rows.push([
+                name.clone(),
+                h.columns().to_string(),
+                h.samples().unwrap_or(0).to_string(),
+                h.held_out().map_or(0, |(_, n)| n).to_string(),
+                h.dead_columns().len().to_string(),
+            ]);
+        }
+        crate::print::text(&crate::print::columns(&rows, [false, true, true, true, true]))
+    }
+}

@@ -1,0 +1,110 @@
+//! `openwork methods`: the tables of methods, modifiers and their options.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, Needs, OptionInfo, Recipe};
+use serde_json::{Value, json};
+
+const EXAMPLES: &str = "\
+Methods compose: a method, its options in brackets, then modifiers behind plus signs.
+
+  s-obs
+  s-obs[damping=diag:0.1,scoring=joint]
+  sparsegpt+refit
+
+Examples:
+  openwork methods
+  openwork methods --json";
+
+/// Lists the pruning methods and their options
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Methods {}
+
+impl Methods {
+    /// Prints the tables.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        if global.json {
+            return crate::print::line(json!({
+                "methods": METHODS.iter().map(as_json).collect::<Vec<_>>(),
+                "modifiers": MODIFIERS.iter().map(as_json).collect::<Vec<_>>(),
+                "options": [option_json(&DAMPING)],
+            }));
+        }
+        let mut text = String::from("Methods (--method NAME)\n\n");
+        METHODS.iter().for_each(|method| text += &as_text(method, ""));
+        if !MODIFIERS.is_empty() {
+            text += "Modifiers (--method NAME+MODIFIER)\n\n";
+            MODIFIERS.iter().for_each(|method| text += &as_text(method, "+"));
+        }
+        text += "An option of every method, shared by its modifiers\n\n";
+        text += &option_text(&DAMPING);
+        crate::print::text(&text)
+    }
+}
+
+fn as_json(method: &Method) -> Value {
+    json!({
+        "name": method.name,
+        "summary": method.summary,
+        "needs": needs(method).map(|needs| match needs {
+            Needs::Weights => "weights",
+            Needs::Norms => "norms",
+            Needs::Hessian => "hessian",
+        }),
+        "damping": damping(method),
+        "options": method.options.iter().map(option_json).collect::<Vec<_>>(),
+    })
+}
+
+fn option_json(option: &OptionInfo) -> Value {
+    json!({
+        "name": option.name,
+        "values": option.values,
+        "default": option.default,
+        "help": option.help,
+    })
+}
+
+/// What a method must be told about the inputs; nothing for a modifier, which
+/// needs H.
+fn needs(method: &Method) -> Option<Needs> {
+    method.name.parse().ok().map(|recipe: Recipe| recipe.needs())
+}
+
+/// The damping of a method that uses any; modifiers have their method's.
+fn damping(method: &Method) -> Option<String> {
+    (needs(method) == Some(Needs::Hessian)).then(|| method.damping.to_string())
+}
+
+fn as_text(method: &Method, plus: &str) -> String {
+    let damping = damping(method).map_or(String::new(), |damping| format!("   damping={damping}"));
+    let mut text = format!("  {plus}{}{damping}\n{}", method.name, wrapped(method.summary, 6));
+    for option in method.options {
+        text += &option_text(option);
+    }
+    text + "\n"
+}
+
+fn option_text(option: &OptionInfo) -> String {
+    let OptionInfo { name, values, default, help } = option;
+    format!("      {name}={values}   (default {default})\n{}", wrapped(help, 10))
+}
+
+/// Lines of at most 90 characters, indented.
+fn wrapped(text: &str, indent: usize) -> String {
+    const WIDTH: usize = 90;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().expect("there is always a line");
+        if !last.is_empty() && indent + last.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(word.to_string());
+        } else {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect()
+}

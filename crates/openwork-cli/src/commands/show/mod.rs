@@ -1,0 +1,71 @@
+//! `openwork show SPEC --shape 16,32`.
+
+mod json;
+mod shape;
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::{print, write};
+use openwork::Pattern;
+use openwork::viz::{self, Scene};
+use shape::Shape;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  openwork show 2:4 --shape 8,16
+  openwork show 'block(16,16)' --shape 4096,4096 --json
+  openwork show 'view m (g j i) -> m g i j, j=2 i=8 block (1,1,1,2) scope (1,1,4,1) keep 2' --shape 8,32
+  openwork show 'in (M/4,0)+(M*3/4,K) scope (1,4) keep 2' --shape 8,16 --svg pattern.svg
+  openwork show 'blocks up: block (1,_) & down perm (1,0): block (_,1) scope (4,1) keep 2' --shape up=16,8 --shape down=8,16
+
+The spec language is told in docs/spec-language.md; `openwork presets` lists ready patterns.";
+
+/// Show what a spec means on tensors: grids, scopes, density, storage, a drawing
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Show {
+    /// The spec, for example `2:4` or `block (1,4) scope (1,_) keep 50%`
+    spec: String,
+    /// The tensor's dims: `16,32`; for a coupling one for each tensor, with its
+    /// name: `q=16,32`
+    #[arg(long, value_name = "[NAME=]DIMS", required = true)]
+    shape: Vec<String>,
+    /// With --json: list the weights of every block and the blocks of every scope
+    #[arg(long)]
+    elements: bool,
+    /// Write the drawing as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Chooses the example mask
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+impl Show {
+    /// Prints the sheet and the drawing, or one JSON object.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        if self.elements && !global.json {
+            return Err(Failure::Input("--elements goes with --json; add it".to_string()));
+        }
+        let pattern: Pattern = self.spec.parse().map_err(Failure::input)?;
+        let shapes = shape::all(&self.shape, &pattern)?;
+        let tensors: Vec<_> = shapes.iter().map(Shape::named).collect();
+        let spec = pattern.bind_all(&tensors).map_err(Failure::input)?;
+        let elements = if self.elements { Some(json::elements(&spec)?) } else { None };
+        if let Some(path) = &self.svg {
+            write::whole(path, viz::svg(&spec, self.seed).as_bytes())?;
+        }
+        if global.json {
+            let mut object = json::spec(&spec);
+            if let (Some(object), Some(elements)) = (object.as_object_mut(), elements) {
+                object.extend(elements);
+            }
+            return print::line(object);
+        }
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let drawing = viz::terminal(&Scene::new(&spec, self.seed), colour);
+        print::text(&format!("{}\n{drawing}", viz::sheet(&spec)))
+    }
+}

@@ -1,0 +1,103 @@
+//! `--shape`: dims of a tensor as a person writes them.
+
+use crate::failure::Failure;
+use openwork::Pattern;
+
+/// The dims of a tensor, and its name if one was given.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shape {
+    name: Option<String>,
+    dims: Vec<usize>,
+}
+
+impl Shape {
+    /// The name, or `tensor`, and the dims.
+    pub fn named(&self) -> (&str, &[usize]) {
+        (self.name.as_deref().unwrap_or("tensor"), &self.dims)
+    }
+}
+
+/// Reads every `--shape`. Members of a coupling need their names.
+pub fn all(texts: &[String], pattern: &Pattern) -> Result<Vec<Shape>, Failure> {
+    let shapes: Vec<Shape> = texts.iter().map(|text| read(text)).collect::<Result<_, _>>()?;
+    let members = pattern.members();
+    match (members.first(), shapes.iter().find(|shape| shape.name.is_none())) {
+        (Some(first), Some(shape)) => {
+            let dims: Vec<_> = shape.dims.iter().map(ToString::to_string).collect();
+            Err(Failure::Input(format!(
+                "the pattern couples {}; say which tensor a shape is for, like `--shape {first}={}`",
+                members.join(", "),
+                dims.join(",")
+            )))
+        }
+        _ => Ok(shapes),
+    }
+}
+
+/// `16,32`, `16x32`, `(16,32)`, `q=16,32`.
+fn read(text: &str) -> Result<Shape, Failure> {
+    let bad = |why: String| {
+        Failure::Input(format!("--shape {}: {why}; write it like 16,32 or q=16,32", short(text)))
+    };
+    let (name, dims) = match text.split_once('=') {
+        Some((name, dims)) if !name.trim().is_empty() => (Some(name.trim().to_string()), dims),
+        Some(_) => return Err(bad("the name is empty".to_string())),
+        None => (None, text),
+    };
+    let dims = dims.trim();
+    let inner = match (dims.strip_prefix('('), dims.strip_suffix(')')) {
+        (Some(_), Some(_)) => &dims[1..dims.len() - 1],
+        (None, None) => dims,
+        _ => return Err(bad("a parenthesis is not closed".to_string())),
+    };
+    let inner = inner.trim().strip_suffix(',').unwrap_or(inner);
+    let dims = inner
+        .split([',', 'x'])
+        .map(|dim| match dim.trim() {
+            "" => Err(bad("a dim is missing".to_string())),
+            dim if !dim.chars().all(|c| c.is_ascii_digit()) => {
+                Err(bad(format!("`{}` is no number", short(dim))))
+            }
+            dim => dim.parse().map_err(|_| bad(format!("{} is too large", short(dim)))),
+        })
+        .collect::<Result<Vec<usize>, Failure>>()?;
+    Ok(Shape { name, dims })
+}
+
+/// The first characters of what the user wrote.
+fn short(text: &str) -> String {
+    let mut short: String = text.chars().take(40).collect();
+    if text.chars().nth(40).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_may_be_written_in_several_ways() {
+        let dims = |text: &str| read(text).unwrap().dims;
+        for text in ["16,32", "16x32", "(16,32)", " ( 16 , 32 ) ", "16,32,"] {
+            assert_eq!(dims(text), [16, 32], "{text}");
+        }
+        assert_eq!(dims("64"), [64]);
+        let named = Shape { name: Some("q".to_string()), dims: vec![16, 32] };
+        assert_eq!(read("q=16,32").unwrap(), named);
+    }
+
+    #[test]
+    fn a_bad_shape_says_what_is_wrong() {
+        let words = |text: &str| read(text).unwrap_err().message().to_string();
+        let hint = "write it like 16,32 or q=16,32";
+        assert_eq!(words("16,a"), format!("--shape 16,a: `a` is no number; {hint}"));
+        assert_eq!(words(""), format!("--shape : a dim is missing; {hint}"));
+        assert_eq!(words("16,,2"), format!("--shape 16,,2: a dim is missing; {hint}"));
+        assert_eq!(words("(16,2"), format!("--shape (16,2: a parenthesis is not closed; {hint}"));
+        assert_eq!(words("-1,2"), format!("--shape -1,2: `-1` is no number; {hint}"));
+        assert_eq!(words("=1,2"), format!("--shape =1,2: the name is empty; {hint}"));
+        assert!(words("99999999999999999999").contains("is too large"));
+    }
+}

@@ -1,0 +1,191 @@
+//! `openwork tensor`: prunes one matrix, or a few that are coupled.
+
+mod show;
+mod sources;
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::files::{self, Part};
+use crate::progress::Progress;
+use openwork::prune::{Member, PruneError, Pruned, Recipe, Task, prune, split_list};
+use openwork::{Pattern, Spec};
+use sources::{Files, Statistics, Weights};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+A place is FILE, FILE:tensor or name=FILE:tensor; without a tensor's name the file
+must have only one (a Hessian's may have one square matrix). Weights are f64, f32,
+f16 or bf16 of any rank; the first axis is the rows, all others the columns.
+
+Examples:
+  openwork tensor w.safetensors --spec 2:4 --method magnitude --out pruned.safetensors
+  openwork tensor w.safetensors --spec 2:4 --method wanda,s-obs --inputs x.safetensors
+  openwork tensor layer.safetensors:weight --spec rows16 --method 's-obs[damping=diag:0.1]' \\
+      --hessian layer.safetensors:hessian --json
+  openwork tensor q=qkvo.safetensors:q o=qkvo.safetensors:o \\
+      --hessian q=h.safetensors:qkv --hessian o=h.safetensors:o --method s-obs \\
+      --spec 'blocks q: view (h d) k -> h d k, h=9 block (1,_,_)
+              & o perm (1,0,2): view k (h d) -> k h d, h=9 block (_,1,_)
+              scope (_,1,1) keep 6'
+
+`openwork methods` lists the methods, `openwork presets` the patterns, and
+`openwork hessian` makes a Hessian from inputs once, for many runs.";
+
+/// Prunes one matrix, or several that are coupled
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Tensor {
+    /// The weights; give each a name, NAME=FILE:TENSOR, where the spec couples several
+    #[arg(required = true, value_name = "[NAME=]FILE[:TENSOR]")]
+    weights: Vec<String>,
+    /// The pattern, such as 2:4 or 'scope (1,8) keep 4'
+    #[arg(long)]
+    spec: String,
+    /// The method, such as s-obs, 's-obs[damping=diag:0.1]+swap', or a list with commas
+    #[arg(long)]
+    method: String,
+    /// H = X'X/n of the inputs; without a name it is for all weights
+    #[arg(long, value_name = "[NAME=]FILE[:TENSOR]")]
+    hessian: Vec<String>,
+    /// The inputs themselves, [samples, columns]; without a name they are for all weights
+    #[arg(long, value_name = "[NAME=]FILE[:TENSOR]")]
+    inputs: Vec<String>,
+    /// Writes the pruned weights, in their own type, to this safetensors file
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// What one method gave.
+struct Outcome {
+    method: String,
+    pruned: Pruned,
+    conforms: bool,
+}
+
+impl Tensor {
+    /// Prunes, writes, prints. All that can be checked is checked before work starts.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        let recipes = recipes(&self.method)?;
+        let pattern: Pattern = self.spec.parse().map_err(Failure::input)?;
+        if let Some(out) = &self.out {
+            if recipes.len() > 1 {
+                let n = recipes.len();
+                let message = format!("--out takes the weights of one method; {n} were given");
+                return Err(Failure::Input(message));
+            }
+            files::check_target(out).map_err(Failure::input)?;
+        }
+        let weights = sources::named(&self.weights);
+        let wanted = Statistics::parse(&self.hessian, &self.inputs)?;
+        let files = Files::open(weights.iter().chain(wanted.places()))?;
+        let weights = Weights::find(&files, &weights)?;
+        let shapes: Vec<(&str, &[usize])> =
+            weights.iter().map(|w| (w.label.as_str(), w.entry.shape)).collect();
+        let spec = pattern.bind_all(&shapes).map_err(Failure::input)?;
+        // In the spec's order from here on; it has exactly these tensors.
+        let weights: Vec<&Weights<'_>> = spec
+            .tensors()
+            .iter()
+            .filter_map(|tensor| weights.iter().find(|w| w.label == tensor.name()))
+            .collect();
+        let hessians = wanted.resolve(&files, &weights)?;
+        hessians.suffice(&recipes, &spec)?;
+        let values: Vec<Vec<f32>> = weights
+            .iter()
+            .map(|w| w.entry.to_f32().map_err(Failure::input))
+            .collect::<Result<_, _>>()?;
+        let hessians = hessians.load(&spec, global)?;
+
+        let mut outcomes = Vec::new();
+        for recipe in &recipes {
+            let members = values
+                .iter()
+                .enumerate()
+                .map(|(t, weights)| Member { weights, hessian: hessians.of(t) })
+                .collect();
+            outcomes.push(run_one(recipe, &spec, members, global)?);
+        }
+        if let (Some(out), [outcome]) = (&self.out, outcomes.as_slice()) {
+            save(out, &spec, &weights, outcome)?;
+        }
+        if global.json {
+            crate::print::line(show::json(&spec, &weights, &outcomes))
+        } else {
+            if !global.quiet {
+                eprint!("{}", show::notes(&outcomes));
+            }
+            crate::print::text(&show::table(&spec, &weights, &outcomes))
+        }
+    }
+}
+
+/// The methods of a list.
+fn recipes(text: &str) -> Result<Vec<Recipe>, Failure> {
+    let parts = split_list(text).map_err(Failure::input)?;
+    parts.into_iter().map(|part| part.parse().map_err(Failure::input)).collect()
+}
+
+/// Prunes by one method.
+fn run_one(
+    recipe: &Recipe,
+    spec: &Spec,
+    members: Vec<Member<'_>>,
+    global: &Global,
+) -> Result<Outcome, Failure> {
+    let progress = Progress::start(global, &recipe.to_string());
+    let blind = members.iter().any(|member| member.hessian.is_none());
+    let pruned = prune(recipe, &Task { spec, members, watch: &progress });
+    progress.end();
+    let mut pruned = pruned.map_err(|error| match error {
+        PruneError::Stopped => Failure::running(error),
+        error => Failure::input(error),
+    })?;
+    if blind {
+        let note = "no statistics of the inputs: the error is that of the weights (H = I)";
+        pruned.notes.push(note.to_string());
+    }
+    let conforms = pruned.mask.conforms(spec).is_ok() && zeros_are_exact(&pruned);
+    Ok(Outcome { method: recipe.to_string(), pruned, conforms })
+}
+
+/// Whether every weight that goes is zero and every other one finite.
+fn zeros_are_exact(pruned: &Pruned) -> bool {
+    pruned.weights.iter().zip(pruned.mask.tensors()).all(|(weights, bits)| {
+        let mut numbered = weights.data().iter().enumerate();
+        numbered.all(|(i, w)| if bits.get(i) { w.is_finite() } else { *w == 0.0 })
+    })
+}
+
+/// Writes the pruned tensors under their names in their files, or under the
+/// names of the command line where two have the same.
+fn save(
+    out: &Path,
+    spec: &Spec,
+    weights: &[&Weights<'_>],
+    outcome: &Outcome,
+) -> Result<(), Failure> {
+    let pruned = &outcome.pruned;
+    let names: Vec<&str> = weights.iter().map(|w| w.entry.name.as_str()).collect();
+    let unique = names.iter().all(|name| names.iter().filter(|n| *n == name).count() == 1);
+    let parts: Vec<Part<'_>> = weights
+        .iter()
+        .zip(&pruned.weights)
+        .map(|(w, new)| {
+            let name = if unique { &w.entry.name } else { &w.label };
+            Part::changed(name.to_string(), &w.entry, new.data()).map_err(Failure::running)
+        })
+        .collect::<Result<_, _>>()?;
+    let mut metadata = vec![
+        ("format", "pt".to_string()),
+        ("openwork.version", env!("CARGO_PKG_VERSION").to_string()),
+        ("openwork.spec", spec.text().to_string()),
+        ("openwork.method", outcome.method.clone()),
+        ("openwork.error", pruned.error.to_string()),
+    ];
+    if let Some(damping) = pruned.damping {
+        metadata.push(("openwork.damping", damping.to_string()));
+    }
+    let metadata: Vec<(String, String)> =
+        metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+    files::write(out, &parts, &metadata).map_err(Failure::running)
+}

@@ -1,0 +1,70 @@
+//! Progress on stderr: a bar on a terminal, lines elsewhere, nothing if quiet.
+
+use crate::args::Global;
+use indicatif::{ProgressBar, ProgressStyle};
+use openwork::prune::Watch;
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How often a line is printed where there is no terminal.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Steps of a bar: thousandths of a stage.
+const STEPS: f64 = 1000.0;
+
+/// One stage of work that is looked at from outside.
+pub struct Progress {
+    how: How,
+}
+
+enum How {
+    Silent,
+    Bar(ProgressBar),
+    Lines { title: String, last: Mutex<Instant> },
+}
+
+impl Progress {
+    /// Starts a stage.
+    pub fn start(global: &Global, title: &str) -> Self {
+        let how = if global.quiet {
+            How::Silent
+        } else if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new(STEPS as u64).with_message(title.to_string());
+            if let Ok(style) =
+                ProgressStyle::with_template("{msg} {bar:30} {percent:>3}% {elapsed}")
+            {
+                bar.set_style(style);
+            }
+            How::Bar(bar)
+        } else {
+            How::Lines { title: title.to_string(), last: Mutex::new(Instant::now()) }
+        };
+        Self { how }
+    }
+
+    /// Ends the stage; a bar goes away.
+    pub fn end(self) {
+        if let How::Bar(bar) = self.how {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Watch for Progress {
+    fn progress(&self, share: f64) {
+        match &self.how {
+            How::Silent => {}
+            How::Bar(bar) => bar.set_position((share.clamp(0.0, 1.0) * STEPS) as u64),
+            How::Lines { title, last } => {
+                // A thread that finds another one printing has nothing to add.
+                if let Ok(mut last) = last.try_lock()
+                    && last.elapsed() >= EVERY
+                {
+                    *last = Instant::now();
+                    eprintln!("{title}: {:.0} %", 100.0 * share);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! S-OBS: the paper's Algorithm 1, exact, on any spec.
+//!
+//! Rows share H and nothing else. A bundle of rows with weights `W` and inverse
+//! curvature `C` loses its blocks scope by scope; the cost of losing columns `p`
+//! and the state after that are
+//!
+//! ```text
+//! cost(p) = sum over rows  w_p' (A_pp)^-1 w_p
+//! w <- w - A_:p (A_pp)^-1 w_p        A <- A - A_:p (A_pp)^-1 A_p:
+//! ```
+//!
+//! with `A = C` in the beginning: `A` is the inverse of H on the columns that
+//! are left. It is never stored whole. With `P` the columns lost so far and
+//! `C_PP = L L'`, any part of it is `C_ij - Y_i' Y_j` where `Y = L^-1 C_P:`, so
+//! [`panel`] brings narrow scopes up to date a panel of columns at a time, and
+//! [`pivot`] keeps the rows of `Y` for scopes as wide as a row.
+//!
+//! A block that spans bundles, rows or tensors costs the sum over its pieces.
+
+mod panel;
+mod pivot;
+
+use super::problem::{gather, scatter_row};
+use super::{
+    Build, Method, Needs, OptionInfo, Problem, PruneError, Pruner, Settings, Solution, Watch,
+};
+use crate::hessian::{Curvature, Damping};
+use crate::mask::Mask;
+use crate::matrix::Matrix;
+use crate::spec::Unit;
+use rayon::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// `s-obs`.
+pub const METHOD: Method = Method {
+    name: "s-obs",
+    summary: "the paper's structured OBS, exact: each scope by the inverse Hessian of what is left",
+    options: &[
+        OptionInfo {
+            name: "scoring",
+            values: "auto | joint | greedy | independent",
+            default: "auto",
+            help: "how a scope chooses: joint tries all subsets, greedy drops one block and scores anew, \
+                   independent scores blocks once; auto is joint up to 80 subsets, then greedy, \
+                   and greedy where a scope has more than 256 columns of a row",
+        },
+        OptionInfo {
+            name: "panel",
+            values: "a whole number",
+            default: "32",
+            help: "columns brought up to date together; a matter of speed only",
+        },
+    ],
+    damping: Damping::Auto,
+    build: Build::Base(build),
+};
+
+/// The most subsets that `auto` tries: 2:4 has 6, 4:8 has 70, 3:9 has 84.
+const MAX_SUBSETS: usize = 80;
+
+/// Columns that a scope may have in one bundle and still be brought up to date
+/// as part of a panel; wider ones are chosen greedily by [`pivot`].
+const WIDE: usize = 256;
+
+/// How a scope chooses what goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scoring {
+    Auto,
+    Joint,
+    Greedy,
+    Independent,
+}
+
+struct Obs {
+    scoring: Scoring,
+    panel: usize,
+}
+
+fn build(settings: &Settings) -> Result<Box<dyn Pruner>, String> {
+    let choices = [
+        ("auto", Scoring::Auto),
+        ("joint", Scoring::Joint),
+        ("greedy", Scoring::Greedy),
+        ("independent", Scoring::Independent),
+    ];
+    Ok(Box::new(Obs {
+        scoring: settings.choice("scoring", &choices, Scoring::Auto)?,
+        panel: settings.count("panel", 32, 1)?,
+    }))
+}
+
+/// The rows of a bundle in units of their curvature.
+pub(crate) struct Rows {
+    /// Which tensor they are of, and which rows of it.
+    pub tensor: usize,
+    pub rows: Vec<usize>,
+    pub curvature: Arc<Curvature>,
+    /// One row for each, over the bundle's columns.
+    pub w: Matrix,
+}
+
+/// What became of a bundle.
+struct Done {
+    tensor: usize,
+    rows: Vec<usize>,
+    columns: Vec<u32>,
+    curvature: Arc<Curvature>,
+    w: Matrix,
+    pruned: Vec<u32>,
+}
+
+impl Pruner for Obs {
+    fn needs(&self) -> Needs {
+        Needs::Hessian
+    }
+
+    fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
+        let units = problem.spec.units()?;
+        let finished = AtomicUsize::new(0);
+        let done: Vec<Vec<Done>> = (0..units.len())
+            .into_par_iter()
+            .map(|index| {
+                if watch.stopped() {
+                    return Err(PruneError::Stopped);
+                }
+                let done = units.with(index, |unit, shift| self.unit(problem, unit, shift))?;
+                watch.progress(
+                    (finished.fetch_add(1, Ordering::Relaxed) + 1) as f64 / units.len() as f64,
+                );
+                Ok(done)
+            })
+            .collect::<Result<_, _>>()?;
+        let mut mask = Mask::full(problem.spec);
+        let mut weights = problem.copies();
+        for done in done.into_iter().flatten() {
+            write(&done, &mut mask, &mut weights);
+        }
+        Ok(Solution { mask, weights, notes: Vec::new() })
+    }
+}
+
+impl Obs {
+    /// Prunes one unit.
+    fn unit(
+        &self,
+        problem: &Problem<'_>,
+        unit: &Unit,
+        shift: &[usize],
+    ) -> Result<Vec<Done>, PruneError> {
+        let mut bundles = bundles(problem, unit, shift)?;
+        if unit.scopes.iter().all(|scope| scope.dropped == 0) {
+            // Nothing goes, so nothing changes, not even by rounding.
+            return Ok(Vec::new());
+        }
+        // Columns that a scope has in one bundle, at the most.
+        let mut widest = 0;
+        for scope in &unit.scopes {
+            let mut widths = vec![0; unit.bundles.len()];
+            for piece in unit.blocks(scope).iter().flat_map(|block| unit.pieces(block)) {
+                widths[piece.bundle as usize] += unit.columns(piece).len();
+            }
+            widest = widest.max(widths.into_iter().max().unwrap_or(0));
+        }
+        let pruned = if widest <= WIDE {
+            panel::prune(unit, &mut bundles, self.panel, self.scoring)
+        } else {
+            pivot::prune(unit, &mut bundles, self.scoring)
+        };
+        let rows = bundles.into_iter().zip(pruned).zip(&unit.bundles);
+        Ok(rows
+            .map(|((rows, mut pruned), bundle)| {
+                pruned.sort_unstable();
+                let columns = bundle.columns.clone();
+                Done {
+                    tensor: rows.tensor,
+                    rows: rows.rows,
+                    columns,
+                    curvature: rows.curvature,
+                    w: rows.w,
+                    pruned,
+                }
+            })
+            .collect())
+    }
+}
+
+/// The rows of each bundle of a unit.
+pub(crate) fn bundles(
+    problem: &Problem<'_>,
+    unit: &Unit,
+    shift: &[usize],
+) -> Result<Vec<Rows>, PruneError> {
+    unit.bundles
+        .iter()
+        .map(|bundle| {
+            let tensor = bundle.tensor;
+            let curvature = problem.curvature(tensor, &bundle.columns)?;
+            let rows: Vec<usize> = bundle.rows.iter().map(|row| row + shift[tensor]).collect();
+            let w = gather(problem.weights[tensor], &rows, &bundle.columns, &curvature);
+            Ok(Rows { tensor, rows, curvature, w })
+        })
+        .collect()
+}
+
+/// Writes a bundle's weights, and exact zeros where they were pruned.
+fn write(done: &Done, mask: &mut Mask, weights: &mut [Matrix]) {
+    let cols = weights[done.tensor].cols();
+    let mut w = done.w.clone();
+    for (i, &row) in done.rows.iter().enumerate() {
+        for &at in &done.pruned {
+            w.row_mut(i)[at as usize] = 0.0;
+            let offset = row * cols + done.columns[at as usize] as usize;
+            mask.set(crate::spec::Element { tensor: done.tensor, offset }, false);
+        }
+        scatter_row(
+            w.row(i),
+            &done.columns,
+            done.curvature.scale(),
+            weights[done.tensor].row_mut(row),
+        );
+    }
+}
+
+/// `n choose k`, or nothing beyond [`MAX_SUBSETS`].
+fn few_subsets(n: usize, k: usize) -> Option<usize> {
+    let k = k.min(n - k);
+    let mut count = 1usize;
+    for i in 0..k {
+        count = count * (n - i) / (i + 1);
+        if count > MAX_SUBSETS {
+            return None;
+        }
+    }
+    Some(count)
+}
+
+impl Scoring {
+    /// Whether to try all subsets of `dropped` out of `blocks`.
+    pub(crate) fn is_joint(self, blocks: usize, dropped: usize) -> bool {
+        match self {
+            Self::Joint => true,
+            Self::Auto => few_subsets(blocks, dropped).is_some(),
+            Self::Greedy | Self::Independent => false,
+        }
+    }
+}
+
+/// The next subset of `0 .. n` in lexicographic order; false after the last.
+pub(crate) fn next_subset(subset: &mut [usize], n: usize) -> bool {
+    let k = subset.len();
+    for i in (0..k).rev() {
+        if subset[i] < n - k + i {
+            subset[i] += 1;
+            for j in i + 1..k {
+                subset[j] = subset[j - 1] + 1;
+            }
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subsets_are_all_visited_once() {
+        let mut subset = vec![0, 1];
+        let mut all = vec![subset.clone()];
+        while next_subset(&mut subset, 4) {
+            all.push(subset.clone());
+        }
+        assert_eq!(all, [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]);
+        assert_eq!(
+            (few_subsets(4, 2), few_subsets(8, 4), few_subsets(9, 3)),
+            (Some(6), Some(70), None)
+        );
+    }
+}

@@ -1,0 +1,374 @@
+//! One scope's choice with all other columns fitted along.
+
+use super::tableau::{Pivot, Tableau};
+use crate::linalg::small;
+use crate::prune::obs::{Scoring, next_subset};
+use crate::spec::{Unit, UnitScope};
+
+/// Kept blocks that are tried in a wide scope, cheapest first.
+const CHEAPEST: usize = 8;
+/// Pruned blocks that each is tried against, best first.
+const BEST: usize = 32;
+/// Columns up to which a scope's whole part of T is kept up to date.
+const NARROW: usize = 64;
+/// Below this a pivot is rounding.
+const FLOOR: f32 = 1e-6;
+
+/// A search over all scopes of a unit.
+pub(super) struct Search {
+    pub tableaux: Vec<Tableau>,
+    scopes: Vec<Local>,
+    gain: f64,
+}
+
+/// A scope: its blocks, and the parts of T that belong to them.
+struct Local {
+    /// For each block its pieces.
+    blocks: Vec<Vec<Piece>>,
+    /// Whether each block is kept.
+    kept: Vec<bool>,
+    parts: Vec<Part>,
+    /// Whether one part for each bundle spans all blocks, so that all subsets can
+    /// be tried.
+    joint: bool,
+}
+
+/// Columns of a bundle and T between them.
+struct Part {
+    bundle: usize,
+    columns: Vec<u32>,
+    t: Vec<f32>,
+}
+
+/// Where a block's columns stand in a part.
+#[derive(Clone, Copy)]
+struct Piece {
+    part: usize,
+    start: usize,
+    len: usize,
+}
+
+impl Search {
+    /// Makes ready; the tableaux begin with bundle `first` of the unit.
+    pub fn new(unit: &Unit, tableaux: Vec<Tableau>, first: u32, gain: f64) -> Self {
+        let here = first..first + tableaux.len() as u32;
+        let scopes = unit
+            .scopes
+            .iter()
+            .filter_map(|scope| Local::new(unit, scope, &tableaux, &here))
+            .collect();
+        Self { tableaux, scopes, gain }
+    }
+
+    /// Lets every scope choose anew; false if none changed.
+    pub fn round(&mut self) -> bool {
+        let mut changed = false;
+        for s in 0..self.scopes.len() {
+            if self.scopes[s].joint {
+                if let Some(kept) = self.scopes[s].best_subset(&self.tableaux, self.gain) {
+                    self.change(s, &kept);
+                    changed = true;
+                }
+            } else {
+                // At most as many exchanges as there are blocks: each lowers the cost.
+                for _ in 0..self.scopes[s].blocks.len() {
+                    let Some(kept) = self.scopes[s].best_exchange(&self.tableaux, self.gain) else {
+                        break;
+                    };
+                    self.change(s, &kept);
+                    changed = true;
+                }
+            }
+        }
+        changed
+    }
+
+    /// Gives scope `s` another choice: first what comes back, then what goes.
+    fn change(&mut self, s: usize, kept: &[bool]) {
+        for restore in [true, false] {
+            for block in 0..kept.len() {
+                if kept[block] != restore || self.scopes[s].kept[block] == restore {
+                    continue;
+                }
+                for at in 0..self.scopes[s].blocks[block].len() {
+                    let piece = self.scopes[s].blocks[block][at];
+                    let part = &self.scopes[s].parts[piece.part];
+                    let bundle = part.bundle;
+                    let columns = part.columns[piece.start..][..piece.len].to_vec();
+                    for column in columns {
+                        let pivot = self.tableaux[bundle].pivot(column as usize);
+                        self.tell(bundle, &pivot);
+                    }
+                }
+            }
+        }
+        self.scopes[s].kept.copy_from_slice(kept);
+    }
+
+    fn tell(&mut self, bundle: usize, pivot: &Pivot) {
+        for part in self.scopes.iter_mut().flat_map(|scope| &mut scope.parts) {
+            if part.bundle == bundle {
+                pivot.update(&part.columns, &mut part.t);
+            }
+        }
+    }
+}
+
+impl Local {
+    /// The scope as far as it lies in these bundles; nothing if it has no choice.
+    fn new(
+        unit: &Unit,
+        scope: &UnitScope,
+        tableaux: &[Tableau],
+        here: &std::ops::Range<u32>,
+    ) -> Option<Self> {
+        let mut blocks: Vec<Vec<(usize, Vec<u32>)>> = Vec::new();
+        for block in unit.blocks(scope) {
+            let pieces = unit.pieces(block).iter().filter(|piece| here.contains(&piece.bundle));
+            let pieces: Vec<_> = pieces
+                .map(|p| ((p.bundle - here.start) as usize, unit.columns(p).to_vec()))
+                .collect();
+            if !pieces.is_empty() {
+                blocks.push(pieces);
+            }
+        }
+        let kept: Vec<bool> = blocks
+            .iter()
+            .map(|pieces| tableaux[pieces[0].0].kept[pieces[0].1[0] as usize])
+            .collect();
+        let dropped = kept.iter().filter(|&&kept| !kept).count();
+        if dropped == 0 || dropped == kept.len() {
+            return None;
+        }
+        let columns: usize = blocks.iter().flatten().map(|(_, columns)| columns.len()).sum();
+        let joint = columns <= NARROW && Scoring::Auto.is_joint(blocks.len(), dropped);
+        let mut local = Self { blocks: Vec::new(), kept, parts: Vec::new(), joint };
+        for pieces in blocks {
+            let mut places = Vec::new();
+            for (bundle, columns) in pieces {
+                let old = local.parts.iter().position(|part| joint && part.bundle == bundle);
+                let part = old.unwrap_or(local.parts.len());
+                if old.is_none() {
+                    local.parts.push(Part { bundle, columns: Vec::new(), t: Vec::new() });
+                }
+                let start = local.parts[part].columns.len();
+                places.push(Piece { part, start, len: columns.len() });
+                local.parts[part].columns.extend(columns);
+            }
+            local.blocks.push(places);
+        }
+        for part in &mut local.parts {
+            let (tableau, columns) = (&tableaux[part.bundle], &part.columns);
+            part.t = columns
+                .iter()
+                .flat_map(|&i| columns.iter().map(move |&j| tableau.at(i as usize, j as usize)))
+                .collect();
+        }
+        Some(local)
+    }
+
+    /// The best choice of all, if it is better than the present one.
+    fn best_subset(&self, tableaux: &[Tableau], gain: f64) -> Option<Vec<bool>> {
+        // T and u of each part with all of the scope's columns kept.
+        let whole: Vec<(Vec<f32>, Vec<Vec<f32>>)> = self
+            .parts
+            .iter()
+            .map(|part| {
+                let tableau = &tableaux[part.bundle];
+                let mut t = part.t.clone();
+                let mut u: Vec<Vec<f32>> = (0..tableau.u.rows())
+                    .map(|i| part.columns.iter().map(|&j| tableau.u.row(i)[j as usize]).collect())
+                    .collect();
+                for (k, &column) in part.columns.iter().enumerate() {
+                    if !tableau.kept[column as usize] {
+                        restore(&mut t, &mut u, k)?;
+                    }
+                }
+                Some((t, u))
+            })
+            .collect::<Option<_>>()?;
+        let cost = |gone: &[usize]| -> f64 {
+            let mut sum = 0.0;
+            for (part, (t, u)) in whole.iter().enumerate() {
+                let places: Vec<usize> = gone
+                    .iter()
+                    .flat_map(|&block| &self.blocks[block])
+                    .filter(|piece| piece.part == part)
+                    .flat_map(|piece| piece.start..piece.start + piece.len)
+                    .collect();
+                sum += loss(t, u, &places);
+            }
+            sum
+        };
+        let present: Vec<usize> = (0..self.kept.len()).filter(|&block| !self.kept[block]).collect();
+        let now = cost(&present);
+        let mut best = (now * (1.0 - gain), None);
+        let mut subset: Vec<usize> = (0..present.len()).collect();
+        loop {
+            let cost = cost(&subset);
+            if cost < best.0 {
+                best = (cost, Some(subset.clone()));
+            }
+            if !next_subset(&mut subset, self.blocks.len()) {
+                break;
+            }
+        }
+        best.1.map(|gone| {
+            let mut kept = vec![true; self.kept.len()];
+            gone.into_iter().for_each(|block| kept[block] = false);
+            kept
+        })
+    }
+
+    /// The best exchange of a kept block for a pruned one, if it lowers the cost.
+    fn best_exchange(&self, tableaux: &[Tableau], gain: f64) -> Option<Vec<bool>> {
+        // What losing a kept block costs and restoring a pruned one gains, alone.
+        let alone = |block: usize| -> f64 {
+            let pieces = self.blocks[block].iter();
+            pieces
+                .map(|piece| {
+                    let part = &self.parts[piece.part];
+                    let u = &tableaux[part.bundle].u;
+                    let sign = if self.kept[block] { 1.0 } else { -1.0 };
+                    let t: Vec<f32> = part.t.iter().map(|&x| sign * x).collect();
+                    let u: Vec<Vec<f32>> = (0..u.rows())
+                        .map(|i| part.columns.iter().map(|&j| u.row(i)[j as usize]).collect())
+                        .collect();
+                    let all: Vec<usize> = (0..part.columns.len()).collect();
+                    loss(&t, &u, &all)
+                })
+                .sum()
+        };
+        let scores: Vec<f64> = (0..self.blocks.len()).map(alone).collect();
+        let ranked = |kept: bool, count: usize| -> Vec<usize> {
+            let mut blocks: Vec<usize> = (0..self.blocks.len())
+                .filter(|&b| self.kept[b] == kept && scores[b].is_finite())
+                .collect();
+            blocks.sort_by(|&a, &b| {
+                let order = scores[a].total_cmp(&scores[b]);
+                (if kept { order } else { order.reverse() }).then(a.cmp(&b))
+            });
+            blocks.truncate(count);
+            blocks
+        };
+        let (cheapest, best) = (ranked(true, CHEAPEST), ranked(false, BEST));
+        let mut winner: Option<(f64, usize, usize)> = None;
+        for &out in &cheapest {
+            // Rows of T for the columns of the block that would go.
+            let rows: Vec<Vec<Vec<f32>>> = self.blocks[out]
+                .iter()
+                .map(|piece| {
+                    let part = &self.parts[piece.part];
+                    part.columns.iter().map(|&i| tableaux[part.bundle].row(i as usize)).collect()
+                })
+                .collect();
+            for &back in &best {
+                // Restoring gains at most scores[back]; with less than what losing
+                // costs after that there is nothing to win.
+                let Some(cost) = self.after_restoring(tableaux, out, back, &rows) else { continue };
+                let change = cost - scores[back];
+                let better = change < -gain * scores[back].max(cost);
+                if better && winner.is_none_or(|(least, ..)| change < least) {
+                    winner = Some((change, out, back));
+                }
+            }
+        }
+        winner.map(|(_, out, back)| {
+            let mut kept = self.kept.clone();
+            (kept[out], kept[back]) = (false, true);
+            kept
+        })
+    }
+
+    /// What losing block `out` costs once block `back` is restored.
+    fn after_restoring(
+        &self,
+        tableaux: &[Tableau],
+        out: usize,
+        back: usize,
+        rows: &[Vec<Vec<f32>>],
+    ) -> Option<f64> {
+        let mut sum = 0.0;
+        for (piece, rows) in self.blocks[out].iter().zip(rows) {
+            let part = &self.parts[piece.part];
+            let bundle = part.bundle;
+            let tableau = &tableaux[bundle];
+            let other: Option<&Part> =
+                self.blocks[back].iter().map(|p| &self.parts[p.part]).find(|p| p.bundle == bundle);
+            let mut columns = part.columns.clone();
+            columns.extend(other.iter().flat_map(|p| &p.columns));
+            let (b, n) = (part.columns.len(), columns.len());
+            let mut t = vec![0.0; n * n];
+            for i in 0..n {
+                for j in 0..n {
+                    t[i * n + j] = match (i < b, j < b) {
+                        (true, true) => part.t[i * b + j],
+                        (true, false) => rows[i][columns[j] as usize],
+                        (false, true) => rows[j][columns[i] as usize],
+                        (false, false) => other?.t[(i - b) * (n - b) + j - b],
+                    };
+                }
+            }
+            let mut u: Vec<Vec<f32>> = (0..tableau.u.rows())
+                .map(|i| columns.iter().map(|&j| tableau.u.row(i)[j as usize]).collect())
+                .collect();
+            for k in b..n {
+                restore(&mut t, &mut u, k)?;
+            }
+            let places: Vec<usize> = (0..b).collect();
+            sum += loss(&t, &u, &places);
+        }
+        Some(sum)
+    }
+}
+
+/// Restores column `k` within a part of T; nothing if its pivot is rounding.
+fn restore(t: &mut [f32], u: &mut [Vec<f32>], k: usize) -> Option<()> {
+    let n = t.len().isqrt();
+    let d = t[k * n + k];
+    if d > -FLOOR {
+        return None;
+    }
+    let row: Vec<f32> = t[k * n..][..n].to_vec();
+    for i in 0..n {
+        let f = row[i] / d;
+        for j in 0..n {
+            t[i * n + j] = match (i == k, j == k) {
+                (true, true) => -1.0 / d,
+                (true, false) => row[j] / d,
+                (false, true) => row[i] / d,
+                (false, false) => t[i * n + j] - f * row[j],
+            };
+        }
+    }
+    for u in u {
+        let f = u[k] / d;
+        u.iter_mut().zip(&row).for_each(|(u, &t)| *u -= f * t);
+        u[k] = f;
+    }
+    Some(())
+}
+
+/// sum over rows of `u_p' (T_pp)^-1 u_p`; infinite where T_pp is spoilt.
+fn loss(t: &[f32], u: &[Vec<f32>], p: &[usize]) -> f64 {
+    let (n, b) = (t.len().isqrt(), p.len());
+    if b == 1 {
+        let (k, d) = (p[0], t[p[0] * n + p[0]]);
+        if d < FLOOR {
+            return f64::INFINITY;
+        }
+        return u.iter().map(|u| f64::from(u[k] * u[k] / d)).sum();
+    }
+    let mut l: Vec<f32> = p.iter().flat_map(|&i| p.iter().map(move |&j| t[i * n + j])).collect();
+    if small::cholesky(&mut l, b, b, 0.0).is_err() {
+        return f64::INFINITY;
+    }
+    let mut x = vec![0.0; b];
+    u.iter()
+        .map(|u| {
+            x.iter_mut().zip(p).for_each(|(x, &k)| *x = u[k]);
+            small::forward(&l, b, b, &mut x);
+            x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>()
+        })
+        .sum()
+}

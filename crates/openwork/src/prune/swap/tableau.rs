@@ -1,0 +1,194 @@
+//! The state of a bundle whose support changes column by column.
+//!
+//! With `H` the curvature, `Q` the columns that are kept and `P` the others:
+//!
+//! ```text
+//!     [  B   A ]     B = H_QQ^-1    A = B H_QP    S = H_PP - H_PQ A
+//! T = [  A' -S ]     u = [ w_Q ; g_P ]: the fitted weights, and the gradient
+//!
+//! pivot k:  T <- T - r r'/d - 2 s e_k e_k'      d = T_kk,  r = T_k: but r_k = d - s
+//!           u_i <- u_i - T_ik u_k / d           u_k <- s u_k / d
+//! ```
+//!
+//! with s = -1 to prune k and +1 to restore it. Losing `k` costs `w_k^2 / B_kk`,
+//! restoring it gains `g_k^2 / S_kk`. Pivots are kept as a list of vectors and
+//! only now and then added into T.
+
+use crate::linalg::{Threads, cholesky, gemm};
+use crate::matrix::{Matrix, MatrixRef};
+
+/// Pivots after which T is brought up to date.
+const PENDING: usize = 64;
+
+/// See the module.
+pub(super) struct Tableau {
+    n: usize,
+    t: Matrix,
+    /// Whether each column is kept.
+    pub kept: Vec<bool>,
+    /// u of each row, over all columns.
+    pub u: Matrix,
+    /// r of each pivot that T does not know of, and its d.
+    r: Vec<f32>,
+    d: Vec<f32>,
+    /// What such pivots add to the diagonal.
+    fix: Vec<f32>,
+}
+
+/// A pivot, for those who keep parts of T.
+pub(super) struct Pivot {
+    pub column: usize,
+    pub r: Vec<f32>,
+    pub d: f32,
+    /// What the diagonal entry of the column gains beside.
+    pub fix: f32,
+}
+
+impl Tableau {
+    /// The state of rows `w` fitted on the columns that are kept, or nothing if
+    /// rounding makes that impossible.
+    pub fn new(h: &Matrix, w: &Matrix, kept: Vec<bool>) -> Option<Self> {
+        let n = h.rows();
+        let q: Vec<usize> = (0..n).filter(|&j| kept[j]).collect();
+        let p: Vec<usize> = (0..n).filter(|&j| !kept[j]).collect();
+        let part =
+            |a: &[usize], b: &[usize]| Matrix::from_fn(a.len(), b.len(), |i, j| h.row(a[i])[b[j]]);
+        let b = cholesky::inverse(part(&q, &q), 0.0).ok()?;
+        let h_qp = part(&q, &p);
+        let mut a = Matrix::zeros(q.len(), p.len());
+        gemm(0.0, a.view_mut(), 1.0, b.view(), h_qp.view(), Threads::One);
+        let mut s = part(&p, &p);
+        gemm(1.0, s.view_mut(), -1.0, h_qp.view().t(), a.view(), Threads::One);
+        let mut t = Matrix::zeros(n, n);
+        for (i, &qi) in q.iter().enumerate() {
+            let row = t.row_mut(qi);
+            q.iter().zip(b.row(i)).for_each(|(&j, &x)| row[j] = x);
+            p.iter().zip(a.row(i)).for_each(|(&j, &x)| row[j] = x);
+        }
+        for (i, &pi) in p.iter().enumerate() {
+            let row = t.row_mut(pi);
+            q.iter().enumerate().for_each(|(k, &j)| row[j] = a.row(k)[i]);
+            p.iter().zip(s.row(i)).for_each(|(&j, &x)| row[j] = -x);
+        }
+        // u = w_Q + T_:P w_P
+        let mut u = Matrix::zeros(w.rows(), n);
+        for i in 0..w.rows() {
+            let u = u.row_mut(i);
+            q.iter().for_each(|&j| u[j] = w.row(i)[j]);
+            for &k in &p {
+                let w_k = w.row(i)[k];
+                // T is symmetric, so its row serves as a column.
+                u.iter_mut().zip(t.row(k)).for_each(|(u, &t)| *u += t * w_k);
+            }
+        }
+        Some(Self { n, t, kept, u, r: Vec::new(), d: Vec::new(), fix: vec![0.0; n] })
+    }
+
+    /// Row `i` of T.
+    pub fn row(&self, i: usize) -> Vec<f32> {
+        let mut row = self.t.row(i).to_vec();
+        for (r, &d) in self.r.chunks(self.n).zip(&self.d) {
+            let f = r[i] / d;
+            row.iter_mut().zip(r).for_each(|(t, &r)| *t -= f * r);
+        }
+        row[i] += self.fix[i];
+        row
+    }
+
+    /// Entry `i`, `j` of T.
+    pub fn at(&self, i: usize, j: usize) -> f32 {
+        let pivots = self.r.chunks(self.n).zip(&self.d);
+        let changes: f32 = pivots.map(|(r, &d)| r[i] * r[j] / d).sum();
+        self.t.row(i)[j] - changes + if i == j { self.fix[i] } else { 0.0 }
+    }
+
+    /// Prunes column `k` if it is kept, restores it if it is not.
+    pub fn pivot(&mut self, k: usize) -> Pivot {
+        let mut r = self.row(k);
+        let d = r[k];
+        let s = if self.kept[k] { -1.0 } else { 1.0 };
+        for i in 0..self.u.rows() {
+            let u = self.u.row_mut(i);
+            let f = u[k] / d;
+            u.iter_mut().zip(&r).for_each(|(u, &t)| *u -= f * t);
+            u[k] = s * f;
+        }
+        r[k] = d - s;
+        let fix = -2.0 * s;
+        self.r.extend_from_slice(&r);
+        self.d.push(d);
+        self.fix[k] += fix;
+        self.kept[k] = !self.kept[k];
+        if self.d.len() == PENDING {
+            self.bring_up_to_date();
+        }
+        Pivot { column: k, r, d, fix }
+    }
+
+    fn bring_up_to_date(&mut self) {
+        let n = self.n;
+        let r = MatrixRef::new(&self.r, self.d.len(), n);
+        let over = Matrix::from_fn(self.d.len(), n, |i, j| self.r[i * n + j] / self.d[i]);
+        gemm(1.0, self.t.view_mut(), -1.0, r.t(), over.view(), Threads::One);
+        for (i, fix) in self.fix.iter_mut().enumerate() {
+            self.t.row_mut(i)[i] += std::mem::take(fix);
+        }
+        self.r.clear();
+        self.d.clear();
+    }
+}
+
+impl Pivot {
+    /// Takes the pivot in to the part of T for some columns.
+    pub fn update(&self, columns: &[u32], t: &mut [f32]) {
+        let b = columns.len();
+        for (i, &ci) in columns.iter().enumerate() {
+            let f = self.r[ci as usize] / self.d;
+            for (t, &cj) in t[i * b..][..b].iter_mut().zip(columns) {
+                *t -= f * self.r[cj as usize];
+            }
+            if ci as usize == self.column {
+                t[i * b + i] += self.fix;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linalg::tests::random;
+
+    /// A matrix with a unit diagonal, well away from singular.
+    fn curvature(n: usize) -> Matrix {
+        let x = random(3 * n, n, 5);
+        let dot = |i: usize, j: usize| (0..3 * n).map(|s| x.row(s)[i] * x.row(s)[j]).sum::<f32>();
+        Matrix::from_fn(n, n, |i, j| dot(i, j) / (dot(i, i) * dot(j, j)).sqrt())
+    }
+
+    #[test]
+    fn pivots_lead_to_the_state_of_the_new_support() {
+        let n = 40;
+        let (h, w) = (curvature(n), random(3, n, 9));
+        let kept: Vec<bool> = (0..n).map(|j| j % 3 != 0).collect();
+        let mut state = Tableau::new(&h, &w, kept.clone()).unwrap();
+        let mut want = kept;
+        // More pivots than are kept pending, some of them there and back.
+        for step in 0..3 * PENDING / 2 {
+            let k = (step * 7 + step / n) % n;
+            state.pivot(k);
+            want[k] = !want[k];
+        }
+        assert_eq!(state.kept, want);
+        let fresh = Tableau::new(&h, &w, want).unwrap();
+        for i in 0..n {
+            for (got, want) in state.row(i).iter().zip(fresh.row(i)) {
+                assert!((got - want).abs() < 2e-3, "T: {got} for {want}");
+            }
+            assert!((state.at(i, (i + 1) % n) - state.row(i)[(i + 1) % n]).abs() < 1e-4);
+        }
+        for (got, want) in state.u.data().iter().zip(fresh.u.data()) {
+            assert!((got - want).abs() < 2e-3, "u: {got} for {want}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Views as text become extents and strides.
+
+use super::bind::MAX_ELEMENTS;
+use super::env::{Bound, Env, shape_text};
+use super::error::SpecError;
+use super::pattern::{Axes, Clauses, Expr, Layout, Tuple};
+use super::steps::{Steps, row_major};
+use super::view::Fault;
+
+/// A layout's extents and strides, leaf by leaf; row-major where it has no
+/// strides of its own.
+pub(crate) fn layout_steps(layout: &Layout, dims: &[usize], env: &Env<'_>) -> Bound<Steps> {
+    let mut shape = Vec::new();
+    leaves(&layout.shape, &mut shape);
+    let mut extents = Vec::with_capacity(shape.len());
+    for (axis, expr) in shape.iter().enumerate() {
+        // `_` is the tensor's dimension in the same place, if there is one.
+        let whole = matches!(&layout.shape, Tuple::List(items, _) if items.len() == shape.len());
+        let extent = env.eval(expr, if whole { dims.get(axis).copied() } else { None })?;
+        if extent == 0 {
+            return Err(env.error(
+                expr.at.0,
+                "a layout has no empty axis",
+                "extents are 1 or more",
+            ));
+        }
+        extents.push(extent);
+    }
+    let size = extents.iter().try_fold(1usize, |size, &extent| size.checked_mul(extent));
+    if size.is_none_or(|size| size > MAX_ELEMENTS) {
+        return Err(env.error(
+            layout.at.0,
+            "the layout is too large",
+            format!("at most {MAX_ELEMENTS} positions"),
+        ));
+    }
+    let Some(stride) = &layout.stride else {
+        let stride = row_major(&extents);
+        return Ok(Steps::new(extents, stride));
+    };
+    if !congruent(&layout.shape, stride) {
+        let what = format!("shape {} and strides {stride} differ in form", layout.shape);
+        return Err(env.error(stride.at(), what, "give one stride for each axis, nested alike"));
+    }
+    let mut exprs = Vec::new();
+    leaves(stride, &mut exprs);
+    let mut strides = Vec::with_capacity(exprs.len());
+    let mut reach = 0usize;
+    for (axis, (expr, &extent)) in exprs.iter().zip(&extents).enumerate() {
+        let value = env.eval(expr, None)?;
+        if value == 0 && extent > 1 {
+            let detail =
+                format!("axis {axis} has {extent} positions at one place; a stride is 1 or more");
+            return Err(env.error(expr.at.0, "stride 0 meets one element again and again", detail));
+        }
+        reach = (extent - 1)
+            .checked_mul(value)
+            .and_then(|r| r.checked_add(reach))
+            .filter(|&r| r <= MAX_ELEMENTS)
+            .ok_or_else(|| {
+                env.error(
+                    expr.at.0,
+                    "the layout reaches too far",
+                    format!("offsets go up to {MAX_ELEMENTS}"),
+                )
+            })?;
+        // The stride of an axis with one entry never counts.
+        strides.push(if extent == 1 { 0 } else { value });
+    }
+    Ok(Steps::new(extents, strides))
+}
+
+/// The expressions of a tuple, however it is nested.
+pub(crate) fn leaves<'a>(tuple: &'a Tuple, out: &mut Vec<&'a Expr>) {
+    match tuple {
+        Tuple::Leaf(expr) => out.push(expr),
+        Tuple::List(items, _) => items.iter().for_each(|item| leaves(item, out)),
+    }
+}
+
+fn congruent(a: &Tuple, b: &Tuple) -> bool {
+    match (a, b) {
+        (Tuple::Leaf(_), Tuple::Leaf(_)) => true,
+        (Tuple::List(a, _), Tuple::List(b, _)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| congruent(a, b))
+        }
+        _ => false,
+    }
+}
+
+/// `m (g j i) -> m g i j, j=2 i=8` over axes of these extents and strides.
+pub(crate) fn axes_view(
+    axes: &Axes,
+    extents: &[usize],
+    stride: &[usize],
+    env: &mut Env<'_>,
+) -> Bound<Steps> {
+    if axes.left.len() != extents.len() {
+        let what = format!("the view names {} axes, there are {}", axes.left.len(), extents.len());
+        return Err(env.error(axes.at.0, what, format!("the domain is {}", shape_text(extents))));
+    }
+    let mut sizes: Vec<(&str, usize)> = Vec::new();
+    for (name, expr, at) in &axes.sizes {
+        if !axes.left.iter().flatten().any(|(axis, _)| axis == name) {
+            return Err(env.error(
+                at.0,
+                format!("`{name}` has a size but is no axis"),
+                "name it left of the arrow",
+            ));
+        }
+        if sizes.iter().any(|(known, _)| known == name) {
+            return Err(env.error(at.0, format!("`{name}` has two sizes"), "say it once"));
+        }
+        let size = env.eval(expr, None)?;
+        if size == 0 {
+            return Err(env.error(at.0, format!("`{name}` has no entries"), "sizes are 1 or more"));
+        }
+        sizes.push((name, size));
+    }
+    let mut modes: Vec<(&str, usize, usize)> = Vec::new();
+    for (axis, group) in axes.left.iter().enumerate() {
+        let known = |name: &str| sizes.iter().find(|(n, _)| *n == name).map(|&(_, size)| size);
+        let unknown: Vec<_> = group.iter().filter(|(name, _)| known(name).is_none()).collect();
+        let product = group
+            .iter()
+            .filter_map(|(name, _)| known(name))
+            .try_fold(1usize, |p, s| p.checked_mul(s));
+        let at = group.first().map_or(axes.at.0, |(_, at)| at.0);
+        let product = product.unwrap_or(usize::MAX);
+        let extent = extents[axis];
+        if let [_, (second, at), ..] = unknown.as_slice() {
+            return Err(env.error(
+                at.0,
+                format!("the size of `{second}` is open"),
+                format!(
+                    "at most one axis of a group may be; write it after a comma: `, {second}=8`"
+                ),
+            ));
+        }
+        if unknown.is_empty() && product != extent {
+            let detail = format!(
+                "axis {axis} has {extent} entries, the sizes of its parts multiply to {product}"
+            );
+            return Err(env.error(at, "the sizes do not fit", detail));
+        }
+        if !extent.is_multiple_of(product) {
+            let detail = format!(
+                "axis {axis} has {extent} entries, not a multiple of {product}; pad it or narrow the domain"
+            );
+            return Err(env.error(at, "the sizes do not divide", detail));
+        }
+        let mut step = stride[axis];
+        let mut parts = Vec::new();
+        for (name, _) in group.iter().rev() {
+            let size = known(name).unwrap_or(extent / product);
+            parts.push((name.as_str(), size, step));
+            step = step.saturating_mul(size);
+        }
+        modes.extend(parts.into_iter().rev());
+    }
+    for (i, (name, _, _)) in modes.iter().enumerate() {
+        if modes[..i].iter().any(|(other, ..)| other == name) {
+            return Err(env.error(
+                axes.at.0,
+                format!("axis `{name}` is named twice"),
+                "give each axis its own name",
+            ));
+        }
+    }
+    let mut shape = Vec::new();
+    let mut strides = Vec::new();
+    for (i, (name, at)) in axes.right.iter().enumerate() {
+        let Some(&(_, size, step)) = modes.iter().find(|(known, ..)| known == name) else {
+            return Err(env.error(
+                at.0,
+                format!("`{name}` is not on the left of the arrow"),
+                "both sides have the same axes",
+            ));
+        };
+        if axes.right[..i].iter().any(|(other, _)| other == name) {
+            return Err(env.error(
+                at.0,
+                format!("axis `{name}` is on the right twice"),
+                "each axis stands there once",
+            ));
+        }
+        shape.push(size);
+        strides.push(if size == 1 { 0 } else { step });
+    }
+    if let Some((name, ..)) =
+        modes.iter().find(|(name, ..)| !axes.right.iter().any(|(other, _)| other == name))
+    {
+        return Err(env.error(
+            axes.at.0,
+            format!("`{name}` is missing right of the arrow"),
+            "both sides have the same axes",
+        ));
+    }
+    // Blocks and scopes may speak of the view's axes by name; dims come first.
+    for (name, size, _) in modes {
+        if !env.names.iter().any(|(known, _)| known == name) {
+            env.names.push((name.to_string(), size));
+        }
+    }
+    Ok(Steps::new(shape, strides))
+}
+
+/// Says how a view fails to meet every offset once.
+pub(crate) fn not_covered(
+    fault: Fault,
+    view: &Steps,
+    positions: usize,
+    clauses: &Clauses,
+    layout: &Layout,
+    env: &Env<'_>,
+) -> SpecError {
+    let space = if clauses.domain.is_some() { "domain" } else { "tensor" };
+    let sizes = match view.len() {
+        n if n == positions => String::new(),
+        n => format!("; the view has {n} positions, the {space} {positions}"),
+    };
+    let (what, detail) = match fault {
+        Fault::Twice(at) => (
+            "meets an element twice",
+            format!("offset {at} is met twice{sizes}; check the strides"),
+        ),
+        Fault::Missed(at) => {
+            ("misses elements", format!("offset {at} is missed{sizes}; check extents and strides"))
+        }
+        Fault::Outside(at) => {
+            let hint = if space == "domain" {
+                "a view starts at the domain's first offset"
+            } else {
+                "check extents and strides"
+            };
+            ("leaves its storage", format!("offset {at} is outside the {space}{sizes}; {hint}"))
+        }
+        Fault::Differs => {
+            ("differs from its domain", format!("their strides do not fit together{sizes}"))
+        }
+    };
+    env.error(layout.at.0, format!("the view {what}"), detail)
+}

@@ -1,0 +1,109 @@
+//! A domain as text becomes offsets of a tensor.
+
+use super::axes::layout_steps;
+use super::domain::{Region, Runs, RunsError, is_nested, sorted_modes};
+use super::env::{Bound, Env, shape_text};
+use super::pattern::Domain;
+use super::profile::Profile;
+use super::steps::{Steps, row_major};
+
+/// The most runs of neighbours that the parts of a domain may have together (a
+/// fraction of a second).
+const MAX_RUNS: usize = 1 << 22;
+
+/// The offsets of a domain of a tensor with `size` elements.
+pub(crate) fn region(domain: &Domain, dims: &[usize], size: usize, env: &Env<'_>) -> Bound<Region> {
+    part(domain, dims, size, &mut { MAX_RUNS }, env)
+}
+
+/// The offsets of a part; `left` is how many runs it may still be made of.
+fn part(
+    domain: &Domain,
+    dims: &[usize],
+    size: usize,
+    left: &mut usize,
+    env: &Env<'_>,
+) -> Bound<Region> {
+    match domain {
+        Domain::Box { offset, extent, at } => {
+            let flat = Profile::flat(dims.len());
+            if offset.len() != dims.len() {
+                let what = format!(
+                    "the box's offset has {} axes, the tensor {}",
+                    offset.len(),
+                    dims.len()
+                );
+                return Err(env.error(at.0, what, format!("the tensor is {}", shape_text(dims))));
+            }
+            let extents = flat.extents(extent, dims, false, "box", env)?;
+            let stride = row_major(dims);
+            let mut first = 0;
+            for (axis, expr) in offset.iter().enumerate() {
+                let start = env.eval(expr, Some(dims[axis]))?;
+                if extents[axis] == 0 {
+                    return Err(env.error(
+                        extent.at(),
+                        "the box is empty",
+                        format!("axis {axis} has extent 0"),
+                    ));
+                }
+                if start.saturating_add(extents[axis]) > dims[axis] {
+                    let detail = format!(
+                        "axis {axis} has {} entries, the box ends at {}",
+                        dims[axis],
+                        start.saturating_add(extents[axis])
+                    );
+                    return Err(env.error(expr.at.0, "the box leaves the tensor", detail));
+                }
+                first += start * stride[axis];
+            }
+            Ok(Region::Strided { first, steps: Steps::new(extents, stride) })
+        }
+        Domain::Layout { layout, start, at } => {
+            let steps = layout_steps(layout, dims, env)?;
+            let first = start.as_ref().map_or(Ok(0), |start| env.eval(start, None))?;
+            let reach: usize =
+                steps.shape().iter().zip(steps.stride()).map(|(s, d)| (s - 1) * d).sum();
+            if first.saturating_add(reach) >= size {
+                let detail = format!(
+                    "it reaches offset {}, the tensor has {size}",
+                    first.saturating_add(reach)
+                );
+                return Err(env.error(at.0, "the domain leaves the tensor", detail));
+            }
+            let region = Region::Strided { first, steps };
+            if let Region::Strided { steps, .. } = &region
+                && !is_nested(&sorted_modes(steps))
+            {
+                runs(&region, at.0, left, env)?;
+            }
+            Ok(region)
+        }
+        Domain::Union(parts) => {
+            let mut sets = Vec::with_capacity(parts.len());
+            for part in parts {
+                sets.push(runs(&self::part(part, dims, size, left, env)?, part.at(), left, env)?);
+            }
+            Ok(Region::Set(Runs::union(&sets)))
+        }
+        Domain::Complement(inner) => {
+            let inner = runs(&part(inner, dims, size, left, env)?, inner.at(), left, env)?;
+            Ok(Region::Set(inner.complement(size)))
+        }
+    }
+}
+
+fn runs(region: &Region, at: usize, left: &mut usize, env: &Env<'_>) -> Bound<Runs> {
+    let scattered = |n: usize| {
+        let detail = format!("it has {n} runs of neighbours; at most {MAX_RUNS} in all");
+        env.error(at, "the domain is too scattered", detail)
+    };
+    let runs = region.runs().map_err(|error| match error {
+        RunsError::TooMany(n) => scattered(n),
+        RunsError::Twice(offset) => {
+            env.error(at, "the domain overlaps itself", format!("offset {offset} is met twice"))
+        }
+    })?;
+    *left = left.checked_sub(runs.runs()).ok_or_else(|| scattered(runs.runs()))?;
+    Ok(runs)
+}

@@ -1,0 +1,184 @@
+//! What a spec means, in words and numbers.
+
+use super::legend::wrapped;
+use super::notes::{asked, densities, layout, memory, percent, tensor_density};
+use crate::spec::{Coupling, Spec, Tensor};
+
+/// The widest line.
+const WIDTH: usize = 100;
+/// The most densities that are listed one by one.
+const LISTED: usize = 16;
+
+/// A sheet of facts about a spec, one `name   text` to a line: what it expands
+/// to, views, blocks, scopes, densities, storage, memory access.
+pub fn sheet(spec: &Spec) -> String {
+    let mut out = String::new();
+    for (name, text) in facts(spec) {
+        let indent = 13;
+        for (i, line) in wrapped(&text, WIDTH - indent).iter().enumerate() {
+            let name = if i == 0 { name } else { "" };
+            out.push_str(format!("{name:indent$}{line}").trim_end());
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("spec", spec.text().to_string())];
+    if spec.text() != spec.expanded() {
+        facts.push(("expands to", spec.expanded().to_string()));
+    }
+    for tensor in spec.tensors() {
+        facts.extend(tensor_facts(spec, tensor));
+    }
+    if spec.tensors().len() > 1 {
+        let names: Vec<_> = spec.tensors().iter().map(Tensor::name).collect();
+        let (last, first) = names.split_last().expect("there are two or more");
+        let what = match spec.coupling() {
+            Coupling::Blocks => "blocks at one place of the common grid stay or go together",
+            Coupling::Scopes => "their blocks compete in common scopes",
+        };
+        facts.push(("coupled", format!("{} and {last}: {what}", first.join(", "))));
+    }
+    facts.push(("scope", scope(spec)));
+    let kept = format!("{} of {} blocks in each scope", spec.keep(), spec.blocks_per_scope());
+    facts.push(("keep", asked(spec).map_or(kept.clone(), |asked| format!("{asked} = {kept}"))));
+    let share =
+        format!("density {}, sparsity {}", percent(spec.density()), percent(1.0 - spec.density()));
+    let whole = tensor_density(spec);
+    facts.push((
+        "kept",
+        if (whole - spec.density()).abs() < 1e-12 {
+            share
+        } else {
+            let of = if spec.tensors().len() > 1 { "the tensors" } else { "the tensor" };
+            let (whole, zeros) = (percent(whole), percent(1.0 - whole));
+            format!("{share}; of all weights of {of}, {whole} stay and {zeros} go")
+        },
+    ));
+    facts.push(("can have", achievable(spec)));
+    facts.extend(storage(spec));
+    for (i, note) in memory(spec).into_iter().enumerate() {
+        facts.push((if i == 0 { "memory" } else { "" }, note));
+    }
+    facts
+}
+
+fn tensor_facts(spec: &Spec, tensor: &Tensor) -> Vec<(&'static str, String)> {
+    let domain = match tensor.domain_size() {
+        size if size == tensor.size() => String::new(),
+        size => format!(", {size} of them in the domain"),
+    };
+    let padding = match tensor.view().len() - tensor.domain_size() {
+        0 => String::new(),
+        padding => format!(", and {padding} padded positions"),
+    };
+    let name = match tensor.name() {
+        "tensor" => String::new(),
+        name => format!("{name} "),
+    };
+    let what = format!("{name}{}", tuple(tensor.dims()));
+    let blocks = tensor.blocks();
+    let identity = tensor.perm().iter().enumerate().all(|(k, &axis)| k == axis);
+    let perm =
+        if identity { String::new() } else { format!(", turned by perm {}", tuple(tensor.perm())) };
+    let mut facts = vec![
+        ("tensor", format!("{what}, {}{domain}{padding}", count(tensor.size(), "weight"))),
+        ("  view", layout(tensor.view())),
+        (
+            "  block",
+            format!(
+                "{} = {}, grid {} = {}{perm}",
+                tuple(blocks.tile()),
+                count(blocks.tile_size(), "weight"),
+                tuple(blocks.counts()),
+                count(blocks.tiles(), "block")
+            ),
+        ),
+    ];
+    if spec.coupling() == Coupling::Scopes {
+        let tile = tensor.scope_tile();
+        let blocks = count(tile.iter().product(), "block");
+        facts.push(("  scope", format!("{} = {blocks}", tuple(tile))));
+    }
+    facts
+}
+
+fn scope(spec: &Spec) -> String {
+    let grid = format!("grid {} = {}", tuple(spec.scope_grid()), count(spec.scopes(), "scope"));
+    let blocks = count(spec.blocks_per_scope(), "block");
+    match spec.coupling() {
+        Coupling::Blocks => format!("{} = {blocks}, {grid}", tuple(spec.tensors()[0].scope_tile())),
+        Coupling::Scopes => format!("{blocks} of all tensors together, {grid}"),
+    }
+}
+
+fn achievable(spec: &Spec) -> String {
+    match densities(spec, LISTED) {
+        Some(all) => {
+            let all: Vec<_> = all.into_iter().map(percent).collect();
+            format!("densities {}", all.join(", "))
+        }
+        None => {
+            let blocks = spec.blocks_per_scope();
+            format!("densities k/{blocks}, k = 0 to {blocks}: {} apart", apart(blocks))
+        }
+    }
+}
+
+/// The step between densities, never shown as 0%.
+fn apart(blocks: usize) -> String {
+    match percent(1.0 / blocks as f64) {
+        text if text == "0%" => "under 0.001%".to_string(),
+        text => text,
+    }
+}
+
+fn storage(spec: &Spec) -> Vec<(&'static str, String)> {
+    let facts = spec.facts();
+    let mut out = vec![(
+        "index",
+        format!(
+            "{} per scope (no code needs fewer than {}), {} per kept weight",
+            count(facts.index_bits, "bit"),
+            facts.least_index_bits,
+            bits(facts.index_bits_per_kept)
+        ),
+    )];
+    for (i, storage) in facts.storage.iter().enumerate() {
+        let text = format!(
+            "{}-bit values: {} per weight, {} of dense, {:.2}x smaller",
+            storage.value_bits,
+            bits(storage.bits_per_weight),
+            percent(storage.ratio),
+            1.0 / storage.ratio
+        );
+        // With nothing kept there is nothing to compare.
+        let text = if storage.ratio > 0.0 {
+            text
+        } else {
+            format!("{}-bit values: nothing is kept", storage.value_bits)
+        };
+        out.push((if i == 0 { "storage" } else { "" }, text));
+    }
+    out
+}
+
+/// `(16,32)`.
+fn tuple(values: &[usize]) -> String {
+    let values: Vec<_> = values.iter().map(ToString::to_string).collect();
+    format!("({})", values.join(","))
+}
+
+/// `1 block`, `2 blocks`.
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// `1 bit`, `0.5 bits`, with at most five decimals.
+fn bits(bits: f64) -> String {
+    let text = format!("{bits:.5}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text} bit{}", if text == "1" { "" } else { "s" })
+}

@@ -1,0 +1,77 @@
+//! A small writer of SVG: elements, attributes, escaped text.
+
+use std::fmt::{Display, Write};
+
+/// An SVG document, or a part of one, as it is written.
+#[derive(Debug, Default)]
+pub(crate) struct Svg {
+    text: String,
+}
+
+impl Svg {
+    /// `<tag attributes/>`.
+    pub fn empty(&mut self, tag: &str, attributes: &[(&str, &dyn Display)]) {
+        self.start(tag, attributes);
+        self.text.push_str("/>\n");
+    }
+
+    /// `<tag attributes>content</tag>`.
+    pub fn inside(
+        &mut self,
+        tag: &str,
+        attributes: &[(&str, &dyn Display)],
+        content: impl FnOnce(&mut Self),
+    ) {
+        self.start(tag, attributes);
+        self.text.push_str(">\n");
+        content(self);
+        let _ = writeln!(self.text, "</{tag}>");
+    }
+
+    /// `<tag attributes>text</tag>`, escaped and on one line.
+    pub fn text(&mut self, tag: &str, attributes: &[(&str, &dyn Display)], text: &str) {
+        self.start(tag, attributes);
+        let _ = writeln!(self.text, ">{}</{tag}>", escaped(text));
+    }
+
+    fn start(&mut self, tag: &str, attributes: &[(&str, &dyn Display)]) {
+        let _ = write!(self.text, "<{tag}");
+        for (name, value) in attributes {
+            let _ = write!(self.text, " {name}=\"{}\"", escaped(&value.to_string()));
+        }
+    }
+
+    /// The whole document.
+    pub fn finish(self) -> String {
+        self.text
+    }
+}
+
+/// `text` as it may stand in an element or an attribute. Characters that XML
+/// cannot hold become spaces.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_escaped() {
+        let mut svg = Svg::default();
+        svg.text("t", &[("a", &"\"<\"")], "a -> b & \u{1}c");
+        assert_eq!(svg.finish(), "<t a=\"&quot;&lt;&quot;\">a -&gt; b &amp;  c</t>\n");
+    }
+}
