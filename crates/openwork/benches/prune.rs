@@ -1,19 +1,23 @@
 //! Times methods on captured layers and prints one JSON object per result.
 //!
-//! `cargo bench -p openwork --bench prune -- CAPTURES LAYERS SPEC METHODS [REPEATS]`,
+//! `cargo bench -p openwork --bench prune -- CAPTURES LAYERS SPEC METHODS [REPEATS [SAMPLES]]`,
 //! with LAYERS such as `14.q,14.down` and METHODS such as
 //! `sparsegpt,sparsegpt+refit`; `RAYON_NUM_THREADS` sets the threads.
 //!
 //! Methods take turns and the least time of each counts, as other work may
 //! share the machine. A time covers all of `prune`: damping, factorisation,
 //! method and the error with the undamped H in f64; `error_seconds` is that
-//! last part alone. Inputs of the capture, where a method's damping is `auto`,
-//! stand in for H, so that samples can be held out.
+//! last part alone. `cpu_seconds` is the time that threads ran (on Linux), which
+//! a busy machine disturbs less.
+//!
+//! H is the captured one. With SAMPLES it is that of the first so many captured
+//! inputs, of which `auto` holds some out, and the error is that on the inputs
+//! that the capture holds out.
 
 use std::path::Path;
 use std::time::Instant;
 
-use openwork::hessian::{Damping, Hessian, HessianSum};
+use openwork::hessian::{Hessian, HessianSum};
 use openwork::prune::measure::output_error;
 use openwork::prune::{Recipe, Task, prune, split_list};
 use openwork::{Matrix, MatrixRef, Pattern};
@@ -21,10 +25,11 @@ use openwork::{Matrix, MatrixRef, Pattern};
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let [captures, layers, spec, methods, rest @ ..] = args.as_slice() else {
-        println!("give CAPTURES LAYERS SPEC METHODS [REPEATS]");
+        println!("give CAPTURES LAYERS SPEC METHODS [REPEATS [SAMPLES]]");
         return;
     };
     let repeats: usize = rest.first().map_or(3, |text| text.parse().expect("REPEATS is a number"));
+    let samples: Option<usize> = rest.get(1).map(|text| text.parse().expect("SAMPLES is a number"));
     let recipes: Vec<Recipe> = split_list(methods)
         .expect("METHODS is a list")
         .iter()
@@ -36,48 +41,87 @@ fn main() {
         let (shape, bytes) = entry(&file, "weight");
         let w = Matrix::from_vec(shape[0], shape[1], floats(bytes));
         let k = w.cols();
-        let h = entry(&file, "hessian").1.chunks_exact(8);
-        let h = h.map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes"))).collect();
-        let h = Hessian::from_matrix(Matrix::from_vec(k, k, h), Some(65_536)).expect("a Hessian");
-        let sampled = recipes.iter().any(|recipe| recipe.damping() == Damping::Auto).then(|| {
-            let (shape, bytes) = entry(&file, "inputs");
-            let mut sum = HessianSum::new(k);
-            sum.add(MatrixRef::new(&floats(bytes), shape[0], k)).expect("finite inputs");
-            sum.finish().expect("at least one sample")
-        });
+        let (h, judge) = match samples {
+            None => {
+                let h = entry(&file, "hessian").1.chunks_exact(8);
+                let h = h.map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes"))).collect();
+                let h = Hessian::from_matrix(Matrix::from_vec(k, k, h), Some(65_536));
+                let h = h.expect("a Hessian");
+                (h.clone(), h)
+            }
+            Some(n) => (sampled(&file, "inputs", n), sampled(&file, "held_out", usize::MAX)),
+        };
         let spec = spec.parse::<Pattern>().unwrap_or_else(|error| panic!("{error}"));
         let spec = spec.bind(&[w.rows(), k]).unwrap_or_else(|error| panic!("{error}"));
 
-        let mut least = vec![f64::INFINITY; recipes.len()];
+        let mut least = vec![[f64::INFINITY; 2]; recipes.len()];
         let mut found = vec![(f64::NAN, String::new()); recipes.len()];
-        let mut error_seconds = f64::INFINITY;
+        let mut error_least = [f64::INFINITY; 2];
         for _ in 0..repeats {
             for (i, recipe) in recipes.iter().enumerate() {
-                let given = if recipe.damping() == Damping::Auto { sampled.as_ref() } else { None };
-                let start = Instant::now();
-                let pruned = prune(recipe, &Task::one(&spec, w.data(), Some(given.unwrap_or(&h))))
+                let clock = Clock::start();
+                let pruned = prune(recipe, &Task::one(&spec, w.data(), Some(&h)))
                     .unwrap_or_else(|error| panic!("{error}"));
-                least[i] = least[i].min(start.elapsed().as_secs_f64());
+                clock.least(&mut least[i]);
                 pruned.mask.conforms(&spec).expect("the mask conforms");
-                let start = Instant::now();
-                let error = output_error(w.view(), pruned.weights[0].view(), h.matrix().view());
-                error_seconds = error_seconds.min(start.elapsed().as_secs_f64());
+                let clock = Clock::start();
+                let error = output_error(w.view(), pruned.weights[0].view(), judge.matrix().view());
+                clock.least(&mut error_least);
                 let damping = pruned.damping.map_or(String::new(), |damping| damping.to_string());
                 found[i] = (error.relative(), damping);
             }
         }
-        for ((recipe, seconds), (error, damping)) in recipes.iter().zip(least).zip(found) {
+        for ((recipe, [seconds, cpu]), (error, damping)) in recipes.iter().zip(least).zip(found) {
             println!(
                 "{{\"layer\": \"{layer}\", \"rows\": {}, \"columns\": {k}, \"spec\": \"{}\", \
                  \"method\": \"{recipe}\", \"damping\": \"{damping}\", \"threads\": {}, \
-                 \"seconds\": {seconds:.4}, \"error_seconds\": {error_seconds:.4}, \
+                 \"seconds\": {seconds:.4}, \"cpu_seconds\": {cpu:.4}, \
+                 \"error_seconds\": {:.4}, \"error_cpu_seconds\": {:.4}, \
                  \"error\": {error:.5}}}",
                 w.rows(),
                 spec.text(),
                 rayon::current_num_threads(),
+                error_least[0],
+                error_least[1],
             );
         }
     }
+}
+
+/// H of the first `n` rows of a tensor in a capture.
+fn sampled(file: &[u8], name: &str, n: usize) -> Hessian {
+    let (shape, bytes) = entry(file, name);
+    let (n, k) = (n.min(shape[0]), shape[1]);
+    let mut sum = HessianSum::new(k);
+    sum.add(MatrixRef::new(&floats(&bytes[..4 * n * k]), n, k)).expect("finite inputs");
+    sum.finish().expect("at least one sample")
+}
+
+/// Seconds by the wall and of running threads.
+struct Clock {
+    wall: Instant,
+    cpu: f64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { wall: Instant::now(), cpu: cpu_seconds() }
+    }
+
+    fn least(&self, least: &mut [f64; 2]) {
+        least[0] = least[0].min(self.wall.elapsed().as_secs_f64());
+        least[1] = least[1].min(cpu_seconds() - self.cpu);
+    }
+}
+
+/// The first number of each thread's schedstat is its nanoseconds on a processor.
+fn cpu_seconds() -> f64 {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let nanos = threads.filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<f64>().ok()
+    });
+    nanos.sum::<f64>() / 1e9
 }
 
 /// Shape and bytes of a tensor in a safetensors file.

@@ -83,7 +83,7 @@ fn factor_panels<T: Scalar>(
         for i in 0..width {
             inverse[i * width..][..=i].copy_from_slice(&block[i * stride..][..=i]);
         }
-        small::invert_lower(inverse, width, width);
+        invert_block(inverse, width);
         let inverse = MatrixRef::new(inverse, width, width);
 
         // 2. The panel below it: P = A[end.., start..end] L_block^-T.

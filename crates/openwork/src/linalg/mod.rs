@@ -6,6 +6,7 @@ mod gram;
 pub mod pcg;
 pub mod small;
 
+pub(crate) use gemm::panel_rows;
 pub use gemm::{Scalar, Threads, gemm};
 pub use gram::{CHUNK, Gram};
 

@@ -12,16 +12,14 @@
 //! V is then rho times the part of P that D leaves out, so P and the mask are
 //! all the state. Tensors step together, for a scope may span them.
 
-use super::lots::Places;
+use super::project::Projection;
 use super::refit::{self, Solver};
 use super::{
     Build, Group, Method, Needs, OptionInfo, Problem, PruneError, Pruner, Solution, Watch,
 };
 use crate::hessian::{Curvature, Damping};
-use crate::linalg::{Threads, cholesky, gemm};
-use crate::mask::Mask;
-use crate::matrix::{Matrix, MatrixMut};
-use crate::select::Selector;
+use crate::linalg::{Threads, cholesky, gemm, panel_rows};
+use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -45,7 +43,7 @@ pub const METHOD: Method = Method {
         OptionInfo {
             name: "steps",
             values: "a whole number",
-            default: "10",
+            default: "6",
             help: "conjugate gradient steps of the refit at the end",
         },
     ],
@@ -70,17 +68,16 @@ const CHECK: usize = 3;
 /// the last look, as in ALPS.
 const GROWTH: [(f64, f64); 3] = [(0.1, 1.3), (0.005, 1.2), (0.0, 1.1)];
 
-/// From this iteration on a mask has settled if less than the share changed.
-const SETTLED: (usize, f64) = (30, 3e-4);
+/// From this iteration on a mask has settled if less than the share changed
+/// since the last look. A third of it cost one more look and gained less than
+/// 1e-4 of the error.
+const SETTLED: (usize, f64) = (20, 1e-3);
 
 /// What rho is divided by if the mask stood still from the start.
 const RESTART: f64 = 5.0;
 
 /// The least rho: well above the rounding of A in f32.
 const LEAST: f64 = 1e-3;
-
-/// Rows that one thread moves at a time.
-const ROWS: usize = 96;
 
 struct Admm {
     iterations: usize,
@@ -95,72 +92,77 @@ impl Pruner for Admm {
 
     fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
         let groups = problem.groups()?;
-        let places = Places::new(problem.spec, &groups);
-        let mut state = State::new(problem, &groups, &places);
+        let w: Vec<Matrix> = groups.iter().map(|group| problem.gather(group)).collect();
+        let mut state = State::new(problem, &groups, &w)?;
         let mut rho = self.rho;
         while !state.descend(rho, self.iterations, watch)? && rho / RESTART >= LEAST {
             rho /= RESTART;
             state.restart();
         }
 
-        let State { parts, mask, .. } = state;
-        let mut weights = problem.copies();
-        let mut notes = Vec::new();
-        for (group, Part { w, mut p, keep, .. }) in groups.iter().zip(parts) {
-            notes.extend(refit::fit(group, &w, &keep, &mut p, Solver::Auto, self.steps));
-            group.scatter(&p, &mut weights[group.tensor]);
+        let State { parts, p, projection, .. } = state;
+        let (mut weights, mut notes) = (problem.copies(), Vec::new());
+        let mut rest = p.as_slice();
+        for ((part, w), keep) in parts.iter().zip(&w).zip(projection.keeps()) {
+            let (p, after) = rest.split_at(w.data().len());
+            rest = after;
+            let mut x = Matrix::from_vec(w.rows(), w.cols(), p.to_vec());
+            notes.extend(refit::fit(part.group, w, &keep, &mut x, Solver::Auto, self.steps));
+            part.group.scatter(&x, &mut weights[part.group.tensor]);
         }
         watch.progress(1.0);
-        Ok(Solution { mask, weights, notes })
+        Ok(Solution { mask: projection.mask(), weights, notes })
     }
 }
 
 /// All groups on their way.
 struct State<'s> {
-    groups: &'s [Group],
-    places: &'s Places,
-    selector: Selector<'s>,
-    parts: Vec<Part>,
-    mask: Mask,
+    parts: Vec<Part<'s>>,
+    /// P, numbered as in [`Projection`].
+    p: Vec<f32>,
+    projection: Projection<'s>,
 }
 
-/// One group: the columns of its tensor, the scaled weights before pruning,
-/// W A, P, and 1 where D is not zero.
-struct Part {
-    cols: usize,
-    w: Matrix,
+/// One group.
+struct Part<'s> {
+    group: &'s Group,
+    /// The scaled weights before pruning.
+    w: &'s Matrix,
+    /// W A.
     wa: Matrix,
-    p: Matrix,
-    keep: Matrix,
 }
 
 impl<'s> State<'s> {
     /// P = W: the first mask is that of the largest scaled weights.
-    fn new(problem: &Problem<'s>, groups: &'s [Group], places: &'s Places) -> Self {
-        let parts: Vec<Part> = groups
+    fn new(
+        problem: &Problem<'s>,
+        groups: &'s [Group],
+        w: &'s [Matrix],
+    ) -> Result<Self, PruneError> {
+        let parts: Vec<Part<'s>> = groups
             .iter()
-            .map(|group| {
-                let w = problem.gather(group);
+            .zip(w)
+            .map(|(group, w)| {
                 let mut wa = Matrix::zeros(w.rows(), w.cols());
                 let a = group.curvature.matrix();
-                by_rows(&mut wa, |top, out| {
+                by_rows(wa.data_mut(), w.cols(), |top, out| {
                     let w = w.view().part(top, out.rows(), 0, w.cols());
                     gemm(0.0, out, 1.0, w, a.view(), Threads::One);
                 });
-                let keep = Matrix::zeros(0, 0);
-                Part { cols: problem.weights[group.tensor].cols(), p: w.clone(), w, wa, keep }
+                Part { group, w, wa }
             })
             .collect();
-        let (selector, mask) = (Selector::new(problem.spec), Mask::full(problem.spec));
-        let mut state = Self { groups, places, selector, parts, mask };
-        state.project();
-        state
+        let projection = Projection::new(problem.spec, groups)?;
+        let mut state = Self { parts, p: Vec::new(), projection };
+        state.restart();
+        Ok(state)
     }
 
     /// Back to P = W.
     fn restart(&mut self) {
-        self.parts.iter_mut().for_each(|part| part.p = part.w.clone());
-        self.project();
+        self.p.clear();
+        self.parts.iter().for_each(|part| self.p.extend_from_slice(part.w.data()));
+        self.projection.project(&self.p);
     }
 
     /// Iterates until the mask has settled. False if it stood still before rho
@@ -171,8 +173,7 @@ impl<'s> State<'s> {
         iterations: usize,
         watch: &dyn Watch,
     ) -> Result<bool, PruneError> {
-        let kept: usize = self.mask.tensors().iter().map(|bits| bits.count()).sum();
-        let mut before = self.mask.clone();
+        let mut before = self.projection.stays().to_vec();
         let mut inverses = self.inverses(rho);
         let mut old = rho;
         for i in 1..=iterations {
@@ -180,21 +181,19 @@ impl<'s> State<'s> {
                 return Err(PruneError::Stopped);
             }
             self.step(&inverses, old, rho);
-            self.project();
+            self.projection.project(&self.p);
             old = rho;
             watch.progress(i as f64 / (iterations + 1) as f64);
             if i % CHECK != 0 {
                 continue;
             }
-            let changed = self.mask.differences(&before) as f64 / kept.max(1) as f64;
-            if changed == 0.0 && i == CHECK {
-                return Ok(false);
+            let (kept, changed) = self.projection.changed(&before);
+            let share = changed as f64 / kept.max(1) as f64;
+            if changed == 0 || (i >= SETTLED.0 && share < SETTLED.1) {
+                return Ok(changed > 0 || i > CHECK);
             }
-            if changed == 0.0 || (i >= SETTLED.0 && changed < SETTLED.1) {
-                break;
-            }
-            before = self.mask.clone();
-            let growth = GROWTH.iter().find(|(share, _)| changed > *share);
+            before.copy_from_slice(self.projection.stays());
+            let growth = GROWTH.iter().find(|(least, _)| share > *least);
             rho *= growth.map_or(1.0, |(_, by)| *by);
             inverses = self.inverses(rho);
         }
@@ -207,47 +206,35 @@ impl<'s> State<'s> {
     /// U = V / rho        P = (W A + rho (D - U))(A + rho I)^-1 + U
     /// ```
     fn step(&mut self, inverses: &[Arc<Matrix>], old: f64, rho: f64) {
-        let (ratio, rho) = ((old / rho) as f32, rho as f32);
-        for (part, inverse) in self.parts.iter_mut().zip(inverses) {
-            let Part { wa, p, keep, .. } = part;
-            let k = p.cols();
-            by_rows(p, |top, mut p| {
-                let mut right = Matrix::zeros(p.rows(), k);
-                for i in 0..p.rows() {
-                    let (wa, keep) = (wa.row(top + i), keep.row(top + i));
-                    let entries = right.row_mut(i).iter_mut().zip(p.row_mut(i));
-                    for ((right, p), (&wa, &keep)) in entries.zip(wa.iter().zip(keep)) {
-                        // U outside the mask and D = P on it: one of the two is zero.
-                        let (d, u) = (*p * keep, *p * (1.0 - keep) * ratio);
-                        *right = wa + rho * (d - u);
-                        *p = u;
-                    }
+        // P is D on the mask and V / old elsewhere.
+        let (in_u, in_right) = ((old / rho) as f32, [-old as f32, rho as f32]);
+        let (stays, blocks) = (self.projection.stays(), self.projection.blocks());
+        let mut first = 0;
+        for (part, inverse) in self.parts.iter().zip(inverses) {
+            let (k, size) = (part.wa.cols(), part.wa.data().len());
+            let blocks = &blocks[first..first + size];
+            by_rows(&mut self.p[first..first + size], k, |top, mut p| {
+                let here = top * k..(top + p.rows()) * k;
+                let mut right = part.wa.data()[here.clone()].to_vec();
+                for ((right, p), &block) in right.iter_mut().zip(p.data_mut()).zip(&blocks[here]) {
+                    let stays = stays[block as usize];
+                    *right += in_right[usize::from(stays)] * *p;
+                    *p *= if stays { 0.0 } else { in_u };
                 }
-                gemm(1.0, p, 1.0, right.view(), inverse.view(), Threads::One);
+                let right = MatrixRef::new(&right, p.rows(), k);
+                gemm(1.0, p, 1.0, right, inverse.view(), Threads::One);
             });
-        }
-    }
-
-    /// Chooses the mask by the norms of P's blocks.
-    fn project(&mut self) {
-        let Self { places, parts, .. } = self;
-        self.mask = self.selector.select(|element| {
-            let place = places.of(element);
-            let p = f64::from(parts[place.group].p.row(place.row)[place.column]);
-            p * p
-        });
-        for (part, group) in parts.iter_mut().zip(self.groups) {
-            part.keep = group.keep(&self.mask, part.cols);
+            first += size;
         }
     }
 
     /// (A + rho I)^-1 of every group; groups with one A share it.
     fn inverses(&self, rho: f64) -> Vec<Arc<Matrix>> {
         let mut known: Vec<(&Arc<Curvature>, Arc<Matrix>)> = Vec::new();
-        self.groups
+        self.parts
             .iter()
-            .map(|group| {
-                let a = &group.curvature;
+            .map(|part| {
+                let a = &part.group.curvature;
                 if let Some((_, inverse)) = known.iter().find(|(b, _)| Arc::ptr_eq(a, b)) {
                     return inverse.clone();
                 }
@@ -272,14 +259,12 @@ fn inverse(a: &Matrix, rho: f32) -> Matrix {
     })
 }
 
-/// Runs `f` on panels of rows, each with the number of its first row.
-fn by_rows(out: &mut Matrix, f: impl Fn(usize, MatrixMut<'_>) + Sync) {
-    let k = out.cols();
-    if k == 0 {
-        return;
-    }
-    out.data_mut().par_chunks_mut(ROWS * k).enumerate().for_each(|(panel, rows)| {
+/// Runs `f` on panels of rows of `k` entries, each with the number of its first
+/// row.
+fn by_rows(out: &mut [f32], k: usize, f: impl Fn(usize, MatrixMut<'_>) + Sync) {
+    let panel = panel_rows(out.len().checked_div(k).unwrap_or(0));
+    out.par_chunks_mut((panel * k).max(1)).enumerate().for_each(|(p, rows)| {
         let count = rows.len() / k;
-        f(panel * ROWS, MatrixMut::new(rows, count, k));
+        f(p * panel, MatrixMut::new(rows, count, k));
     });
 }

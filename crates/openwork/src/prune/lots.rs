@@ -3,7 +3,7 @@
 
 use super::{Group, PruneError, Watch};
 use crate::select::{Scratch, Selector};
-use crate::spec::{Element, Spec};
+use crate::spec::{Element, Spec, Tensor, TooWide};
 
 /// Rows that a lot is filled up to, for each tensor: enough for vectors and
 /// products at nearly full speed, and few enough that a panel of 128 columns
@@ -117,6 +117,7 @@ impl Lots {
             Some(*sum)
         }));
         let rows = first_id[groups.len()];
+        numbered(spec, rows)?;
 
         // 1. Rows of one scope are one set; note where each scope is met first.
         let mut sets = Sets::new(rows);
@@ -124,7 +125,7 @@ impl Lots {
         let mut scratch = Scratch::default();
         for scope in 0..spec.scopes() {
             let (mut least, mut last): (Option<Place>, usize) = (None, usize::MAX);
-            selector.visit(scope, &mut scratch, |element| {
+            selector.visit(scope, &mut scratch, |_, element| {
                 let place = places.of(element);
                 let id = first_id[place.group] + place.row;
                 if last != usize::MAX && last != id {
@@ -191,6 +192,14 @@ impl Lots {
         let (part, row) = self.seats[place.group][place.row];
         (part as usize, row as usize, place.column)
     }
+}
+
+/// Refuses a problem whose weights cannot be numbered in 32 bits (16 GiB of f32
+/// under one pattern).
+pub(crate) fn numbered(spec: &Spec, rows: usize) -> Result<(), PruneError> {
+    let elements: usize = spec.tensors().iter().map(Tensor::size).sum();
+    let most = elements.max(spec.blocks());
+    if u32::try_from(most).is_ok() { Ok(()) } else { Err(TooWide { rows, elements }.into()) }
 }
 
 /// Disjoint sets of numbers; the least number of a set stands for it.

@@ -26,6 +26,7 @@ mod lots;
 pub mod measure;
 mod obs;
 mod problem;
+mod project;
 mod refit;
 mod score;
 mod sparsegpt;

@@ -33,7 +33,7 @@ pub const METHOD: Method = Method {
         OptionInfo {
             name: "steps",
             values: "a whole number",
-            default: "10",
+            default: "6",
             help: "conjugate gradient steps at most",
         },
     ],
@@ -47,8 +47,10 @@ pub const METHOD: Method = Method {
     }),
 };
 
-/// Conjugate gradient steps if none are given.
-pub(super) const STEPS: usize = 10;
+/// Conjugate gradient steps if none are given: from SparseGPT's weights they end
+/// within 1.0015 of the exact fit's error, ten within 1.0006 (14.q and 14.down of
+/// SmolLM2, 2:4).
+pub(super) const STEPS: usize = 6;
 
 /// A step relative to the size of a row below which it rests.
 const TOLERANCE: f64 = 1e-6;

@@ -1,0 +1,139 @@
+//! Projection on a pattern, again and again: the blocks of largest norm stay.
+
+use super::lots::{Places, numbered};
+use super::{Group, PruneError};
+use crate::mask::Mask;
+use crate::matrix::Matrix;
+use crate::select::{Scratch, Selector, stay};
+use crate::spec::{Element, Spec};
+use rayon::prelude::*;
+
+/// Scopes that one thread handles at a time.
+const CHUNK: usize = 1024;
+
+/// A pattern written out over the groups of a problem, up to 13 bytes a weight,
+/// so that a projection needs no division and walks no layout: a fifth of the
+/// time for 2:4.
+///
+/// Weights are numbered group after group, row-major over the group's rows and
+/// columns.
+pub(crate) struct Projection<'s> {
+    spec: &'s Spec,
+    groups: &'s [Group],
+    /// The weights of each block, block after block.
+    elements: Vec<u32>,
+    /// Where each block begins in `elements`, and the end of the last.
+    starts: Vec<u32>,
+    /// The block of every weight.
+    blocks: Vec<u32>,
+    /// Whether each block stays.
+    stays: Vec<bool>,
+}
+
+impl<'s> Projection<'s> {
+    /// Writes a pattern out; every block stays.
+    pub fn new(spec: &'s Spec, groups: &'s [Group]) -> Result<Self, PruneError> {
+        numbered(spec, groups.iter().map(|group| group.rows.len()).sum())?;
+        let (places, selector) = (Places::new(spec, groups), Selector::new(spec));
+        let mut firsts = vec![0];
+        for group in groups {
+            firsts.push(firsts[firsts.len() - 1] + group.rows.len() * group.columns.len());
+        }
+        let weights = firsts[groups.len()];
+        let mut blocks = vec![0; weights];
+        let mut elements: Vec<u32> = Vec::with_capacity(weights);
+        let mut starts = Vec::with_capacity(spec.blocks() + 1);
+        let mut scratch = Scratch::default();
+        for scope in 0..spec.scopes() {
+            selector.visit(scope, &mut scratch, |block, element| {
+                let block = scope * spec.blocks_per_scope() + block;
+                // Blocks of padding in between begin and end here.
+                starts.resize(block + 1, elements.len() as u32);
+                let place = places.of(element);
+                let width = groups[place.group].columns.len();
+                let at = firsts[place.group] + place.row * width + place.column;
+                blocks[at] = block as u32;
+                elements.push(at as u32);
+            });
+        }
+        starts.resize(spec.blocks() + 1, elements.len() as u32);
+        let stays = vec![true; spec.blocks()];
+        Ok(Self { spec, groups, elements, starts, blocks, stays })
+    }
+
+    /// Keeps, in every scope, the blocks of `p` of largest norm.
+    pub fn project(&mut self, p: &[f32]) {
+        let (count, keep) = (self.spec.blocks_per_scope(), self.spec.keep());
+        let Self { elements, starts, stays, .. } = self;
+        stays.par_chunks_mut(CHUNK * count).enumerate().for_each(|(chunk, stays)| {
+            let (mut scores, mut order) = (vec![0.0; count], Vec::new());
+            for (scope, stays) in stays.chunks_exact_mut(count).enumerate() {
+                let first = (chunk * CHUNK + scope) * count;
+                let bounds = &starts[first..=first + count];
+                for (score, bound) in scores.iter_mut().zip(bounds.windows(2)) {
+                    let block = &elements[bound[0] as usize..bound[1] as usize];
+                    *score = if block.is_empty() {
+                        -1.0
+                    } else {
+                        block.iter().map(|&e| f64::from(p[e as usize])).map(|p| p * p).sum()
+                    };
+                }
+                stay(&scores, keep, stays, &mut order);
+            }
+        });
+    }
+
+    /// Whether each block stays.
+    pub fn stays(&self) -> &[bool] {
+        &self.stays
+    }
+
+    /// The block of every weight.
+    pub fn blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
+    /// The weights that stay, and those of them or of the others that did not
+    /// when `before` was [`Projection::stays`], or the other way round.
+    pub fn changed(&self, before: &[bool]) -> (usize, usize) {
+        let (mut kept, mut changed) = (0, 0);
+        for ((&now, &then), bound) in self.stays.iter().zip(before).zip(self.starts.windows(2)) {
+            let size = (bound[1] - bound[0]) as usize;
+            kept += if now { size } else { 0 };
+            changed += if now == then { 0 } else { size };
+        }
+        (kept, changed)
+    }
+
+    /// For each group 1 where a weight stays and 0 where it goes.
+    pub fn keeps(&self) -> Vec<Matrix> {
+        let mut first = 0;
+        self.groups
+            .iter()
+            .map(|group| {
+                let (rows, columns) = (group.rows.len(), group.columns.len());
+                let blocks = &self.blocks[first..first + rows * columns];
+                first += blocks.len();
+                let stays = blocks.iter().map(|&block| self.stays[block as usize]);
+                Matrix::from_vec(rows, columns, stays.map(|s| f32::from(u8::from(s))).collect())
+            })
+            .collect()
+    }
+
+    /// What stays, as a mask.
+    pub fn mask(&self) -> Mask {
+        let mut mask = Mask::full(self.spec);
+        for (group, keep) in self.groups.iter().zip(self.keeps()) {
+            let cols = self.spec.tensors()[group.tensor].matrix().1;
+            for (i, &row) in group.rows.iter().enumerate() {
+                for (&column, &keep) in group.columns.iter().zip(keep.row(i)) {
+                    if keep == 0.0 {
+                        let offset = row * cols + column as usize;
+                        mask.set(Element { tensor: group.tensor, offset }, false);
+                    }
+                }
+            }
+        }
+        mask
+    }
+}
