@@ -66,9 +66,16 @@ pub(super) enum Solver {
     Cg,
 }
 
-struct Refit {
+pub(super) struct Refit {
     solver: Solver,
     steps: usize,
+}
+
+impl Default for Refit {
+    /// The cheaper solver.
+    fn default() -> Self {
+        Self { solver: Solver::Auto, steps: STEPS }
+    }
 }
 
 impl Step for Refit {

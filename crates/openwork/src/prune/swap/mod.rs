@@ -12,6 +12,7 @@ mod tableau;
 
 use super::obs::{Rows, bundles};
 use super::problem::scatter_row;
+use super::refit::Refit;
 use super::{Build, Method, OptionInfo, Problem, PruneError, Settings, Solution, Step, Watch};
 use crate::hessian::Damping;
 use crate::mask::Mask;
@@ -91,7 +92,8 @@ impl Step for Swap {
         for done in done.into_iter().flatten() {
             write(&done, &mut mask, &mut weights);
         }
-        Ok(Solution { mask, weights, notes })
+        // The state has gone through many pivots: fit once more.
+        Refit::default().improve(problem, Solution { mask, weights, notes }, watch)
     }
 }
 
@@ -121,24 +123,23 @@ impl Swap {
         let apart = rows.len() > 1
             && unit.scopes.len() == 1
             && unit.blocks(&unit.scopes[0]).iter().all(|block| unit.pieces(block).len() == 1);
-        let supports = if apart {
+        let found = if apart {
             (0..rows.len())
                 .into_par_iter()
-                .map(|b| {
-                    self.search(unit, &rows[b..=b], &supports[b..=b], b as u32)
-                        .map(|mut kept| kept.remove(0))
-                })
+                .map(|b| self.search(unit, &rows[b..=b], &supports[b..=b], b as u32)?.pop())
                 .collect::<Option<Vec<_>>>()
         } else {
             self.search(unit, &rows, &supports, 0)
         };
         // Where rounding forbids a state the mask stays as it is.
-        let Some(supports) = supports else { return Ok(Vec::new()) };
-        let done = rows.into_iter().zip(supports).zip(&unit.bundles);
+        let Some(found) = found else { return Ok(Vec::new()) };
+        let done = rows.into_iter().zip(found).zip(&unit.bundles);
         Ok(done
-            .filter_map(|((rows, kept), bundle)| {
-                let fresh = Tableau::new(rows.curvature.matrix(), &rows.w, kept.clone())?;
-                Some(Done { rows, columns: bundle.columns.clone(), kept, w: fresh.u })
+            .map(|((rows, found), bundle)| Done {
+                rows,
+                columns: bundle.columns.clone(),
+                kept: found.kept,
+                w: found.u,
             })
             .collect())
     }
@@ -150,7 +151,7 @@ impl Swap {
         rows: &[Rows],
         supports: &[Vec<bool>],
         first: u32,
-    ) -> Option<Vec<Vec<bool>>> {
+    ) -> Option<Vec<Tableau>> {
         let tableaux: Vec<Tableau> = rows
             .iter()
             .zip(supports)
@@ -162,7 +163,7 @@ impl Swap {
                 break;
             }
         }
-        Some(search.tableaux.into_iter().map(|tableau| tableau.kept).collect())
+        Some(search.tableaux)
     }
 }
 
