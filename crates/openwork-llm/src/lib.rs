@@ -1,3 +1,9 @@
 //! Language models for openwork: the checkpoints people have, a forward pass
 //! that shows the input of every linear, and perplexity as the literature
 //! measures it.
+
+pub mod checkpoint;
+pub mod tokens;
+
+pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};
+pub use tokens::Tokenizer;

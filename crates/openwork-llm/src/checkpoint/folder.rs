@@ -1,0 +1,124 @@
+//! A Hugging Face folder: `config.json` and one or many safetensors files.
+
+use super::error::{CheckpointError, Fault};
+use super::mapped::{Mapped, io_fault};
+use super::pairs::Pairs;
+use super::safetensors;
+use super::stored::Stored;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+/// The name of a model in one file.
+pub(super) const SINGLE: &str = "model.safetensors";
+/// The name of the list that says which shard has which tensor.
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+
+/// The config, the mapped files and all their tensors.
+pub(super) fn open(folder: &Path) -> Result<(Value, Vec<Mapped>, Vec<Stored>), CheckpointError> {
+    let lacks = |what| CheckpointError::new(folder, Fault::Incomplete { what });
+    let config = json(&folder.join("config.json"))?.ok_or_else(|| lacks("config.json"))?;
+    if !config.is_object() {
+        let why = Fault::Shape("is not a JSON object".to_string());
+        return Err(CheckpointError::new(&folder.join("config.json"), why));
+    }
+    // Like transformers: one whole file is preferred to shards.
+    if folder.join(SINGLE).exists() {
+        let file = Mapped::open(&folder.join(SINGLE))?;
+        let tensors = header(&file, 0)?;
+        return Ok((config, vec![file], tensors));
+    }
+    let index = folder.join(INDEX);
+    if !index.exists() {
+        return Err(lacks("model.safetensors"));
+    }
+    let (files, tensors) = shards(folder, &index)?;
+    Ok((config, files, tensors))
+}
+
+/// The JSON in `path`; `None` if there is no such file.
+pub(crate) fn json(path: &Path) -> Result<Option<Value>, CheckpointError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(CheckpointError::new(path, io_fault(error))),
+    };
+    let value = serde_json::from_slice(&bytes);
+    value.map(Some).map_err(|error| CheckpointError::new(path, Fault::Json(error)))
+}
+
+fn header(file: &Mapped, number: usize) -> Result<Vec<Stored>, CheckpointError> {
+    safetensors::read(file.bytes(), number)
+        .map_err(|fault| CheckpointError::new(file.path(), fault))
+}
+
+/// Opens every shard of the index. Holds for what is returned: the index and
+/// the shards name the same tensors, each in one shard.
+fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<Stored>), CheckpointError> {
+    let wrong = |fault| CheckpointError::new(index, fault);
+    let listed = weight_map(index)?;
+    // Shards by name; for each, the first tensor listed in it, to name in errors.
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    for (tensor, shard) in &listed {
+        names.entry(shard).or_insert(tensor);
+    }
+    let mut files = Vec::with_capacity(names.len());
+    let mut tensors: Vec<Stored> = Vec::new();
+    let mut found: HashMap<String, &str> = HashMap::new();
+    for (&shard, &tensor) in &names {
+        // A name with a folder in it could reach any file of the machine.
+        if Path::new(shard).file_name() != Some(shard.as_ref()) {
+            return Err(wrong(Fault::ShardName { shard: shard.to_string() }));
+        }
+        let path = folder.join(shard);
+        if !path.exists() {
+            let (shard, tensor) = (shard.to_string(), tensor.to_string());
+            return Err(wrong(Fault::MissingShard { shard, tensor }));
+        }
+        let file = Mapped::open(&path)?;
+        for stored in header(&file, files.len())? {
+            if let Some(other) = found.insert(stored.name.clone(), shard) {
+                let (tensor, other) = (stored.name, other.to_string());
+                return Err(CheckpointError::new(&path, Fault::InTwoShards { tensor, other }));
+            }
+            tensors.push(stored);
+        }
+        files.push(file);
+    }
+    let listed: HashMap<&str, &str> =
+        listed.iter().map(|(tensor, shard)| (tensor.as_str(), shard.as_str())).collect();
+    for stored in &tensors {
+        if !listed.contains_key(stored.name.as_str()) {
+            let shard = found[&stored.name].to_string();
+            return Err(wrong(Fault::NotInIndex { tensor: stored.name.clone(), shard }));
+        }
+    }
+    for (&tensor, &shard) in &listed {
+        if found.get(tensor) != Some(&shard) {
+            let (tensor, shard) = (tensor.to_string(), shard.to_string());
+            return Err(wrong(Fault::NotInShard { tensor, shard }));
+        }
+    }
+    Ok((files, tensors))
+}
+
+/// The pairs tensor, shard of an index; no tensor appears twice.
+fn weight_map(index: &Path) -> Result<Vec<(String, String)>, CheckpointError> {
+    let wrong = |fault| CheckpointError::new(index, fault);
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: Pairs<String>,
+    }
+    let bytes = std::fs::read(index).map_err(|error| wrong(io_fault(error)))?;
+    let list: Index = serde_json::from_slice(&bytes).map_err(|error| wrong(Fault::Json(error)))?;
+    let pairs = list.weight_map.0;
+    let mut names: Vec<&str> = pairs.iter().map(|(tensor, _)| tensor.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(wrong(Fault::Twice { tensor: pair[0].to_string() }));
+    }
+    if pairs.is_empty() {
+        return Err(wrong(Fault::Shape("the weight_map is empty".to_string())));
+    }
+    Ok(pairs)
+}

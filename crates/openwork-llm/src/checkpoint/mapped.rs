@@ -1,0 +1,44 @@
+//! A file in memory without a copy.
+
+use super::error::{CheckpointError, Fault};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// A read-only file mapped into memory; pages come and go as they are used.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    path: PathBuf,
+    map: memmap2::Mmap,
+}
+
+impl Mapped {
+    /// Maps the regular file at `path`.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let fail = |error: std::io::Error| CheckpointError::new(path, io_fault(error));
+        let file = File::open(path).map_err(fail)?;
+        if !file.metadata().map_err(fail)?.is_file() {
+            return Err(CheckpointError::new(path, Fault::Kind));
+        }
+        // SAFETY: the map is read-only and owned here. As with every mapped file,
+        // another process that shortens it while we read can stop this one with
+        // SIGBUS; no reader of mapped files can prevent that.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
+        Ok(Self { path: path.to_path_buf(), map })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+/// A missing file is its own fault; any other trouble keeps its words.
+pub(super) fn io_fault(error: std::io::Error) -> Fault {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Fault::Missing,
+        _ => Fault::Io(error),
+    }
+}

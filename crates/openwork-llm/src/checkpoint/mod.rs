@@ -1,0 +1,146 @@
+//! A model as people have it: a Hugging Face folder or a GGUF file.
+//!
+//! [`Checkpoint::open`] maps the files and checks every header, offset and
+//! size; nothing is copied. A [`Tensor`] is then a view that cannot fail:
+//! [`Tensor::to_f32`] widens or dequantises it, [`Tensor::rows_f32`] a few of
+//! its rows. Names, row order and conventions are always Hugging Face's.
+
+mod dtype;
+mod error;
+mod folder;
+mod mapped;
+mod natural;
+mod pairs;
+mod quant;
+mod safetensors;
+mod stored;
+
+pub use dtype::Dtype;
+pub use error::{CheckpointError, Fault};
+pub(crate) use folder::json as folder_json;
+pub use stored::Tensor;
+
+use crate::tokens::Tokenizer;
+use mapped::Mapped;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use stored::Stored;
+
+/// An opened model. Holds, once built:
+///
+/// 1. every tensor's bytes lie within its file and are as many as its shape
+///    and type need;
+/// 2. no name appears twice, and the tensors stand in natural order of their
+///    names (`layers.2` before `layers.10`).
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    format: Format,
+    config: Value,
+    files: Vec<Mapped>,
+    tensors: Vec<Stored>,
+}
+
+/// How a checkpoint is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A Hugging Face folder with safetensors.
+    HuggingFace,
+    /// One GGUF file.
+    Gguf,
+}
+
+impl Format {
+    /// `safetensors` or `gguf`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HuggingFace => "safetensors",
+            Self::Gguf => "gguf",
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Opens a Hugging Face folder or a `.gguf` file and checks all of its
+    /// headers, offsets and sizes.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let kind = std::fs::metadata(path)
+            .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;
+        if !kind.is_dir() {
+            return Err(CheckpointError::new(path, Fault::Kind));
+        }
+        let (config, files, mut tensors) = folder::open(path)?;
+        tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
+        Ok(Self { path: path.to_path_buf(), format: Format::HuggingFace, config, files, tensors })
+    }
+
+    /// The folder or file it was opened from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How it is kept.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The mapped files that hold the tensors, with their lengths in bytes.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, usize)> {
+        self.files.iter().map(|file| (file.path(), file.bytes().len()))
+    }
+
+    /// `config.json`; for GGUF its equivalent in Hugging Face's names, rebuilt
+    /// from the metadata.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// The names of all tensors, in natural order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.iter().map(|stored| stored.name.as_str())
+    }
+
+    /// All tensors, in natural order of their names.
+    pub fn tensors(&self) -> impl Iterator<Item = Tensor<'_>> {
+        self.tensors.iter().map(|stored| self.view(stored))
+    }
+
+    /// Whether there is a tensor `name`.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// The tensor `name`.
+    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
+        let stored = self.find(name).ok_or_else(|| {
+            let fault = Fault::NoTensor { tensor: name.to_string(), count: self.tensors.len() };
+            CheckpointError::new(&self.path, fault)
+        })?;
+        Ok(self.view(stored))
+    }
+
+    /// The tensor `name`, if it has the shape that the config asks for.
+    pub fn tensor_of(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
+        let tensor = self.tensor(name)?;
+        if tensor.shape() != shape {
+            let (tensor, found) = (name.to_string(), tensor.shape().to_vec());
+            let fault = Fault::OtherShape { tensor, found, asked: shape.to_vec() };
+            return Err(CheckpointError::new(&self.path, fault));
+        }
+        Ok(tensor)
+    }
+
+    /// The tokenizer: from `tokenizer.json`, or rebuilt from GGUF metadata.
+    pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
+        Tokenizer::from_folder(&self.path, &self.config)
+    }
+
+    fn find(&self, name: &str) -> Option<&Stored> {
+        let found = self.tensors.binary_search_by(|stored| natural::compare(&stored.name, name));
+        found.ok().map(|at| &self.tensors[at])
+    }
+
+    fn view<'a>(&'a self, stored: &'a Stored) -> Tensor<'a> {
+        Tensor { stored, data: &self.files[stored.file].bytes()[stored.range.clone()] }
+    }
+}

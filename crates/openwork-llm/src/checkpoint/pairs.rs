@@ -1,0 +1,40 @@
+//! A JSON object as the list of its entries, twins included: a map would keep
+//! the last of two tensors with one name and say nothing.
+
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Entries in the order written, without safetensors' `__metadata__`. An error
+/// in a value names the entry.
+pub(super) struct Pairs<V>(pub Vec<(String, V)>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Read(PhantomData))
+    }
+}
+
+struct Read<V>(PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for Read<V> {
+    type Value = Pairs<V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with one entry for each tensor")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<V>, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "__metadata__" {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value =
+                map.next_value().map_err(|why| Error::custom(format!("tensor {name:?}: {why}")))?;
+            entries.push((name, value));
+        }
+        Ok(Pairs(entries))
+    }
+}

@@ -1,0 +1,173 @@
+//! The header of a safetensors file, strictly.
+//!
+//! The `safetensors` crate checks the same promises, but most of its errors do
+//! not say which tensor is at fault, and it takes the last of two tensors with
+//! one name; so the header is read here, and the tests compare the two.
+
+use super::dtype::Dtype;
+use super::error::Fault;
+use super::pairs::Pairs;
+use super::stored::{Order, Stored};
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use std::fmt;
+
+/// Longest header accepted, as in the `safetensors` crate.
+const MAX_HEADER: u64 = 100_000_000;
+/// Most axes a tensor may have.
+pub(super) const MAX_RANK: usize = 8;
+/// The header's own length stands before it, in 8 bytes.
+const PREFIX: usize = 8;
+
+/// The tensors of the file `bytes`, number `file` of its checkpoint. Holds for
+/// what is returned:
+///
+/// 1. no name appears twice;
+/// 2. every tensor's bytes are as many as its shape and type need;
+/// 3. the tensors cover the data from its first byte to its last, without
+///    overlaps or holes.
+pub(super) fn read(bytes: &[u8], file: usize) -> Result<Vec<Stored>, Fault> {
+    let length = bytes.len() as u64;
+    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
+        return Err(truncated("the header's length", PREFIX as u128, length));
+    };
+    let claimed = u64::from_le_bytes(*prefix);
+    if claimed > MAX_HEADER {
+        return Err(Fault::HeaderLength { claimed, limit: MAX_HEADER });
+    }
+    // At most 10^8, so the cast keeps the value.
+    let header_len = claimed as usize;
+    let Some((header, data)) = rest.split_at_checked(header_len) else {
+        return Err(truncated("the header", PREFIX as u128 + u128::from(claimed), length));
+    };
+    let Pairs(entries): Pairs<Entry> =
+        serde_json::from_slice(header).map_err(|error| Fault::Header(error.to_string()))?;
+
+    let mut tensors = Vec::with_capacity(entries.len());
+    for (name, entry) in entries {
+        tensors.push((entry.data_offsets, check(name, entry, file)?));
+    }
+    // Promise 1.
+    let mut names: Vec<&str> = tensors.iter().map(|(_, tensor)| tensor.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Fault::Twice { tensor: pair[0].to_string() });
+    }
+    // Promise 3.
+    tensors.sort_by_key(|&(offsets, _)| offsets);
+    let mut end = 0;
+    let mut last = "";
+    for ([start, stop], tensor) in &tensors {
+        let (start, stop) = (*start, *stop);
+        if start < end {
+            return Err(Fault::Overlap {
+                tensor: tensor.name.clone(),
+                start,
+                end: stop,
+                other: last.to_string(),
+                other_end: end,
+            });
+        }
+        if start > end {
+            return Err(Fault::Hole { start: end, end: start });
+        }
+        if stop > data.len() as u64 {
+            let (tensor, length) = (tensor.name.clone(), data.len() as u64);
+            return Err(Fault::Beyond { tensor, start, end: stop, length });
+        }
+        end = stop;
+        last = &tensor.name;
+    }
+    if end < data.len() as u64 {
+        return Err(Fault::Hole { start: end, end: data.len() as u64 });
+    }
+    let base = PREFIX + header_len;
+    Ok(tensors
+        .into_iter()
+        .map(|([start, stop], mut tensor)| {
+            // Both are within the file, which is in memory.
+            tensor.range = base + start as usize..base + stop as usize;
+            tensor
+        })
+        .collect())
+}
+
+/// Promise 2 for one entry; its place in the file follows later.
+fn check(name: String, entry: Entry, file: usize) -> Result<Stored, Fault> {
+    let Some(dtype) = Dtype::from_safetensors(&entry.dtype) else {
+        let known = Dtype::known(false);
+        return Err(Fault::Type { tensor: name, dtype: entry.dtype, known });
+    };
+    let (shape, needed) = match sized(dtype, &entry.shape.0) {
+        Ok(sized) => sized,
+        Err(why) => {
+            let why = why.to_string();
+            return Err(Fault::TensorShape { tensor: name, shape: entry.shape.0, why });
+        }
+    };
+    let [start, end] = entry.data_offsets;
+    let found = i128::from(end) - i128::from(start);
+    if found != i128::from(needed) {
+        let dtype = dtype.name();
+        return Err(Fault::Size { tensor: name, dtype, shape, needed, start, end, found });
+    }
+    Ok(Stored { name, shape, dtype, file, range: 0..0, order: Order::AsStored, shift: 0.0 })
+}
+
+/// The shape in this machine's integers and the bytes it needs. Even with its
+/// empty axes counted as 1, the product of the extents fits.
+pub(super) fn sized(dtype: Dtype, shape: &[u64]) -> Result<(Vec<usize>, u64), &'static str> {
+    const TOO_LARGE: &str = "more numbers than any file can hold";
+    let product = |least: u64| {
+        shape.iter().try_fold(1u64, |product, &extent| product.checked_mul(extent.max(least)))
+    };
+    if !product(1).is_some_and(|len| len <= isize::MAX as u64) {
+        return Err(TOO_LARGE);
+    }
+    let len = product(0).ok_or(TOO_LARGE)?;
+    // Blocks run along the last axis.
+    let row = shape.last().copied().unwrap_or(1);
+    if !row.is_multiple_of(dtype.block_len() as u64) {
+        return Err("the last axis is not a multiple of the type's block");
+    }
+    let bytes = dtype.bytes_for(len).ok_or(TOO_LARGE)?;
+    // Every extent is at most the product above, which an isize holds.
+    Ok((shape.iter().map(|&extent| extent as usize).collect(), bytes))
+}
+
+fn truncated(what: &str, needed: u128, length: u64) -> Fault {
+    Fault::Truncated { what: what.to_string(), needed, length }
+}
+
+/// One tensor, as the header has it.
+#[derive(serde::Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Dims,
+    data_offsets: [u64; 2],
+}
+
+/// A shape of at most [`MAX_RANK`] axes, so that a long list is never stored.
+struct Dims(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Dims {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Dims;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a shape of at most {MAX_RANK} axes")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dims, A::Error> {
+                let mut dims = Vec::new();
+                while let Some(extent) = seq.next_element()? {
+                    if dims.len() == MAX_RANK {
+                        return Err(de::Error::custom(format!("more than {MAX_RANK} axes")));
+                    }
+                    dims.push(extent);
+                }
+                Ok(Dims(dims))
+            }
+        }
+        deserializer.deserialize_seq(Read)
+    }
+}

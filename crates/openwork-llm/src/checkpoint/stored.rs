@@ -1,0 +1,242 @@
+//! Where a tensor lies in its file, and how to hand it out in Hugging Face's order.
+
+use super::dtype::Dtype;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Numbers decoded by one thread at a time: 64k, a few hundred microseconds of work.
+const PARALLEL: usize = 1 << 16;
+
+/// A tensor's place in a file, checked when the file was opened: `range` is
+/// inside the file and as long as `shape` and `dtype` need.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub dtype: Dtype,
+    /// Which of the checkpoint's files.
+    pub file: usize,
+    pub range: Range<usize>,
+    pub order: Order,
+    /// Added to every number: GGUF stores `1 + w` for Gemma's norms.
+    pub shift: f32,
+}
+
+/// In which order a file has the rows that Hugging Face numbers from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The same.
+    AsStored,
+    /// Each of `heads` equal runs of rows is interleaved: ggml's Llama rotates
+    /// neighbours `(2d, 2d + 1)` where Hugging Face rotates `(d, d + half)`.
+    Interleaved { heads: usize },
+}
+
+impl Order {
+    /// The row of the file that holds row `row` of `rows`.
+    fn stored_row(self, row: usize, rows: usize) -> usize {
+        match self {
+            Self::AsStored => row,
+            Self::Interleaved { heads } => {
+                let size = rows / heads;
+                let (head, i) = (row / size, row % size);
+                let half = size / 2;
+                head * size + 2 * (i % half) + i / half
+            }
+        }
+    }
+}
+
+/// A tensor in the mapped file, in Hugging Face's row order and orientation.
+///
+/// A row is one index of the first axis; a vector is a single row.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    pub(super) stored: &'a Stored,
+    pub(super) data: &'a [u8],
+}
+
+impl<'a> Tensor<'a> {
+    /// Hugging Face's name.
+    pub fn name(&self) -> &'a str {
+        &self.stored.name
+    }
+
+    /// The extent of each axis, the fastest last.
+    pub fn shape(&self) -> &'a [usize] {
+        &self.stored.shape
+    }
+
+    /// How the numbers are stored.
+    pub fn dtype(&self) -> Dtype {
+        self.stored.dtype
+    }
+
+    /// How many numbers there are.
+    #[allow(clippy::len_without_is_empty)] // a count of numbers, not a collection
+    pub fn len(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    /// How many bytes they take in the file.
+    pub fn stored_bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        if self.shape().len() < 2 { 1 } else { self.shape()[0] }
+    }
+
+    /// How many numbers a row has.
+    pub fn row_len(&self) -> usize {
+        match self.shape() {
+            shape if shape.len() < 2 => shape.iter().product(),
+            shape => shape[1..].iter().product(),
+        }
+    }
+
+    /// All numbers, widened or dequantised, on all threads.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.len()];
+        let n = self.row_len();
+        if self.rows() <= 1 || n == 0 {
+            self.rows_f32(0..self.rows(), &mut out);
+            return out;
+        }
+        let step = PARALLEL.div_ceil(n);
+        out.par_chunks_mut(step * n).enumerate().for_each(|(i, out)| {
+            self.rows_f32(i * step..i * step + out.len() / n, out);
+        });
+        out
+    }
+
+    /// Rows `rows`, widened or dequantised into `out`, with nothing else read.
+    ///
+    /// # Panics
+    /// If the range is not within [`rows`](Self::rows), or `out` is not
+    /// `rows.len() * row_len()` long.
+    pub fn rows_f32(&self, rows: Range<usize>, out: &mut [f32]) {
+        let (count, n) = (self.rows(), self.row_len());
+        assert!(
+            rows.start <= rows.end && rows.end <= count,
+            "rows {rows:?} of the {count} in {}",
+            self.name()
+        );
+        assert_eq!(out.len(), rows.len() * n, "room for {rows:?} rows of {n} in {}", self.name());
+        if n == 0 || count == 0 {
+            return;
+        }
+        let bytes = self.data.len() / count;
+        let Stored { dtype, order, shift, .. } = *self.stored;
+        if order == Order::AsStored {
+            dtype.decode(&self.data[rows.start * bytes..rows.end * bytes], out);
+        } else if self.shape().len() < 2 {
+            // A vector is one row to read, but its numbers belong to as many rows of a matrix.
+            let mut as_stored = vec![0.0; out.len()];
+            dtype.decode(self.data, &mut as_stored);
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = as_stored[order.stored_row(i, n)];
+            }
+        } else {
+            for (row, out) in rows.zip(out.chunks_exact_mut(n)) {
+                let at = order.stored_row(row, count) * bytes;
+                dtype.decode(&self.data[at..at + bytes], out);
+            }
+        }
+        if shift != 0.0 {
+            out.iter_mut().for_each(|w| *w += shift);
+        }
+    }
+
+    /// The little-endian storage itself, if it is F32, F16 or BF16 in Hugging
+    /// Face's order. It may start at any address.
+    pub fn bytes(&self) -> Option<&'a [u8]> {
+        let plain = matches!(self.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        let as_is = self.stored.order == Order::AsStored && self.stored.shift == 0.0;
+        (plain && as_is).then_some(self.data)
+    }
+
+    /// How many numbers are not zero, counted on all threads a few rows at a time.
+    pub fn nonzeros(&self) -> u64 {
+        let n = self.row_len();
+        if n == 0 {
+            return 0;
+        }
+        let step = PARALLEL.div_ceil(n);
+        (0..self.rows().div_ceil(step))
+            .into_par_iter()
+            .map_init(Vec::new, |buffer, i| {
+                let rows = i * step..((i + 1) * step).min(self.rows());
+                buffer.resize(rows.len() * n, 0.0);
+                self.rows_f32(rows, buffer);
+                buffer.iter().filter(|&&w| w != 0.0).count() as u64
+            })
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(shape: &[usize], order: Order, shift: f32) -> (Stored, Vec<u8>) {
+        let len = shape.iter().product::<usize>();
+        let data: Vec<u8> = (0..len).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let (name, shape) = ("w".to_string(), shape.to_vec());
+        let stored =
+            Stored { name, shape, dtype: Dtype::F32, file: 0, range: 0..data.len(), order, shift };
+        (stored, data)
+    }
+
+    #[test]
+    fn interleaved_rows_come_out_as_halves() {
+        // Two heads of four rows: the file has d, d + half as neighbours.
+        let (stored, data) = numbered(&[8, 1], Order::Interleaved { heads: 2 }, 0.0);
+        let tensor = Tensor { stored: &stored, data: &data };
+        assert_eq!(tensor.to_f32(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+        let mut three = [0.0; 3];
+        tensor.rows_f32(1..4, &mut three);
+        assert_eq!(three, [2.0, 1.0, 3.0]);
+        assert!(tensor.bytes().is_none());
+        let (stored, data) = numbered(&[8], Order::Interleaved { heads: 2 }, 0.0);
+        let bias = Tensor { stored: &stored, data: &data };
+        assert_eq!(bias.to_f32(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    }
+
+    #[test]
+    fn the_shift_is_added_once_and_hides_the_bytes() {
+        let (stored, data) = numbered(&[3], Order::AsStored, -1.0);
+        let tensor = Tensor { stored: &stored, data: &data };
+        assert_eq!(tensor.to_f32(), [-1.0, 0.0, 1.0]);
+        assert_eq!(tensor.nonzeros(), 2);
+        assert!(tensor.bytes().is_none());
+    }
+
+    #[test]
+    fn rows_together_are_the_tensor() {
+        let (stored, data) = numbered(&[300, 7, 50], Order::AsStored, 0.0);
+        let tensor = Tensor { stored: &stored, data: &data };
+        assert_eq!((tensor.rows(), tensor.row_len()), (300, 350));
+        let whole = tensor.to_f32();
+        let mut row = vec![0.0; 350];
+        for i in 0..300 {
+            tensor.rows_f32(i..i + 1, &mut row);
+            assert_eq!(row, whole[i * 350..(i + 1) * 350]);
+        }
+        assert_eq!(tensor.nonzeros(), 300 * 350 - 1);
+        assert_eq!(tensor.bytes(), Some(&data[..]));
+    }
+
+    #[test]
+    fn tensors_without_numbers_are_harmless() {
+        for shape in [&[0][..], &[0, 5], &[5, 0], &[0, 0]] {
+            let (stored, data) = numbered(shape, Order::AsStored, 0.0);
+            let tensor = Tensor { stored: &stored, data: &data };
+            assert_eq!(tensor.to_f32(), [0.0; 0]);
+            assert_eq!(tensor.nonzeros(), 0);
+        }
+        let (stored, data) = numbered(&[], Order::AsStored, 0.0);
+        assert_eq!(Tensor { stored: &stored, data: &data }.to_f32(), [0.0]);
+    }
+}

@@ -1,0 +1,12 @@
+//! Text to tokens and back: the tokenizer, the files it reads, the windows a
+//! model sees.
+
+mod error;
+mod text;
+mod tokenizer;
+mod windows;
+
+pub use error::TextError;
+pub use text::{join, read_text};
+pub use tokenizer::{Stream, Tokenizer};
+pub use windows::{random_windows, windows};

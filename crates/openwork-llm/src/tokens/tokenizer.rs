@@ -1,0 +1,168 @@
+//! The tokenizer of a model.
+
+use super::error::TextError;
+use crate::checkpoint::{CheckpointError, Fault, folder_json};
+use serde_json::Value;
+use std::path::Path;
+
+/// Turns text into a model's tokens and back.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// One more than the largest id.
+    count: usize,
+    special: Special,
+}
+
+/// The tokens with a meaning of their own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Special {
+    pub bos: Option<u32>,
+    pub eos: Vec<u32>,
+    pub adds_bos: bool,
+}
+
+impl Tokenizer {
+    /// The tokenizer in `tokenizer.json` of a Hugging Face folder whose config
+    /// is `config`.
+    pub(crate) fn from_folder(folder: &Path, config: &Value) -> Result<Self, CheckpointError> {
+        let path = folder.join("tokenizer.json");
+        if !path.exists() {
+            let fault = Fault::Incomplete { what: "tokenizer.json" };
+            return Err(CheckpointError::new(folder, fault));
+        }
+        let wrong = |why: String| CheckpointError::new(&path, Fault::Tokenizer(why));
+        let inner =
+            tokenizers::Tokenizer::from_file(&path).map_err(|why| wrong(why.to_string()))?;
+        let options = folder_json(&folder.join("tokenizer_config.json"))?.unwrap_or(Value::Null);
+        let generation =
+            folder_json(&folder.join("generation_config.json"))?.unwrap_or(Value::Null);
+
+        // A token is named by its text in tokenizer_config.json, or by its ids elsewhere.
+        let by_text = |key: &str| {
+            let token = &options[key];
+            let text = token.as_str().or_else(|| token["content"].as_str())?;
+            inner.token_to_id(text)
+        };
+        let by_id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let bos = by_text("bos_token").or_else(|| by_id(&config["bos_token_id"]));
+        let mut eos: Vec<u32> = by_text("eos_token").into_iter().collect();
+        for source in [&generation["eos_token_id"], &config["eos_token_id"]] {
+            match source {
+                Value::Array(ids) => eos.extend(ids.iter().filter_map(by_id)),
+                id => eos.extend(by_id(id)),
+            }
+        }
+        let adds_bos = match options["add_bos_token"].as_bool() {
+            Some(adds) => adds && bos.is_some(),
+            // Not said: see what the file's own template does.
+            None => {
+                let empty = inner.encode("", true).map_err(|why| wrong(why.to_string()))?;
+                bos.is_some() && empty.get_ids().first().copied() == bos
+            }
+        };
+        Self::new(inner, Special { bos, eos, adds_bos }).map_err(wrong)
+    }
+
+    /// A tokenizer with its special tokens, which must be among its own.
+    pub(crate) fn new(
+        mut inner: tokenizers::Tokenizer,
+        mut special: Special,
+    ) -> Result<Self, String> {
+        // Some files carry the truncation of their training run; text is never cut here.
+        inner.with_truncation(None).map_err(|why| why.to_string())?;
+        inner.with_padding(None);
+        let largest = inner.get_vocab(true).into_values().max();
+        let count = largest.map_or(0, |id| id as usize + 1);
+        if count == 0 {
+            return Err("the vocabulary is empty".to_string());
+        }
+        special.eos.sort_unstable();
+        special.eos.dedup();
+        Ok(Self { inner, count, special })
+    }
+
+    /// The tokens of `text`, no special token added.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let encoding = self.inner.encode_fast(text, false);
+        let encoding = encoding.map_err(|why| TextError::Tokenizer(why.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of `tokens`, special tokens included.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
+        if let Some(&id) = tokens.iter().find(|&&id| id as usize >= self.count) {
+            return Err(TextError::Token { id, count: self.count });
+        }
+        self.inner.decode(tokens, false).map_err(|why| TextError::Tokenizer(why.to_string()))
+    }
+
+    /// Decodes token by token, for text that appears as it is generated.
+    pub fn stream(&self) -> Stream<'_> {
+        Stream { tokenizer: self, ids: Vec::new(), start: 0, shown: 0 }
+    }
+
+    /// How many token ids there are; a model may have a few more rows.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The id of the token spelled `text`.
+    pub fn id(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text)
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.special.bos
+    }
+
+    /// The tokens that end a text, in rising order.
+    pub fn eos(&self) -> &[u32] {
+        &self.special.eos
+    }
+
+    /// Whether the model was trained with [`bos`](Self::bos) before every text.
+    pub fn adds_bos(&self) -> bool {
+        self.special.adds_bos
+    }
+}
+
+/// Decodes token by token. A character may need several tokens, so some
+/// tokens show nothing and a later one shows more.
+#[derive(Clone, Debug)]
+pub struct Stream<'a> {
+    tokenizer: &'a Tokenizer,
+    ids: Vec<u32>,
+    /// Tokens from here on are decoded together: what a token shows can depend
+    /// on the one before it.
+    start: usize,
+    /// Tokens before this one have been shown.
+    shown: usize,
+}
+
+impl Stream<'_> {
+    /// Takes the next token; returns the text that is certain by now.
+    pub fn push(&mut self, id: u32) -> Result<String, TextError> {
+        self.ids.push(id);
+        let text = self.rest()?;
+        // The replacement character means a character still lacks bytes.
+        if text.is_empty() || text.ends_with('\u{fffd}') {
+            return Ok(String::new());
+        }
+        self.start = self.shown;
+        self.shown = self.ids.len();
+        Ok(text)
+    }
+
+    /// The text still held back: characters that never became complete.
+    pub fn finish(self) -> Result<String, TextError> {
+        self.rest()
+    }
+
+    fn rest(&self) -> Result<String, TextError> {
+        let before = self.tokenizer.decode(&self.ids[self.start..self.shown])?;
+        let after = self.tokenizer.decode(&self.ids[self.start..])?;
+        Ok(after.strip_prefix(before.as_str()).unwrap_or_default().to_string())
+    }
+}

@@ -1,0 +1,144 @@
+//! Tokens to windows of one length, as the literature cuts them.
+
+use super::error::TextError;
+use std::collections::HashSet;
+
+/// Consecutive windows of `length` tokens that do not overlap; the rest at the
+/// end is left out. With `bos`, every window begins with that token and
+/// `length - 1` tokens of text follow.
+pub fn windows(
+    tokens: &[u32],
+    length: usize,
+    bos: Option<u32>,
+) -> Result<Vec<Vec<u32>>, TextError> {
+    let text = text_length(tokens, length, bos)?;
+    Ok(tokens.chunks_exact(text).map(|window| with_bos(bos, window)).collect())
+}
+
+/// `samples` windows of `length` tokens that begin anywhere in the text, as
+/// SparseGPT and Wanda draw their calibration data. The starts all differ;
+/// windows may overlap. The same seed draws the same windows.
+pub fn random_windows(
+    tokens: &[u32],
+    length: usize,
+    samples: usize,
+    seed: u64,
+    bos: Option<u32>,
+) -> Result<Vec<Vec<u32>>, TextError> {
+    let text = text_length(tokens, length, bos)?;
+    let starts = tokens.len() - text + 1;
+    if samples > starts {
+        return Err(TextError::Samples { tokens: tokens.len(), length, starts, samples });
+    }
+    // Floyd's algorithm: each set of `samples` starts is equally likely.
+    let mut random = SplitMix(seed);
+    let mut drawn = HashSet::with_capacity(samples);
+    let window = |top: usize| {
+        let start = random.below(top as u64 + 1) as usize;
+        // If that start is taken, `top` is free: nothing before could draw it.
+        let start = if drawn.insert(start) { start } else { top };
+        drawn.insert(start);
+        with_bos(bos, &tokens[start..start + text])
+    };
+    Ok((starts - samples..starts).map(window).collect())
+}
+
+/// Tokens of text in a window, if there are that many.
+fn text_length(tokens: &[u32], length: usize, bos: Option<u32>) -> Result<usize, TextError> {
+    let text = length.saturating_sub(usize::from(bos.is_some()));
+    if text == 0 {
+        return Err(TextError::Window(length));
+    }
+    if tokens.len() < text {
+        return Err(TextError::Short { tokens: tokens.len(), length });
+    }
+    Ok(text)
+}
+
+fn with_bos(bos: Option<u32>, text: &[u32]) -> Vec<u32> {
+    bos.into_iter().chain(text.iter().copied()).collect()
+}
+
+/// Steele, Lea and Flood's SplitMix64: small, and the same on every machine.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A number below `n`; the bias of the product is under n / 2^64.
+    fn below(&mut self, n: u64) -> u64 {
+        (u128::from(self.next()) * u128::from(n) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_the_text_without_its_rest() {
+        let tokens: Vec<u32> = (0..10).collect();
+        assert_eq!(windows(&tokens, 4, None).unwrap(), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+        assert_eq!(
+            windows(&tokens, 4, Some(99)).unwrap(),
+            [[99, 0, 1, 2], [99, 3, 4, 5], [99, 6, 7, 8]]
+        );
+    }
+
+    #[test]
+    fn random_windows_differ_and_repeat_by_seed() {
+        let tokens: Vec<u32> = (0..50).collect();
+        let drawn = random_windows(&tokens, 8, 43, 7, None).unwrap();
+        // As many samples as starts: every start once.
+        let mut starts: Vec<u32> = drawn.iter().map(|window| window[0]).collect();
+        starts.sort_unstable();
+        assert_eq!(starts, (0..43).collect::<Vec<u32>>());
+        let few = |seed| random_windows(&tokens, 8, 5, seed, Some(99)).unwrap();
+        assert_eq!(few(1), few(1));
+        assert_ne!(few(1), few(2));
+        for window in few(3) {
+            assert_eq!(window[0], 99);
+            assert!(window[1..].windows(2).all(|pair| pair[0] + 1 == pair[1]));
+            assert_eq!(window.len(), 8);
+        }
+    }
+
+    #[test]
+    fn starts_are_drawn_evenly() {
+        let tokens: Vec<u32> = (0..11).collect();
+        let mut hits = [0u32; 10];
+        for seed in 0..4000 {
+            for window in random_windows(&tokens, 2, 3, seed, None).unwrap() {
+                hits[window[0] as usize] += 1;
+            }
+        }
+        // 1200 expected, standard deviation 29: five of them.
+        assert!(hits.iter().all(|&hit| hit.abs_diff(1200) < 145), "{hits:?}");
+    }
+
+    #[test]
+    fn a_text_too_short_is_refused_with_the_numbers() {
+        let tokens = [1, 2, 3];
+        assert_eq!(
+            windows(&tokens, 4, None).unwrap_err().to_string(),
+            "the text has 3 tokens, fewer than one window of 4; \
+             give a longer text or a shorter window"
+        );
+        assert_eq!(
+            random_windows(&tokens, 2, 3, 0, None).unwrap_err().to_string(),
+            "the text has 3 tokens, so only 2 different windows of 2, not the 3 samples asked \
+             for; give a longer text or ask for fewer samples"
+        );
+        assert_eq!(
+            windows(&tokens, 1, Some(0)).unwrap_err().to_string(),
+            "a window of 1 tokens has no room for text; ask for more"
+        );
+        assert!(windows(&tokens, 0, None).is_err());
+        assert_eq!(windows(&tokens, 4, Some(0)).unwrap(), [[0, 1, 2, 3]]);
+    }
+}
