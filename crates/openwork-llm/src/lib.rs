@@ -3,6 +3,7 @@
 //! measures it.
 
 pub mod checkpoint;
+pub mod model;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};
