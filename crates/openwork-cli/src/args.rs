@@ -46,4 +46,10 @@ impl Global {
 pub enum Command {
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
+    /// Measure a model's perplexity on a text
+    Eval(crate::commands::eval::Eval),
+    /// List the families of models
+    Families(crate::commands::families::Families),
+    /// Continue a prompt
+    Generate(crate::commands::generate::Generate),
 }

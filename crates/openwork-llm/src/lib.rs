@@ -3,6 +3,9 @@
 //! measures it.
 
 pub mod checkpoint;
+pub mod detokenise;
+pub mod evaluate;
+pub mod generate;
 pub mod model;
 pub mod tokens;
 

@@ -1,6 +1,9 @@
 //! One file for each command.
 
 pub mod completions;
+pub mod eval;
+pub mod families;
+pub mod generate;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
@@ -9,5 +12,8 @@ use crate::failure::Failure;
 pub fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Completions(command) => command.run(),
+        Command::Eval(command) => command.run(&args.global),
+        Command::Families(command) => command.run(&args.global),
+        Command::Generate(command) => command.run(&args.global),
     }
 }
