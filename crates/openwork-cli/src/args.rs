@@ -44,6 +44,8 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show what is in a model: its config, and each tensor's shape, type and density
+    Inspect(crate::commands::inspect::Inspect),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
     /// Measure a model's perplexity on a text

@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod detokenise;
 pub mod evaluate;
 pub mod generate;
+pub mod inspect;
 pub mod model;
 pub mod tokens;
 

@@ -4,6 +4,7 @@ pub mod completions;
 pub mod eval;
 pub mod families;
 pub mod generate;
+pub mod inspect;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
@@ -15,5 +16,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Eval(command) => command.run(&args.global),
         Command::Families(command) => command.run(&args.global),
         Command::Generate(command) => command.run(&args.global),
+        Command::Inspect(command) => command.run(&args.global),
     }
 }

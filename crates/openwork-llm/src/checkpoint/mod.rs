@@ -8,6 +8,7 @@
 mod dtype;
 mod error;
 mod folder;
+mod gguf;
 mod mapped;
 mod natural;
 mod pairs;
@@ -18,6 +19,7 @@ mod stored;
 pub use dtype::Dtype;
 pub use error::{CheckpointError, Fault};
 pub(crate) use folder::json as folder_json;
+pub(crate) use gguf::Metadata;
 pub use stored::Tensor;
 
 use crate::tokens::Tokenizer;
@@ -35,7 +37,8 @@ use stored::Stored;
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    format: Format,
+    /// For GGUF: all that the file says beside its tensors.
+    metadata: Option<Metadata>,
     config: Value,
     files: Vec<Mapped>,
     tensors: Vec<Stored>,
@@ -66,12 +69,19 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let kind = std::fs::metadata(path)
             .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;
-        if !kind.is_dir() {
-            return Err(CheckpointError::new(path, Fault::Kind));
-        }
-        let (config, files, mut tensors) = folder::open(path)?;
+        let (config, metadata, files, mut tensors) = if kind.is_dir() {
+            let (config, files, tensors) = folder::open(path)?;
+            (config, None, files, tensors)
+        } else {
+            let file = Mapped::open(path)?;
+            if !file.bytes().starts_with(gguf::MAGIC) {
+                return Err(CheckpointError::new(path, Fault::Kind));
+            }
+            let (config, metadata, tensors) = gguf::open(&file)?;
+            (config, Some(metadata), vec![file], tensors)
+        };
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
-        Ok(Self { path: path.to_path_buf(), format: Format::HuggingFace, config, files, tensors })
+        Ok(Self { path: path.to_path_buf(), metadata, config, files, tensors })
     }
 
     /// The folder or file it was opened from.
@@ -81,7 +91,7 @@ impl Checkpoint {
 
     /// How it is kept.
     pub fn format(&self) -> Format {
-        self.format
+        if self.metadata.is_some() { Format::Gguf } else { Format::HuggingFace }
     }
 
     /// The mapped files that hold the tensors, with their lengths in bytes.
@@ -132,7 +142,11 @@ impl Checkpoint {
 
     /// The tokenizer: from `tokenizer.json`, or rebuilt from GGUF metadata.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
-        Tokenizer::from_folder(&self.path, &self.config)
+        match &self.metadata {
+            None => Tokenizer::from_folder(&self.path, &self.config),
+            Some(metadata) => Tokenizer::from_gguf(metadata, self.files[0].bytes())
+                .map_err(|fault| CheckpointError::new(&self.path, fault)),
+        }
     }
 
     fn find(&self, name: &str) -> Option<&Stored> {

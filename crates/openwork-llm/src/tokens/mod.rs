@@ -2,6 +2,8 @@
 //! model sees.
 
 mod error;
+mod pre;
+mod rebuild;
 mod text;
 mod tokenizer;
 mod windows;

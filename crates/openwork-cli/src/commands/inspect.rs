@@ -1,0 +1,132 @@
+//! `openwork inspect MODEL`.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::print;
+use openwork_llm::Checkpoint;
+use openwork_llm::inspect::{Inspection, inspect};
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// Show what is in a model: its config, and each tensor's shape, type and density
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  openwork inspect SmolLM2-135M
+  openwork inspect model.gguf --json | jq '.tensors[] | select(.density < 0.6) | .name'")]
+pub struct Inspect {
+    /// A Hugging Face folder or a .gguf file
+    model: PathBuf,
+}
+
+impl Inspect {
+    /// Opens, counts, prints.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        let model = Checkpoint::open(&self.model).map_err(Failure::input)?;
+        let found = inspect(&model);
+        if global.json {
+            return print::line(serde_json::to_string(&found).map_err(Failure::running)?);
+        }
+        print::text(&page(&found))
+    }
+}
+
+/// What the config says in one line, for the keys that it has.
+fn summary(config: &Value) -> String {
+    const KEYS: &[(&str, &str)] = &[
+        ("num_hidden_layers", "layers"),
+        ("hidden_size", "wide"),
+        ("intermediate_size", "in the MLP"),
+        ("num_attention_heads", "heads"),
+        ("num_key_value_heads", "key-value heads"),
+        ("vocab_size", "tokens"),
+        ("max_position_embeddings", "positions"),
+    ];
+    let mut facts: Vec<String> = KEYS
+        .iter()
+        .filter_map(|(key, name)| Some(format!("{} {name}", grouped(config[*key].as_u64()?))))
+        .collect();
+    if config["tie_word_embeddings"] == true {
+        facts.push("tied embeddings".to_string());
+    }
+    facts.join(", ")
+}
+
+fn page(found: &Inspection) -> String {
+    let mut page = String::new();
+    let mut put = |line: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(page, "{line}");
+    };
+    put(format!("model         {}", found.model.display()));
+    put(format!("format        {}", found.format));
+    put(format!("architecture  {}", found.architecture.as_deref().unwrap_or("not given")));
+    put(format!("config        {}", summary(&found.config)));
+    for file in &found.files {
+        put(format!("file          {} ({})", file.path.display(), size(file.bytes as u64)));
+    }
+    put(String::new());
+    let width = found.tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0).max(6);
+    put(format!("{:width$}  {:>16}  {:5} {:>10}  density", "tensor", "shape", "type", "bytes"));
+    for tensor in &found.tensors {
+        let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+        put(format!(
+            "{:width$}  {shape:>16}  {:5} {:>10}  {}",
+            tensor.name,
+            tensor.dtype,
+            size(tensor.bytes as u64),
+            percent(tensor.density)
+        ));
+    }
+    put(String::new());
+    let totals = &found.totals;
+    put(format!(
+        "{} tensors, {} numbers, {}, density {}",
+        totals.tensors,
+        grouped(totals.parameters),
+        size(totals.bytes),
+        percent(totals.density)
+    ));
+    page
+}
+
+fn percent(density: Option<f64>) -> String {
+    density.map_or("-".to_string(), |density| format!("{:.2}%", 100.0 * density))
+}
+
+/// 1234567 as `1,234,567`.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in a unit that leaves at most four digits before the point.
+fn size(bytes: u64) -> String {
+    const UNITS: &[(u64, &str)] = &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
+        Some(&(unit, name)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_sizes_short() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(size(999), "999 B");
+        assert_eq!(size(98_362_432), "98.4 MB");
+    }
+}

@@ -1,0 +1,256 @@
+//! A `config.json` rebuilt from GGUF metadata.
+
+use super::metadata::Metadata;
+use super::names::Architecture;
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::stored::{Stored, Tensor};
+use serde_json::{Map, Value, json};
+
+/// Options that change the mathematics, that no architecture read here has,
+/// and the value at which they change nothing.
+const NEUTRAL: &[(&str, f64)] = &[
+    ("attention.clamp_kqv", 0.0),
+    ("attention.max_alibi_bias", 0.0),
+    ("attention.scale", 0.0),
+    ("attn_logit_softcapping", 0.0),
+    ("embedding_scale", 1.0),
+    ("final_logit_softcapping", 0.0),
+    ("logit_scale", 1.0),
+    ("residual_scale", 1.0),
+];
+
+/// Gemma 3's layout of layers, which GGUF leaves to the reader: five sliding
+/// layers, then a global one; sliding layers rotate with base 10,000.
+const GEMMA_PATTERN: u32 = 6;
+const GEMMA_LOCAL_BASE: f64 = 10_000.0;
+/// The layers of Gemma 3 27B, which alone scales queries by hidden size over heads.
+const GEMMA_27B_LAYERS: u32 = 62;
+
+/// Reads the keys of one architecture.
+pub(super) struct Keys<'a> {
+    pub architecture: &'static Architecture,
+    pub metadata: &'a Metadata,
+}
+
+impl Keys<'_> {
+    fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture.name)
+    }
+
+    fn refuse(&self, key: &str, why: String) -> Fault {
+        Fault::Metadata { key: self.key(key), why }
+    }
+
+    fn number(&self, key: &str) -> Result<Option<u32>, Fault> {
+        self.metadata.number(&self.key(key))
+    }
+
+    /// A number that every model has and that is not zero.
+    fn needed(&self, key: &str) -> Result<u32, Fault> {
+        match self.number(key)? {
+            Some(0) => Err(self.refuse(key, "is 0".to_string())),
+            Some(n) => Ok(n),
+            None => Err(self.refuse(key, "is missing".to_string())),
+        }
+    }
+
+    fn float(&self, key: &str) -> Result<Option<f64>, Fault> {
+        self.metadata.float(&self.key(key))
+    }
+
+    pub fn heads(&self) -> Result<(usize, usize), Fault> {
+        let heads = self.needed("attention.head_count")?;
+        let kv_heads = self.number("attention.head_count_kv")?.unwrap_or(heads);
+        if kv_heads == 0 || heads % kv_heads != 0 {
+            let why = format!("is {kv_heads}, which does not divide the {heads} heads");
+            return Err(self.refuse("attention.head_count_kv", why));
+        }
+        Ok((heads as usize, kv_heads as usize))
+    }
+
+    /// The config. `tensors` have Hugging Face's names; `factors` is the
+    /// tensor `rope_freqs.weight`, if there is one.
+    pub fn config(&self, tensors: &[Stored], factors: Option<Tensor>) -> Result<Value, Fault> {
+        self.refuse_unknown_mathematics()?;
+        let (heads, kv_heads) = self.heads()?;
+        let hidden = self.needed("embedding_length")?;
+        let layers = self.needed("block_count")?;
+        let head_dim = self.head_dim(hidden, heads)?;
+        let context = self.needed("context_length")?;
+        let theta = self.float("rope.freq_base")?.unwrap_or(10_000.0);
+        let window = self.number("attention.sliding_window")?.filter(|&window| window > 0);
+        let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
+        let embedding = tensors.iter().find(|t| t.name == "model.embed_tokens.weight");
+        let Some([vocab, _]) = embedding.map(|tensor| &tensor.shape[..]) else {
+            let why = "there is no matrix \"token_embd.weight\"".to_string();
+            return Err(Fault::Shape(why));
+        };
+
+        let mut config = Map::new();
+        let mut set = |key: &str, value: Value| config.insert(key.to_string(), value);
+        let gemma = self.architecture.model_type == "gemma3_text";
+        // Mistral's files say llama; only its early models have a window.
+        let mistral = self.architecture.name == "llama" && window.is_some();
+        let (class, model_type) = match mistral {
+            true => ("MistralForCausalLM", "mistral"),
+            false => (self.architecture.class, self.architecture.model_type),
+        };
+        set("architectures", json!([class]));
+        set("model_type", json!(model_type));
+        set("hidden_size", json!(hidden));
+        set("num_hidden_layers", json!(layers));
+        set("num_attention_heads", json!(heads));
+        set("num_key_value_heads", json!(kv_heads));
+        set("head_dim", json!(head_dim));
+        set("intermediate_size", json!(self.needed("feed_forward_length")?));
+        let eps = self.float("attention.layer_norm_rms_epsilon")?;
+        let eps = eps.ok_or_else(|| {
+            self.refuse("attention.layer_norm_rms_epsilon", "is missing".to_string())
+        })?;
+        set("rms_norm_eps", json!(eps));
+        set("rope_theta", json!(theta));
+        set("rope_scaling", self.rope_scaling(theta, head_dim, factors)?);
+        set("max_position_embeddings", json!(context));
+        set("vocab_size", json!(vocab));
+        set("tie_word_embeddings", json!(!has("lm_head.weight")));
+        if gemma {
+            set("hidden_activation", json!("gelu_pytorch_tanh"));
+            set("sliding_window", json!(self.needed("attention.sliding_window")?));
+            set("sliding_window_pattern", json!(GEMMA_PATTERN));
+            set("rope_local_base_freq", json!(GEMMA_LOCAL_BASE));
+            let scale = if layers == GEMMA_27B_LAYERS { hidden / heads as u32 } else { head_dim };
+            set("query_pre_attn_scalar", json!(scale));
+        } else {
+            set("hidden_act", json!("silu"));
+            set("attention_bias", json!(has("model.layers.0.self_attn.q_proj.bias")));
+            if has("model.layers.0.mlp.up_proj.bias") {
+                set("mlp_bias", json!(true));
+            }
+            if let Some(window) = window {
+                set("sliding_window", json!(window));
+            }
+        }
+        for (key, there) in [("bos_token_id", "bos_token_id"), ("eos_token_id", "eos_token_id")] {
+            if let Some(id) = self.metadata.number(&format!("tokenizer.ggml.{key}"))? {
+                set(there, json!(id));
+            }
+        }
+        Ok(Value::Object(config))
+    }
+
+    fn refuse_unknown_mathematics(&self) -> Result<(), Fault> {
+        let not_read = |found: String| format!("is {found}, which openwork does not implement");
+        for &(key, neutral) in NEUTRAL {
+            if let Some(value) = self.float(key)?.filter(|&value| value != neutral) {
+                return Err(self.refuse(key, not_read(value.to_string())));
+            }
+        }
+        if let Some(experts) = self.number("expert_count")?.filter(|&experts| experts > 0) {
+            return Err(self.refuse("expert_count", not_read(experts.to_string())));
+        }
+        if self.metadata.flag(&self.key("attention.causal"))? == Some(false) {
+            return Err(self.refuse("attention.causal", not_read("false".to_string())));
+        }
+        Ok(())
+    }
+
+    /// Numbers in a head; keys, values and the rotation must agree on it.
+    fn head_dim(&self, hidden: u32, heads: usize) -> Result<u32, Fault> {
+        let key = self.number("attention.key_length")?;
+        let dim = match key {
+            Some(dim) => dim,
+            None => hidden / heads as u32,
+        };
+        for other in ["attention.value_length", "rope.dimension_count"] {
+            if let Some(found) = self.number(other)?.filter(|&found| found != dim) {
+                let why = format!(
+                    "is {found}, but a head has {dim} numbers; openwork does not implement that"
+                );
+                return Err(self.refuse(other, why));
+            }
+        }
+        if dim == 0 || dim % 2 != 0 {
+            return Err(self.refuse(
+                "attention.key_length",
+                format!("is {dim}; a head is even and not empty"),
+            ));
+        }
+        Ok(dim)
+    }
+
+    fn rope_scaling(
+        &self,
+        theta: f64,
+        head_dim: u32,
+        factors: Option<Tensor>,
+    ) -> Result<Value, Fault> {
+        if let Some(factors) = factors {
+            return llama3_scaling(theta, head_dim, &factors.to_f32()).ok_or_else(|| {
+                Fault::Place {
+                    tensor: factors.name().to_string(),
+                    why: "holds factors that are not Llama 3's; openwork does not implement them"
+                        .to_string(),
+                }
+            });
+        }
+        let kind = self.metadata.text(&self.key("rope.scaling.type"))?;
+        let factor = self.float("rope.scaling.factor")?;
+        match kind.as_deref() {
+            None if factor.is_none_or(|factor| factor == 1.0 || factor == 0.0) => Ok(Value::Null),
+            Some("none") => Ok(Value::Null),
+            // Without a type, ggml takes a factor as linear.
+            None | Some("linear") => {
+                Ok(json!({"rope_type": "linear", "factor": factor.unwrap_or(1.0)}))
+            }
+            Some(other) => {
+                let why = format!("is {other:?}, which openwork does not implement");
+                Err(self.refuse("rope.scaling.type", why))
+            }
+        }
+    }
+}
+
+/// Llama 3's scaling, if it gives exactly these factors. GGUF keeps only the
+/// factor of each frequency, not the rule:
+///
+/// ```text
+/// wavelength_i = 2 pi theta^(2i/d)
+/// f_i = 1            if wavelength_i < original / high
+///       factor       if wavelength_i > original / low
+///       1 / ((1 - s) / factor + s),  s = (original / wavelength_i - low) / (high - low)   else
+/// ```
+///
+/// with low = 1, high = 4, original = 8192 in all of Llama 3.1, 3.2 and 3.3.
+fn llama3_scaling(theta: f64, head_dim: u32, factors: &[f32]) -> Option<Value> {
+    const LOW: f64 = 1.0;
+    const HIGH: f64 = 4.0;
+    const ORIGINAL: f64 = 8192.0;
+    /// The factors went through f32 more than once.
+    const TOLERANCE: f64 = 1e-4;
+    let factor = f64::from(factors.iter().copied().reduce(f32::max)?);
+    let expected = |i: usize| {
+        let wavelength =
+            2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / f64::from(head_dim));
+        if wavelength < ORIGINAL / HIGH {
+            1.0
+        } else if wavelength > ORIGINAL / LOW {
+            factor
+        } else {
+            let s = (ORIGINAL / wavelength - LOW) / (HIGH - LOW);
+            1.0 / ((1.0 - s) / factor + s)
+        }
+    };
+    let same = |(i, &found): (usize, &f32)| {
+        (f64::from(found) - expected(i)).abs() <= TOLERANCE * expected(i)
+    };
+    let all = factors.len() == head_dim as usize / 2 && factors.iter().enumerate().all(same);
+    all.then(|| {
+        json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": LOW,
+            "high_freq_factor": HIGH,
+            "original_max_position_embeddings": ORIGINAL as u64,
+        })
+    })
+}

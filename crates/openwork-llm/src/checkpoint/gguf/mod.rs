@@ -1,0 +1,42 @@
+//! A GGUF file: the model, its config and its tokenizer in one.
+
+mod config;
+mod metadata;
+mod names;
+mod read;
+
+pub(crate) use metadata::Metadata;
+pub(super) use read::MAGIC;
+
+use super::error::{CheckpointError, Fault};
+use super::mapped::Mapped;
+use super::stored::{Stored, Tensor};
+use config::Keys;
+use names::Architecture;
+use serde_json::Value;
+
+/// Factors of the rotation's frequencies: part of the config in Hugging Face's eyes.
+const FACTORS: &str = "rope_freqs.weight";
+
+/// The config, the metadata and all tensors of `file`, in Hugging Face's names.
+pub(super) fn open(file: &Mapped) -> Result<(Value, Metadata, Vec<Stored>), CheckpointError> {
+    parse(file.bytes()).map_err(|fault| CheckpointError::new(file.path(), fault))
+}
+
+fn parse(bytes: &[u8]) -> Result<(Value, Metadata, Vec<Stored>), Fault> {
+    const KEY: &str = "general.architecture";
+    let (metadata, mut tensors) = read::read(bytes)?;
+    let missing = || Fault::Metadata { key: KEY.to_string(), why: "is missing".to_string() };
+    let architecture = Architecture::find(&metadata.text(KEY)?.ok_or_else(missing)?)?;
+    let keys = Keys { architecture, metadata: &metadata };
+    let (heads, kv_heads) = keys.heads()?;
+    let at = tensors.iter().position(|tensor| tensor.name == FACTORS);
+    let factors = at.map(|at| tensors.swap_remove(at));
+    for tensor in &mut tensors {
+        architecture.adopt(tensor, heads, kv_heads)?;
+    }
+    let factors =
+        factors.as_ref().map(|stored| Tensor { stored, data: &bytes[stored.range.clone()] });
+    let config = keys.config(&tensors, factors)?;
+    Ok((config, metadata, tensors))
+}

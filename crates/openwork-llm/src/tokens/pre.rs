@@ -1,0 +1,96 @@
+//! Byte-level BPE: how text is cut before merging, by the name that a GGUF
+//! file gives in `tokenizer.ggml.pre`.
+
+use serde_json::{Value, json};
+
+/// A way to cut text.
+pub(super) struct Pre {
+    /// The names it has in GGUF files.
+    names: &'static [&'static str],
+    cut: Cut,
+    /// Composes characters first (Unicode NFC).
+    pub nfc: bool,
+    /// Takes a piece that is a token whole, whatever the merges would give.
+    pub ignore_merges: bool,
+    /// Whether files that do not say want a BOS.
+    pub adds_bos: bool,
+}
+
+enum Cut {
+    /// GPT-2's expression.
+    Gpt2,
+    /// Every digit alone, then GPT-2's expression.
+    Digits,
+    /// Another expression.
+    Split(&'static str),
+}
+
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Every way to cut that is known. The expressions are those of the models'
+/// own `tokenizer.json`.
+const PRES: &[Pre] = &[
+    Pre {
+        names: &["default", "gpt-2"],
+        cut: Cut::Gpt2,
+        nfc: false,
+        ignore_merges: false,
+        adds_bos: false,
+    },
+    Pre {
+        names: &["smollm", "starcoder", "refact", "command-r"],
+        cut: Cut::Digits,
+        nfc: false,
+        ignore_merges: false,
+        adds_bos: false,
+    },
+    Pre {
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe"],
+        cut: Cut::Split(LLAMA3),
+        nfc: false,
+        ignore_merges: true,
+        adds_bos: true,
+    },
+    Pre {
+        names: &["qwen2", "deepseek-r1-qwen", "megrez"],
+        cut: Cut::Split(QWEN2),
+        nfc: true,
+        ignore_merges: false,
+        adds_bos: false,
+    },
+    Pre {
+        names: &["tekken"],
+        cut: Cut::Split(TEKKEN),
+        nfc: false,
+        ignore_merges: true,
+        adds_bos: true,
+    },
+];
+
+impl Pre {
+    /// The way that GGUF calls `name`.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        PRES.iter().find(|pre| pre.names.contains(&name))
+    }
+
+    /// All names, for messages.
+    pub fn known() -> String {
+        PRES.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", ")
+    }
+
+    /// As `tokenizer.json` would say it.
+    pub fn pre_tokenizer(&self) -> Value {
+        let bytes = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
+        let steps = match self.cut {
+            Cut::Gpt2 => json!([bytes(true)]),
+            Cut::Digits => json!([{"type": "Digits", "individual_digits": true}, bytes(true)]),
+            Cut::Split(regex) => json!([
+                {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false},
+                bytes(false),
+            ]),
+        };
+        json!({"type": "Sequence", "pretokenizers": steps})
+    }
+}

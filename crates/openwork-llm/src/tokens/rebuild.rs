@@ -1,0 +1,234 @@
+//! A tokenizer rebuilt from GGUF metadata.
+//!
+//! Two kinds exist: byte-level BPE (`gpt2`), whose merges the file lists, and
+//! SentencePiece (`llama`), whose merges follow from the scores of its tokens.
+//! Both become the pipeline that the model's own `tokenizer.json` describes.
+
+use super::pre::Pre;
+use super::tokenizer::{Special, Tokenizer};
+use crate::checkpoint::{Fault, Metadata};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
+
+/// GGUF's marks for tokens.
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+/// Longest token of SentencePiece whose splits are searched for merges, in
+/// bytes; the longest of Gemma's is under 200.
+const MAX_TOKEN: usize = 1024;
+/// SentencePiece's mark for a space.
+const SPACE: &str = "\u{2581}";
+
+/// What the file says.
+struct Source<'a> {
+    metadata: &'a Metadata,
+    tokens: Vec<&'a str>,
+    /// One mark for each token, or none at all.
+    marks: Vec<i32>,
+    bytes: &'a [u8],
+}
+
+/// What a kind of tokenizer adds to its vocabulary.
+struct Plan {
+    model: BPE,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    decoder: Value,
+    adds_bos: bool,
+}
+
+impl Tokenizer {
+    /// The tokenizer that `metadata` of the file `bytes` describes.
+    pub(crate) fn from_gguf(metadata: &Metadata, bytes: &[u8]) -> Result<Self, Fault> {
+        let key = |key: &str| format!("tokenizer.ggml.{key}");
+        let lacks = |what: &str| Fault::Tokenizer(format!("the file has no {:?}", key(what)));
+        let tokens = metadata.texts(&key("tokens"), bytes)?.ok_or_else(|| lacks("tokens"))?;
+        let marks = metadata.integers(&key("token_type"), bytes)?.unwrap_or_default();
+        if !marks.is_empty() && marks.len() != tokens.len() {
+            let why = format!("{} tokens, but {} token types", tokens.len(), marks.len());
+            return Err(Fault::Tokenizer(why));
+        }
+        let source = Source { metadata, tokens, marks, bytes };
+        let plan = match metadata.text(&key("model"))?.as_deref() {
+            Some("gpt2") => source.byte_level()?,
+            Some("llama") => source.sentence_piece()?,
+            Some(other) => {
+                let why = format!("its kind is {other:?}; openwork reads \"gpt2\" and \"llama\"");
+                return Err(Fault::Tokenizer(why));
+            }
+            None => return Err(lacks("model")),
+        };
+        let id = |name: &str| -> Result<Option<u32>, Fault> {
+            let count = source.tokens.len();
+            match metadata.number(&key(name))? {
+                Some(id) if id as usize >= count => {
+                    let why = format!("is {id}, beyond the {count} tokens");
+                    Err(Fault::Metadata { key: key(name), why })
+                }
+                id => Ok(id),
+            }
+        };
+        let bos = id("bos_token_id")?;
+        let mut eos = Vec::new();
+        for name in ["eos_token_id", "eot_token_id", "eom_token_id"] {
+            eos.extend(id(name)?);
+        }
+        let adds_bos = metadata.flag(&key("add_bos_token"))?.unwrap_or(plan.adds_bos);
+        let special = Special { bos, eos, adds_bos: adds_bos && bos.is_some() };
+        let inner = source.assemble(plan)?;
+        Self::new(inner, special).map_err(Fault::Tokenizer)
+    }
+}
+
+impl Source<'_> {
+    /// Byte-level BPE with the merges of the file.
+    fn byte_level(&self) -> Result<Plan, Fault> {
+        let name = self.metadata.text("tokenizer.ggml.pre")?;
+        let name = name.as_deref().unwrap_or("default");
+        let pre = Pre::find(name).ok_or_else(|| {
+            let known = Pre::known();
+            Fault::Tokenizer(format!("its pre-tokenizer {name:?} is not known ({known})"))
+        })?;
+        let key = "tokenizer.ggml.merges";
+        let lacks = || Fault::Tokenizer(format!("the file has no {key:?}"));
+        let merges = self.metadata.texts(key, self.bytes)?.ok_or_else(lacks)?;
+        let vocabulary = vocabulary(&self.tokens);
+        let mut pairs: Merges = Vec::with_capacity(merges.len());
+        for (i, merge) in merges.iter().enumerate() {
+            // Checked here: the library would panic on some merges of tokens it lacks.
+            let known = |(a, b): &(&str, &str)| {
+                [a, b, &&*format!("{a}{b}")].iter().all(|&&token| vocabulary.contains_key(token))
+            };
+            let Some((a, b)) = merge.split_once(' ').filter(known) else {
+                let why = format!("merge {i}, {merge:?}, is not two tokens that make a third");
+                return Err(Fault::Tokenizer(why));
+            };
+            pairs.push((a.to_string(), b.to_string()));
+        }
+        let model = BPE::builder()
+            .vocab_and_merges(vocabulary, pairs)
+            .ignore_merges(pre.ignore_merges)
+            .build()
+            .map_err(|why| Fault::Tokenizer(why.to_string()))?;
+        Ok(Plan {
+            model,
+            normalizer: if pre.nfc { json!({"type": "NFC"}) } else { Value::Null },
+            pre_tokenizer: pre.pre_tokenizer(),
+            decoder: json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}),
+            adds_bos: pre.adds_bos,
+        })
+    }
+
+    /// SentencePiece's BPE with byte fallback. Gemma's differs from Llama's:
+    /// no space is put before the text, runs of spaces are tokens, and merges
+    /// rank by the tokens' order.
+    fn sentence_piece(&self) -> Result<Plan, Fault> {
+        let architecture = self.metadata.text("general.architecture")?.unwrap_or_default();
+        let gemma = architecture.starts_with("gemma");
+        let prefix = self.metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(!gemma);
+        let spelled: Vec<String> = self.tokens.iter().map(|token| respell(token, gemma)).collect();
+        let tokens: Vec<&str> = spelled.iter().map(String::as_str).collect();
+        let scores = if gemma {
+            (0..tokens.len()).map(|i| -(i as f32)).collect()
+        } else {
+            let scores = self.metadata.floats("tokenizer.ggml.scores", self.bytes)?;
+            scores.filter(|scores| scores.len() == tokens.len()).ok_or_else(|| {
+                Fault::Tokenizer("the file has no score for each of its tokens".to_string())
+            })?
+        };
+        let unknown = self.metadata.number("tokenizer.ggml.unknown_token_id")?;
+        let unknown = unknown.and_then(|id| tokens.get(id as usize).copied());
+        let merges = implied_merges(&tokens, &scores)?;
+        let mut model = BPE::builder()
+            .vocab_and_merges(vocabulary(&tokens), merges)
+            .fuse_unk(true)
+            .byte_fallback(true);
+        if let Some(unknown) = unknown {
+            model = model.unk_token(unknown.to_string());
+        }
+        let model = model.build().map_err(|why| Fault::Tokenizer(why.to_string()))?;
+        let (normalizer, pre_tokenizer) = if gemma && !prefix {
+            let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
+            (spaces, Value::Null)
+        } else {
+            let scheme = if prefix { "first" } else { "never" };
+            let metaspace = json!({"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": false});
+            (Value::Null, metaspace)
+        };
+        let mut steps = vec![
+            json!({"type": "Replace", "pattern": {"String": SPACE}, "content": " "}),
+            json!({"type": "ByteFallback"}),
+            json!({"type": "Fuse"}),
+        ];
+        if prefix {
+            steps.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        }
+        let decoder = json!({"type": "Sequence", "decoders": steps});
+        Ok(Plan { model, normalizer, pre_tokenizer, decoder, adds_bos: true })
+    }
+
+    fn assemble(&self, plan: Plan) -> Result<tokenizers::Tokenizer, Fault> {
+        let wrong = |why: tokenizers::Error| Fault::Tokenizer(why.to_string());
+        let mut inner = tokenizers::Tokenizer::new(plan.model);
+        inner.with_normalizer(part::<NormalizerWrapper>(plan.normalizer)?).map_err(wrong)?;
+        inner.with_pre_tokenizer(part::<PreTokenizerWrapper>(plan.pre_tokenizer)?);
+        inner.with_decoder(part::<DecoderWrapper>(plan.decoder)?);
+        for mark in [CONTROL, USER_DEFINED] {
+            // Gemma's runs of spaces are respelled in the vocabulary: merges make them.
+            let known = |token: &str| !token.is_empty() && inner.token_to_id(token).is_some();
+            let marked = self.tokens.iter().zip(&self.marks);
+            let marked = marked.filter(|(token, found)| **found == mark && known(token));
+            let added: Vec<AddedToken> = marked
+                .map(|(token, _)| AddedToken::from(*token, mark == CONTROL).normalized(false))
+                .collect();
+            match mark {
+                CONTROL => inner.add_special_tokens(added).map_err(wrong)?,
+                _ => inner.add_tokens(added).map_err(wrong)?,
+            };
+        }
+        Ok(inner)
+    }
+}
+
+/// A part of the pipeline from its JSON; null is no part.
+fn part<T: DeserializeOwned>(value: Value) -> Result<Option<T>, Fault> {
+    serde_json::from_value(value).map_err(|why| Fault::Tokenizer(why.to_string()))
+}
+
+fn vocabulary(tokens: &[&str]) -> Vocab {
+    tokens.iter().zip(0..).map(|(token, id)| (token.to_string(), id)).collect()
+}
+
+/// Gemma's files keep runs of spaces as spaces.
+fn respell(token: &str, gemma: bool) -> String {
+    let spaces = gemma && !token.is_empty() && token.chars().all(|c| c == ' ');
+    if spaces { SPACE.repeat(token.len()) } else { token.to_string() }
+}
+
+/// The merges that the vocabulary implies: every split of a token into two
+/// tokens, the best token first; then longer left parts, then longer right.
+fn implied_merges(tokens: &[&str], scores: &[f32]) -> Result<Merges, Fault> {
+    let ids: HashMap<&str, usize> = tokens.iter().copied().zip(0..).collect();
+    let mut merges = Vec::new();
+    for (id, (&token, &score)) in tokens.iter().zip(scores).enumerate() {
+        if token.len() > MAX_TOKEN {
+            let why = format!("token {id} has {} bytes, more than {MAX_TOKEN}", token.len());
+            return Err(Fault::Tokenizer(why));
+        }
+        let mut splits = Vec::new();
+        for (at, _) in token.char_indices().skip(1) {
+            let (left, right) = token.split_at(at);
+            if let (Some(l), Some(r)) = (ids.get(left), ids.get(right)) {
+                splits.push((l, r, left, right));
+            }
+        }
+        splits.sort_by_key(|&(l, r, ..)| (l, r));
+        merges.extend(splits.into_iter().map(|(_, _, left, right)| (score, left, right)));
+    }
+    let lengths = |left: &str, right: &str| (left.chars().count(), right.chars().count());
+    merges.sort_by(|(p, a, b), (q, c, d)| q.total_cmp(p).then(lengths(c, d).cmp(&lengths(a, b))));
+    Ok(merges.into_iter().map(|(_, left, right)| (left.to_string(), right.to_string())).collect())
+}
