@@ -168,7 +168,11 @@ impl Config {
         // Options.
         let (qkv_bias, out_bias, mlp_bias) = match family.bias {
             Bias::Never => (false, false, false),
-            Bias::Qkv => (true, false, false),
+            Bias::Qkv => {
+                // Some files say so too; these models have them whatever is said.
+                keys.flag_or("attention_bias", true)?;
+                (true, false, false)
+            }
             Bias::Configured { mlp } => {
                 let attention = keys.flag_or("attention_bias", false)?;
                 (attention, attention, mlp && keys.flag_or("mlp_bias", false)?)
