@@ -44,7 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             ["decode", n] => {
                 let decoder = held(&mut half, &model, Storage::Half)?;
-                let (seconds, bytes) = rayon::scope(|_| decode(decoder, n.parse()?))?;
+                let n = n.parse()?;
+                let (seconds, bytes) = rayon::scope(|_| decode(decoder, n))?;
                 json!({ "seconds": seconds, "bytes_per_token": bytes })
             }
             ["gemm"] => json!({ "gflops": product() }),

@@ -91,7 +91,9 @@ fn texts_and_windows_that_cannot_be_scored_are_refused() {
     };
     assert_eq!(refusal(TEXT, 0), "windows of 0 tokens predict nothing; take at least 2");
     assert_eq!(refusal(TEXT, 1), "windows of 1 tokens predict nothing; take at least 2");
-    assert!(refusal(TEXT, 65).contains("65 tokens are more than the 64 that the model was made for"));
+    assert!(
+        refusal(TEXT, 65).contains("65 tokens are more than the 64 that the model was made for")
+    );
     assert!(refusal("short", 60).contains("fewer than one window of 60"));
 }
 
@@ -115,7 +117,8 @@ fn generation_is_greedy_or_repeats_by_seed() {
         };
         let greedy = run(Choice::Greedy, 10);
         assert_eq!(greedy.tokens, run(Choice::Greedy, 10).tokens);
-        let sampled = |seed| Choice::Sampled { temperature: 1.5, top_k: Some(50), top_p: 0.9, seed };
+        let sampled =
+            |seed| Choice::Sampled { temperature: 1.5, top_k: Some(50), top_p: 0.9, seed };
         assert_eq!(run(sampled(1), 12).tokens, run(sampled(1), 12).tokens);
         assert_ne!(run(sampled(1), 12).tokens, run(sampled(2), 12).tokens);
         assert_eq!(run(Choice::Greedy, 0).tokens.len(), 0);
@@ -138,6 +141,9 @@ fn generation_is_greedy_or_repeats_by_seed() {
         let empty = generate(&mut whole, &tokenizer, "", 3, Choice::Greedy, &mut |_| {
             ControlFlow::Continue(())
         });
-        assert_eq!(empty.expect_err("a refusal").to_string(), "the prompt is empty; give at least one word");
+        assert_eq!(
+            empty.expect_err("a refusal").to_string(),
+            "the prompt is empty; give at least one word"
+        );
     }
 }

@@ -97,19 +97,23 @@ impl Heads {
         let mut scores = Matrix::zeros(group * n, s);
         gemm(0.0, scores.view_mut(), self.scale, queries.view(), of(&k[start..]).t(), Threads::One);
 
-        // 3. Each row over the keys that it sees; zero elsewhere.
+        // 3. Each row over the keys that it sees; zero elsewhere. The sum is
+        // divided out of the result, which is narrower.
+        let mut sums = vec![0.0; group * n];
         for (i, row) in scores.data_mut().chunks_exact_mut(s).enumerate() {
             let seen = self.seen(past + rows.start + i % n);
             let (left, right) = (seen.start - keys.start, seen.end - keys.start);
             row[..left].fill(0.0);
             row[right..].fill(0.0);
             let row = &mut row[left..right];
-            let sum = vector::exp_in_place(row, vector::max(row));
-            vector::scale(row, sum.recip());
+            sums[i] = vector::exp_in_place(row, vector::max(row));
         }
 
         // 4. The values' mean: [group * n, d].
         gemm(0.0, queries.view_mut(), 1.0, scores.view(), of(&v[start..]), Threads::One);
+        for (row, sum) in queries.data_mut().chunks_exact_mut(d).zip(sums) {
+            vector::scale(row, sum.recip());
+        }
         queries
     }
 

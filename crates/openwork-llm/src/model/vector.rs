@@ -5,31 +5,37 @@
 //! not depend on the machine or on the number of threads.
 
 /// Partial sums of a reduction.
-const LANES: usize = 16;
+const LANES: usize = 32;
 
 /// Compiles the body of a function a second time with AVX2 and FMA, and calls
-/// that where the machine has them.
+/// that where the machine has them. `FMA` says in the body which one it is.
 macro_rules! vectorised {
     ($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$doc])*
         pub fn $name($($arg: $type),*) $(-> $out)? {
             #[inline(always)]
-            fn body($($arg: $type),*) $(-> $out)? $body
+            fn body<const FMA: bool>($($arg: $type),*) $(-> $out)? $body
 
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]
                 fn wide($($arg: $type),*) $(-> $out)? {
-                    body($($arg),*)
+                    body::<true>($($arg),*)
                 }
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                     // SAFETY: the machine has both features.
                     return unsafe { wide($($arg),*) };
                 }
             }
-            body($($arg),*)
+            body::<false>($($arg),*)
         }
     };
+}
+
+/// `a b + c`, rounded once where that is one instruction.
+#[inline(always)]
+fn madd<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// `e^x` for `x <= 88`, within 2 units in the last place; tiny below -87.
@@ -37,25 +43,27 @@ macro_rules! vectorised {
 /// `x = n ln 2 + r`, `|r| <= ln 2 / 2`; `e^r` by its Taylor polynomial, `2^n`
 /// by its bits.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+fn exp<const FMA: bool>(x: f32) -> f32 {
     // ln 2 in two parts, so that `n * HIGH` is exact (Cody and Waite).
     const HIGH: f32 = 355.0 / 512.0;
     const LOW: f32 = -2.121_944_4e-4;
-    // Adding 1.5 * 2^23 rounds to the nearest integer.
+    // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it, in two's
+    // complement, in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     let x = x.clamp(-87.0, 88.0);
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let shifted = madd::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = (x - n * HIGH) - n * LOW;
+    let r = madd::<FMA>(n, -LOW, madd::<FMA>(n, -HIGH, x));
     let p = 1.0 / 5040.0;
-    let p = p * r + 1.0 / 720.0;
-    let p = p * r + 1.0 / 120.0;
-    let p = p * r + 1.0 / 24.0;
-    let p = p * r + 1.0 / 6.0;
-    let p = p * r + 0.5;
-    let p = p * r + 1.0;
-    let p = p * r + 1.0;
-    p * f32::from_bits(((n as i32 + 127) as u32) << 23)
+    let p = madd::<FMA>(p, r, 1.0 / 720.0);
+    let p = madd::<FMA>(p, r, 1.0 / 120.0);
+    let p = madd::<FMA>(p, r, 1.0 / 24.0);
+    let p = madd::<FMA>(p, r, 1.0 / 6.0);
+    let p = madd::<FMA>(p, r, 0.5);
+    let p = madd::<FMA>(p, r, 1.0);
+    let p = madd::<FMA>(p, r, 1.0);
+    // The exponent's bits of 2^n; what is above them falls off.
+    p * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
 }
 
 /// Adds up partial sums, halving.
@@ -78,7 +86,7 @@ vectorised! {
         let (blocks, rest) = x.as_chunks::<LANES>();
         for block in blocks {
             for i in 0..LANES {
-                sums[i] += block[i] * block[i];
+                sums[i] = madd::<FMA>(block[i], block[i], sums[i]);
             }
         }
         for (sum, x) in sums.iter_mut().zip(rest) {
@@ -109,12 +117,12 @@ vectorised! {
         let (blocks, rest) = x.as_chunks_mut::<LANES>();
         for block in blocks {
             for i in 0..LANES {
-                block[i] = exp(block[i] - shift);
+                block[i] = exp::<FMA>(block[i] - shift);
                 sums[i] += block[i];
             }
         }
         for (sum, x) in sums.iter_mut().zip(rest) {
-            *x = exp(*x - shift);
+            *x = exp::<FMA>(*x - shift);
             *sum += *x;
         }
         fold(sums)
@@ -128,11 +136,11 @@ vectorised! {
         let (blocks, rest) = x.as_chunks::<LANES>();
         for block in blocks {
             for i in 0..LANES {
-                sums[i] += exp(block[i] - shift);
+                sums[i] += exp::<FMA>(block[i] - shift);
             }
         }
         for (sum, x) in sums.iter_mut().zip(rest) {
-            *sum += exp(*x - shift);
+            *sum += exp::<FMA>(*x - shift);
         }
         fold(sums)
     }
@@ -169,7 +177,7 @@ vectorised! {
     /// `g_i <- silu(g_i) u_i`, where `silu(x) = x / (1 + e^-x)`.
     pub fn silu_gate(g: &mut [f32], u: &[f32]) {
         for (g, u) in g.iter_mut().zip(u) {
-            *g = *g / (1.0 + exp(-*g)) * u;
+            *g = *g / (1.0 + exp::<FMA>(-*g)) * u;
         }
     }
 }
@@ -182,7 +190,7 @@ vectorised! {
         for (g, u) in g.iter_mut().zip(u) {
             let x = *g;
             let two_z = TWO_ROOT * (x + 0.044_715 * x * x * x);
-            *g = x / (1.0 + exp(-two_z)) * u;
+            *g = x / (1.0 + exp::<FMA>(-two_z)) * u;
         }
     }
 }
@@ -207,9 +215,12 @@ mod tests {
         for i in -86_000..88_000 {
             let x = i as f32 * 1e-3;
             let want = f64::from(x).exp();
-            assert!((f64::from(exp(x)) / want - 1.0).abs() < 2.4e-7, "e^{x}");
+            for got in [exp::<true>(x), exp::<false>(x)] {
+                assert!((f64::from(got) / want - 1.0).abs() < 2.4e-7, "e^{x}");
+            }
         }
-        assert!(exp(f32::NEG_INFINITY) < 2e-38);
+        assert!(exp::<true>(f32::NEG_INFINITY) < 2e-38);
+        assert!(exp::<true>(f32::NAN).is_nan());
     }
 
     #[test]
