@@ -191,10 +191,16 @@ fn a_damaged_header_is_refused() {
     assert!(header_refusal("{", 0).starts_with("model.safetensors: the header is not valid: EOF"));
     assert!(header_refusal("[]", 0).contains("the header is not valid: invalid type: sequence"));
     let deep = "[".repeat(100_000);
-    assert!(
-        header_refusal(&format!("{{\"__metadata__\":{deep}"), 0)
-            .contains("the header is not valid: EOF")
-    );
+    for (header, why) in [
+        (format!(r#"{{"x":{deep}"#), "tensor \"x\": invalid type: sequence"),
+        (r#"{"__metadata__":3}"#.to_string(), "invalid type: integer `3`, expected a map"),
+        (r#"{"__metadata__":{},"__metadata__":{}}"#.to_string(), "duplicate field"),
+    ] {
+        let words = header_refusal(&header, 0);
+        assert!(words.contains(&format!("the header is not valid: {why}")), "{words}");
+    }
+    let not_utf8 = [&20u64.to_le_bytes()[..], b"{\"__metadata__\":\"\xff\"}"].concat();
+    assert!(refuse(&not_utf8).contains("the header is not valid: invalid utf-8"));
 }
 
 #[test]

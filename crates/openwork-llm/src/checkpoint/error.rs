@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 #[error("{}: {fault}", file.display())]
 pub struct CheckpointError {
     file: PathBuf,
-    fault: Fault,
+    /// Boxed: a result is passed along far more often than it is wrong.
+    fault: Box<Fault>,
 }
 
 impl CheckpointError {
     /// `fault`, found in `file`.
     pub fn new(file: &Path, fault: Fault) -> Self {
-        Self { file: file.to_path_buf(), fault }
+        Self { file: file.to_path_buf(), fault: Box::new(fault) }
     }
 
     /// The file or folder that is at fault.
@@ -104,7 +105,7 @@ pub enum Fault {
     #[error("metadata {key:?}: {why}")]
     Metadata { key: String, why: String },
     #[error(
-        "{what} counts {count}, more than the {length} bytes of the file can hold; not a GGUF file, or a damaged one"
+        "{what} counts {count}, more than the {length} bytes of the file can hold; the file is truncated or damaged"
     )]
     Count { what: String, count: u64, length: u64 },
     #[error("is GGUF version {0}; openwork reads versions 2 and 3, little-endian")]

@@ -66,6 +66,19 @@ impl Format {
 impl Checkpoint {
     /// Opens a Hugging Face folder or a `.gguf` file and checks all of its
     /// headers, offsets and sizes.
+    ///
+    /// ```
+    /// use openwork_llm::{Checkpoint, Dtype};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let model = Checkpoint::open("../../testdata/gguf/qwen2.gguf".as_ref())?;
+    /// assert_eq!(model.config()["num_attention_heads"], 4);
+    /// let embedding = model.tensor("model.embed_tokens.weight")?;
+    /// assert_eq!((embedding.shape(), embedding.dtype()), (&[420, 32][..], Dtype::Q5_0));
+    /// let mut row = vec![0.0; 32];
+    /// embedding.rows_f32(7..8, &mut row);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let kind = std::fs::metadata(path)
             .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;

@@ -1,9 +1,13 @@
 //! A JSON object as the list of its entries, twins included: a map would keep
 //! the last of two tensors with one name and say nothing.
 
-use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
+
+/// The entry of a safetensors header that is no tensor.
+const METADATA: &str = "__metadata__";
 
 /// Entries in the order written, without safetensors' `__metadata__`. An error
 /// in a value names the entry.
@@ -26,9 +30,15 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Read<V> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<V>, A::Error> {
         let mut entries = Vec::new();
+        let mut metadata = false;
         while let Some(name) = map.next_key::<String>()? {
-            if name == "__metadata__" {
-                map.next_value::<IgnoredAny>()?;
+            if name == METADATA {
+                if metadata {
+                    return Err(Error::duplicate_field(METADATA));
+                }
+                // Of no use here, but it must be what the format says.
+                map.next_value::<HashMap<String, String>>()?;
+                metadata = true;
                 continue;
             }
             let value =

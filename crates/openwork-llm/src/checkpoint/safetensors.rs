@@ -39,8 +39,9 @@ pub(super) fn read(bytes: &[u8], file: usize) -> Result<Vec<Stored>, Fault> {
     let Some((header, data)) = rest.split_at_checked(header_len) else {
         return Err(truncated("the header", PREFIX as u128 + u128::from(claimed), length));
     };
+    let header = std::str::from_utf8(header).map_err(|error| Fault::Header(error.to_string()))?;
     let Pairs(entries): Pairs<Entry> =
-        serde_json::from_slice(header).map_err(|error| Fault::Header(error.to_string()))?;
+        serde_json::from_str(header).map_err(|error| Fault::Header(error.to_string()))?;
 
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
@@ -120,7 +121,7 @@ pub(super) fn sized(dtype: Dtype, shape: &[u64]) -> Result<(Vec<usize>, u64), &'
     let product = |least: u64| {
         shape.iter().try_fold(1u64, |product, &extent| product.checked_mul(extent.max(least)))
     };
-    if !product(1).is_some_and(|len| len <= isize::MAX as u64) {
+    if product(1).is_none_or(|len| len > isize::MAX as u64) {
         return Err(TOO_LARGE);
     }
     let len = product(0).ok_or(TOO_LARGE)?;

@@ -3,9 +3,20 @@
 use super::error::TextError;
 use crate::checkpoint::{CheckpointError, Fault, folder_json};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::path::Path;
 
 /// Turns text into a model's tokens and back.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let model = openwork_llm::Checkpoint::open("../../testdata/gguf/qwen2.gguf".as_ref())?;
+/// let tokenizer = model.tokenizer()?;
+/// let ids = tokenizer.encode("an assertion")?;
+/// assert_eq!(tokenizer.decode(&ids)?, "an assertion");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -32,8 +43,10 @@ impl Tokenizer {
             return Err(CheckpointError::new(folder, fault));
         }
         let wrong = |why: String| CheckpointError::new(&path, Fault::Tokenizer(why));
+        let bytes = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
+        check_merges(&bytes).map_err(wrong)?;
         let inner =
-            tokenizers::Tokenizer::from_file(&path).map_err(|why| wrong(why.to_string()))?;
+            tokenizers::Tokenizer::from_bytes(&bytes).map_err(|why| wrong(why.to_string()))?;
         let options = folder_json(&folder.join("tokenizer_config.json"))?.unwrap_or(Value::Null);
         let generation =
             folder_json(&folder.join("generation_config.json"))?.unwrap_or(Value::Null);
@@ -143,6 +156,50 @@ impl Tokenizer {
     pub fn adds_bos(&self) -> bool {
         self.special.adds_bos
     }
+}
+
+/// That every merge of a BPE model in a `tokenizer.json` makes a token: on
+/// some that do not, the library panics.
+fn check_merges(bytes: &[u8]) -> Result<(), String> {
+    #[derive(serde::Deserialize)]
+    struct File<Model> {
+        model: Model,
+    }
+    #[derive(serde::Deserialize)]
+    struct Kind {
+        r#type: Option<String>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Bpe {
+        vocab: HashMap<String, u32>,
+        merges: Vec<Merge>,
+        continuing_subword_prefix: Option<String>,
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Merge {
+        Pair(String, String),
+        Text(String),
+    }
+    let json = |why: serde_json::Error| format!("not valid JSON for a tokenizer: {why}");
+    let file: File<Kind> = serde_json::from_slice(bytes).map_err(json)?;
+    // Old files do not say; the library then takes what fits, BPE among others.
+    if file.model.r#type.is_some_and(|kind| kind != "BPE") {
+        return Ok(());
+    }
+    let file: File<Bpe> = serde_json::from_slice(bytes).map_err(json)?;
+    let prefix = file.model.continuing_subword_prefix.map_or(0, |prefix| prefix.len());
+    for (i, merge) in file.model.merges.iter().enumerate() {
+        let (a, b) = match merge {
+            Merge::Pair(a, b) => (a.as_str(), b.as_str()),
+            Merge::Text(text) => text.split_once(' ').unwrap_or((text, "")),
+        };
+        let made = b.get(prefix..).map(|rest| format!("{a}{rest}"));
+        if !made.is_some_and(|token| file.model.vocab.contains_key(&token)) {
+            return Err(format!("merge {i}, {a:?} and {b:?}, does not make a token"));
+        }
+    }
+    Ok(())
 }
 
 /// Decodes token by token. A character may need several tokens, so some

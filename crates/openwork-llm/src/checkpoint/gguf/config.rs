@@ -254,3 +254,26 @@ fn llama3_scaling(theta: f64, head_dim: u32, factors: &[f32]) -> Option<Value> {
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn llama_3_2_is_known_by_its_factors() {
+        // What transformers makes of Llama 3.2's config: theta 500,000, heads of 64, factor 32.
+        let mut factors = vec![1.0; 32];
+        factors[15..18].copy_from_slice(&[1.651329, 3.292263, 9.66673]);
+        factors[18..].fill(32.0);
+        let scaling = llama3_scaling(500_000.0, 64, &factors).unwrap();
+        assert_eq!(scaling["rope_type"], "llama3");
+        assert_eq!(scaling["factor"], 32.0);
+        assert_eq!(scaling["original_max_position_embeddings"], 8192);
+        assert!(llama3_scaling(10_000.0, 64, &factors).is_none());
+        assert!(llama3_scaling(500_000.0, 128, &factors).is_none());
+        factors[16] = 3.3;
+        assert!(llama3_scaling(500_000.0, 64, &factors).is_none());
+        assert!(llama3_scaling(500_000.0, 64, &[]).is_none());
+        assert!(llama3_scaling(500_000.0, 64, &[f32::NAN; 32]).is_none());
+    }
+}

@@ -117,7 +117,7 @@ impl Architecture {
         if let Some(heads) = heads.filter(|_| self.interleaved) {
             let rows = tensor.shape.first().copied().unwrap_or(1);
             if !rows.is_multiple_of(2 * heads) {
-                let why = format!("{rows} rows are not {heads} heads of an even number of rows");
+                let why = format!("has {rows} rows, not {heads} heads of an even number of rows");
                 return Err(Fault::Place { tensor: tensor.name.clone(), why });
             }
             tensor.order = Order::Interleaved { heads };

@@ -1,0 +1,71 @@
+//! `openwork inspect`, as a user runs it.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/gguf/qwen2.gguf");
+
+fn openwork(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_openwork")).args(args).output().expect("the command runs")
+}
+
+#[test]
+fn json_is_one_object_with_every_tensor() {
+    let output = openwork(&["inspect", MODEL, "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!(found["format"], "gguf");
+    assert_eq!(found["architecture"], "Qwen2ForCausalLM");
+    assert_eq!(found["config"]["hidden_size"], 32);
+    let tensors = found["tensors"].as_array().unwrap();
+    assert_eq!(found["totals"]["tensors"], tensors.len());
+    let sum = |key: &str| tensors.iter().map(|tensor| tensor[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(found["totals"]["bytes"], sum("bytes"));
+    assert_eq!(found["totals"]["nonzeros"], sum("nonzeros"));
+    for tensor in tensors {
+        let len: u64 =
+            tensor["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).product();
+        let density = tensor["nonzeros"].as_u64().unwrap() as f64 / len as f64;
+        let found = tensor["density"].as_f64().unwrap();
+        // Reading JSON may round the last bit.
+        assert!((found - density).abs() < 1e-15, "{}: {found}, not {density}", tensor["name"]);
+    }
+}
+
+#[test]
+fn the_page_names_every_tensor() {
+    let output = openwork(&["inspect", MODEL]);
+    assert_eq!(output.status.code(), Some(0));
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains("architecture  Qwen2ForCausalLM\n"), "{page}");
+    assert!(
+        page.contains("1 layers, 32 wide, 64 in the MLP, 4 heads, 2 key-value heads"),
+        "{page}"
+    );
+    let line = page.lines().find(|line| line.starts_with("model.layers.0.self_attn.q_proj.weight"));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert_eq!(words[1..5], ["32", "x", "32", "Q4_1"]);
+    assert!(page.contains("tied embeddings"), "{page}");
+}
+
+#[test]
+fn a_model_that_cannot_be_read_is_the_users_mistake() {
+    for (model, words) in [
+        ("no-such-model", "error: no-such-model: no such file or folder\n"),
+        (
+            "src",
+            "error: src: the folder has no config.json; a model needs config.json, tokenizer.json and model.safetensors (or shards with model.safetensors.index.json)\n",
+        ),
+        (
+            "Cargo.toml",
+            "error: Cargo.toml: is neither a folder with config.json and safetensors nor a .gguf file\n",
+        ),
+    ] {
+        for json in [&[][..], &["--json"]] {
+            let output = openwork(&[&["inspect", model], json].concat());
+            assert_eq!(output.status.code(), Some(2));
+            assert_eq!(String::from_utf8_lossy(&output.stderr), words);
+            assert!(output.stdout.is_empty());
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! GGUF files that are bad: each kind is refused in its own words, by tensor
+//! or key, and at once.
+
+use openwork_llm::Checkpoint;
+
+const U32: u32 = 4;
+const F32: u32 = 6;
+const STRING: u32 = 8;
+const LIST: u32 = 9;
+
+/// A GGUF file to spoil.
+#[derive(Clone)]
+struct File {
+    version: u32,
+    keys: Vec<(String, u32, Vec<u8>)>,
+    /// Name, axes (fastest first), type, offset.
+    tensors: Vec<(String, Vec<u64>, u32, u64)>,
+    counts: Option<(u64, u64)>,
+    data: usize,
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+impl File {
+    /// A Llama with an embedding and one q projection, both F32.
+    fn good() -> Self {
+        let mut file = Self { version: 3, keys: vec![], tensors: vec![], counts: None, data: 256 };
+        file.set("general.architecture", STRING, &string("llama"));
+        for (key, value) in [
+            ("block_count", 1u32),
+            ("embedding_length", 4),
+            ("context_length", 16),
+            ("feed_forward_length", 8),
+            ("attention.head_count", 2),
+        ] {
+            file.set(&format!("llama.{key}"), U32, &value.to_le_bytes());
+        }
+        let eps = 1e-5f32.to_le_bytes();
+        file.set("llama.attention.layer_norm_rms_epsilon", F32, &eps);
+        file.tensor("token_embd.weight", &[4, 8], 0, 0);
+        file.tensor("blk.0.attn_q.weight", &[4, 4], 0, 128);
+        file
+    }
+
+    fn set(&mut self, key: &str, kind: u32, value: &[u8]) {
+        self.keys.retain(|(name, ..)| name != key);
+        self.keys.push((key.to_string(), kind, value.to_vec()));
+    }
+
+    fn tensor(&mut self, name: &str, axes: &[u64], kind: u32, offset: u64) {
+        self.tensors.push((name.to_string(), axes.to_vec(), kind, offset));
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(self.version.to_le_bytes());
+        let (tensors, keys) =
+            self.counts.unwrap_or((self.tensors.len() as u64, self.keys.len() as u64));
+        bytes.extend(tensors.to_le_bytes());
+        bytes.extend(keys.to_le_bytes());
+        for (key, kind, value) in &self.keys {
+            bytes.extend(string(key));
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend(value);
+        }
+        for (name, axes, kind, offset) in &self.tensors {
+            bytes.extend(string(name));
+            bytes.extend((axes.len() as u32).to_le_bytes());
+            axes.iter().for_each(|extent| bytes.extend(extent.to_le_bytes()));
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend(offset.to_le_bytes());
+        }
+        bytes.resize(bytes.len().next_multiple_of(32) + self.data, 0);
+        bytes
+    }
+}
+
+fn open(bytes: &[u8]) -> Result<Checkpoint, String> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("m.gguf");
+    std::fs::write(&path, bytes).expect("the folder is writable");
+    let place = format!("{}/", folder.path().display());
+    Checkpoint::open(&path).map_err(|error| error.to_string().replace(&place, ""))
+}
+
+/// The words against the good file after `spoil`, without the file's name.
+fn refusal(spoil: impl FnOnce(&mut File)) -> String {
+    let mut file = File::good();
+    spoil(&mut file);
+    let words = open(&file.bytes()).expect_err("a bad file was opened");
+    words.strip_prefix("m.gguf: ").expect("the file is named").to_string()
+}
+
+fn list(kind: u32, count: u64, values: &[u8]) -> Vec<u8> {
+    [&kind.to_le_bytes()[..], &count.to_le_bytes(), values].concat()
+}
+
+#[test]
+fn the_good_file_opens_in_both_versions() {
+    for version in [2, 3] {
+        let model = open(&File { version, ..File::good() }.bytes()).unwrap();
+        assert_eq!(
+            model.names().collect::<Vec<_>>(),
+            ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"]
+        );
+        assert_eq!(model.config()["vocab_size"], 8);
+        assert_eq!(model.config()["tie_word_embeddings"], true);
+        assert!(
+            model.tokenizer().unwrap_err().to_string().ends_with(
+                "the tokenizer cannot be built: the file has no \"tokenizer.ggml.tokens\""
+            )
+        );
+    }
+}
+
+#[test]
+fn every_shorter_file_is_refused() {
+    let whole = File { data: 192, ..File::good() }.bytes();
+    for length in 0..whole.len() {
+        let words = open(&whole[..length]).expect_err("a truncated file was opened");
+        assert!(words.starts_with("m.gguf: "), "{words}");
+    }
+    assert_eq!(
+        open(&whole[..12]).unwrap_err(),
+        "m.gguf: ends after 12 bytes, inside the list of tensors, which needs 16 bytes; \
+         the file is truncated or damaged"
+    );
+    assert_eq!(
+        open(&whole[..whole.len() - 1]).unwrap_err(),
+        "m.gguf: tensor \"blk.0.attn_q.weight\" at bytes 128..192 is beyond the file's 191 bytes \
+         of data; the file is truncated or damaged"
+    );
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused() {
+    assert_eq!(
+        open(b"not a model").unwrap_err(),
+        "m.gguf: is neither a folder with config.json and safetensors nor a .gguf file"
+    );
+    assert_eq!(
+        refusal(|file| file.version = 1),
+        "is GGUF version 1; openwork reads versions 2 and 3, little-endian"
+    );
+    assert!(refusal(|file| file.version = 3 << 24).starts_with("is GGUF version 50331648;"));
+    assert_eq!(
+        refusal(|file| file.set("general.architecture", STRING, &string("mamba"))),
+        "architecture \"mamba\" is not one that openwork reads from GGUF \
+         (llama, qwen2, qwen3, gemma3)"
+    );
+    assert_eq!(
+        refusal(|file| drop(file.keys.remove(0))),
+        "metadata \"general.architecture\": is missing"
+    );
+}
+
+#[test]
+fn absurd_counts_and_lengths_are_refused_at_once() {
+    for huge in [u64::MAX, 1 << 60, 1 << 32] {
+        let words = refusal(|file| file.counts = Some((huge, 7)));
+        assert!(words.starts_with(&format!("the list of tensors counts {huge}, more than")));
+        let words = refusal(|file| file.counts = Some((2, huge)));
+        assert!(words.starts_with(&format!("the metadata counts {huge}, more than")), "{words}");
+        let words = refusal(|file| file.set("x", STRING, &huge.to_le_bytes()));
+        assert!(words.contains("inside the value of \"x\""), "{words}");
+        for kind in [0, U32, STRING] {
+            let words = refusal(|file| file.set("x", LIST, &list(kind, huge, &[])));
+            assert!(words.starts_with(&format!("the list \"x\" counts {huge}, more")), "{words}");
+        }
+        let words = refusal(|file| file.tensor("t", &[huge, huge], 0, 0));
+        assert!(words.ends_with("more numbers than any file can hold"), "{words}");
+        let words = refusal(|file| file.tensor("t", &[0, huge, huge], 0, 0));
+        assert!(words.ends_with("more numbers than any file can hold"), "{words}");
+        let words = refusal(|file| file.tensor("t", &[4], 0, huge & !31));
+        assert!(words.starts_with("tensor \"t\" at bytes"), "{words}");
+    }
+    // A list of strings whose second is longer than the file.
+    let strings = [string("a"), (1u64 << 50).to_le_bytes().to_vec()].concat();
+    let words = refusal(|file| file.set("x", LIST, &list(STRING, 2, &strings)));
+    assert!(words.contains("inside the value of \"x\""), "{words}");
+}
+
+#[test]
+fn a_bad_key_is_refused_by_name() {
+    assert_eq!(
+        refusal(|file| file.set("x", 13, &[0; 8])),
+        "metadata \"x\": has type 13, which GGUF does not define"
+    );
+    assert_eq!(
+        refusal(|file| file.set("x", LIST, &list(LIST, 1, &[]))),
+        "metadata \"x\": is a list of lists, which openwork does not read"
+    );
+    assert_eq!(
+        refusal(|file| file.set("x", 7, &[2])),
+        "metadata \"x\": is the truth value 2, neither 0 nor 1"
+    );
+    let not_utf8 = [&1u64.to_le_bytes()[..], &[0xff]].concat();
+    assert_eq!(refusal(|file| file.set("x", STRING, &not_utf8)), "metadata \"x\": is not UTF-8");
+    assert_eq!(
+        refusal(|file| file.keys.push(("llama.block_count".into(), U32, vec![0; 4]))),
+        "metadata \"llama.block_count\": appears twice"
+    );
+    assert_eq!(
+        refusal(|file| file.set("llama.block_count", U32, &[0; 4])),
+        "metadata \"llama.block_count\": is 0"
+    );
+    assert_eq!(
+        refusal(|file| file.set("llama.attention.head_count", LIST, &list(U32, 1, &[2, 0, 0, 0]))),
+        "metadata \"llama.attention.head_count\": is a list of 1 U32, \
+         not a whole number below 2^32"
+    );
+    assert_eq!(
+        refusal(|file| file.set("llama.attention.head_count_kv", U32, &3u32.to_le_bytes())),
+        "metadata \"llama.attention.head_count_kv\": is 3, which does not divide the 2 heads"
+    );
+    assert_eq!(
+        refusal(|file| file.set("general.alignment", U32, &12u32.to_le_bytes())),
+        "metadata \"general.alignment\": is 12; an alignment is a power of two"
+    );
+}
+
+#[test]
+fn an_option_that_changes_the_mathematics_is_refused_by_name() {
+    assert_eq!(
+        refusal(|file| file.set("llama.expert_count", U32, &8u32.to_le_bytes())),
+        "metadata \"llama.expert_count\": is 8, which openwork does not implement"
+    );
+    assert_eq!(
+        refusal(|file| file.set("llama.final_logit_softcapping", F32, &30f32.to_le_bytes())),
+        "metadata \"llama.final_logit_softcapping\": is 30, which openwork does not implement"
+    );
+    assert_eq!(
+        refusal(|file| file.set("llama.rope.scaling.type", STRING, &string("yarn"))),
+        "metadata \"llama.rope.scaling.type\": is \"yarn\", which openwork does not implement"
+    );
+    assert_eq!(
+        refusal(|file| file.set("llama.rope.dimension_count", U32, &4u32.to_le_bytes())),
+        "metadata \"llama.rope.dimension_count\": is 4, but a head has 2 numbers; \
+         openwork does not implement that"
+    );
+    assert_eq!(
+        refusal(|file| file.tensor("rope_freqs.weight", &[1], 0, 192)),
+        "tensor \"rope_freqs.weight\" holds factors that are not Llama 3's; \
+         openwork does not implement them"
+    );
+}
+
+#[test]
+fn a_bad_tensor_is_refused_by_name() {
+    assert_eq!(
+        refusal(|file| file.tensors[1].2 = 10),
+        "tensor \"blk.0.attn_q.weight\" has type Q2_K, which openwork does not read (it reads F64, \
+         F32, F16, BF16, I64, I32, I16, I8, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K)"
+    );
+    assert!(refusal(|file| file.tensors[1].2 = 77).contains("has type number 77, which"));
+    assert_eq!(
+        refusal(|file| file.tensors[1].2 = 8),
+        "tensor \"blk.0.attn_q.weight\" has shape [4, 4]: \
+         the last axis is not a multiple of the type's block"
+    );
+    assert_eq!(
+        refusal(|file| file.tensors[1].3 = 96),
+        "tensor \"blk.0.attn_q.weight\" at bytes 96..160 overlaps tensor \"token_embd.weight\", \
+         which ends at byte 128"
+    );
+    assert_eq!(
+        refusal(|file| file.tensors[1].3 = 130),
+        "tensor \"blk.0.attn_q.weight\" begins at byte 130, not a multiple of 32"
+    );
+    assert_eq!(
+        refusal(|file| file.tensors[1].0 = "token_embd.weight".into()),
+        "tensor \"token_embd.weight\" is listed twice"
+    );
+    assert_eq!(
+        refusal(|file| file.tensors[1].0 = "blk.0.ssm_in.weight".into()),
+        "tensor \"blk.0.ssm_in.weight\" has no place in architecture \"llama\""
+    );
+    assert_eq!(
+        refusal(|file| file.tensors[1].1 = vec![1; 5]),
+        "tensor \"blk.0.attn_q.weight\" has 5 axes, more than 4"
+    );
+    assert_eq!(
+        refusal(|file| file.tensors[1].1 = vec![4, 3]),
+        "tensor \"blk.0.attn_q.weight\" has 3 rows, not 2 heads of an even number of rows"
+    );
+    assert_eq!(
+        refusal(|file| drop(file.tensors.remove(0))),
+        "there is no matrix \"token_embd.weight\""
+    );
+}

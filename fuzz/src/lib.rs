@@ -1,0 +1,3 @@
+//! What is fuzzed. Every function takes any bytes and must not panic.
+
+pub mod checkpoint;
