@@ -28,6 +28,13 @@ pub struct Global {
 }
 
 impl Global {
+    /// Tells the user what they may want to know, on stderr.
+    pub fn note(&self, notes: &[String]) {
+        if !self.quiet {
+            notes.iter().for_each(|note| eprintln!("note: {note}"));
+        }
+    }
+
     /// Sizes the pool that every parallel loop runs in.
     pub fn set_threads(&self) -> Result<(), Failure> {
         match self.threads {

@@ -25,7 +25,7 @@
 //! counted in the text as it was given. (lm-eval also scores page by page; here
 //! the pages are joined.)
 
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::CheckpointError;
 use crate::detokenise::{self, Detokenised};
 use crate::model::{Layer, Model, ModelError, NoTap, Storage};
 use crate::tokens::{TextError, Tokenizer, windows};
@@ -194,13 +194,12 @@ pub struct Progress {
 
 /// Measures a model on a text, one layer in memory at a time.
 pub fn evaluate(
-    checkpoint: &Checkpoint,
+    model: &Model<'_>,
     text: &str,
     options: &Options,
     watch: &mut dyn FnMut(Progress),
 ) -> Result<Evaluation, EvaluateError> {
-    let model = Model::open(checkpoint)?;
-    let tokenizer = checkpoint.tokenizer()?;
+    let tokenizer = model.checkpoint().tokenizer()?;
     let limit = model.config().max_positions;
     let seq_len = options.seq_len.unwrap_or(SEQ_LEN.min(limit));
     if seq_len > limit {
@@ -209,7 +208,7 @@ pub fn evaluate(
     let scored = Scored::new(&tokenizer, text, seq_len, options)?;
     let started = Instant::now();
     let mut layers = |index| model.layer(index, Storage::F32);
-    let nats = nats(&model, &mut layers, &scored.windows, watch)?;
+    let nats = nats(model, &mut layers, &scored.windows, watch)?;
     Ok(Evaluation {
         nats,
         tokens: scored.tokens,

@@ -37,7 +37,7 @@ fn perplexity_is_the_mean_loss_of_the_logits() {
             }
         }
         let mut steps = Vec::new();
-        let got = evaluate(&checkpoint, TEXT, &options(12), &mut |p| steps.push((p.done, p.total)))
+        let got = evaluate(&model, TEXT, &options(12), &mut |p| steps.push((p.done, p.total)))
             .expect("an evaluation");
         assert_eq!((got.tokens, got.windows, got.seq_len), (count, tokens.len() / 12, 12));
         assert!((got.nats - nats).abs() < 1e-4 * nats, "{} for {nats}", got.nats);
@@ -85,8 +85,9 @@ fn windows_account_for_every_byte_and_word_they_score() {
 #[test]
 fn texts_and_windows_that_cannot_be_scored_are_refused() {
     let checkpoint = Checkpoint::open(&folder("llama")).expect("a checkpoint");
+    let model = Model::open(&checkpoint).expect("a model");
     let refusal = |text: &str, seq_len: usize| {
-        let result = evaluate(&checkpoint, text, &options(seq_len), &mut |_| {});
+        let result = evaluate(&model, text, &options(seq_len), &mut |_| {});
         result.expect_err("a refusal").to_string()
     };
     assert_eq!(refusal(TEXT, 0), "windows of 0 tokens predict nothing; take at least 2");

@@ -6,7 +6,7 @@ use crate::print;
 use crate::progress::Bar;
 use openwork_llm::Checkpoint;
 use openwork_llm::evaluate::{EvaluateError, Options, evaluate};
-use openwork_llm::model::ModelError;
+use openwork_llm::model::{Model, ModelError};
 use openwork_llm::tokens::{join, read_text};
 use std::path::PathBuf;
 
@@ -42,13 +42,15 @@ impl Eval {
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let text = join(&read_text(&self.text).map_err(Failure::input)?);
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
+        let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        global.note(&model.config().notes);
         let options = Options {
             seq_len: self.seq_len,
             max_tokens: self.max_tokens,
             detokenise: self.detokenize,
         };
         let mut bar = Bar::new(global.quiet);
-        let result = evaluate(&checkpoint, &text, &options, &mut |progress| {
+        let result = evaluate(&model, &text, &options, &mut |progress| {
             let so_far = progress.perplexity.map(|p| format!("perplexity {p:.4}"));
             bar.set(progress.done, progress.total, &so_far.unwrap_or_default());
         });

@@ -27,10 +27,10 @@ pub struct Generate {
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_new_tokens: usize,
     /// Sample, with logits divided by X; 0 is greedy
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f64,
     /// Sample from the likeliest tokens that together have probability P
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f64,
     /// Sample from the K likeliest tokens
     #[arg(long, value_name = "K")]
@@ -61,20 +61,20 @@ impl Generate {
         }
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        global.note(&model.config().notes);
         let tokenizer = checkpoint.tokenizer().map_err(Failure::input)?;
         let storage = if self.f32 { Storage::F32 } else { Storage::Half };
         let mut decoder = Decoder::load(&model, storage).map_err(Failure::input)?;
 
         let mut failure = None;
-        let mut show = |text: &str| match global.json.then_some(()) {
-            Some(()) => ControlFlow::Continue(()),
-            None => match print::text(text) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            },
+        let mut show = |text: &str| {
+            if !global.json
+                && let Err(error) = print::text(text)
+            {
+                failure = Some(error);
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
         };
         let most = self.max_new_tokens;
         let result = generate(&mut decoder, &tokenizer, &self.prompt, most, choice, &mut show)

@@ -133,13 +133,13 @@ impl Config {
         for key in ["architectures", "model_type"] {
             keys.value(key);
         }
-        if let Some(model_type) = json.get("model_type").and_then(Value::as_str) {
-            if model_type != family.model_type {
-                return Err(ConfigError::Contradiction(format!(
-                    "model_type {model_type} does not go with architecture {}",
-                    family.architectures[0]
-                )));
-            }
+        if let Some(model_type) = json.get("model_type").and_then(Value::as_str)
+            && model_type != family.model_type
+        {
+            return Err(ConfigError::Contradiction(format!(
+                "model_type {model_type} does not go with architecture {}",
+                family.architectures[0]
+            )));
         }
 
         // Sizes.

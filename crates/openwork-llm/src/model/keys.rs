@@ -268,20 +268,16 @@ impl<'a> Keys<'a> {
             "default" => Scaling::None,
             "linear" => Scaling::Linear { factor: keys.number("factor")? },
             "llama3" => {
-                let scaling = Scaling::Llama3 {
-                    factor: keys.number("factor")?,
-                    low: keys.number("low_freq_factor")?,
-                    high: keys.number("high_freq_factor")?,
-                    original: keys.size("original_max_position_embeddings")?,
-                };
-                if let Scaling::Llama3 { low, high, .. } = scaling {
-                    if low >= high {
-                        return Err(ConfigError::Contradiction(format!(
-                            "low_freq_factor {low} is not below high_freq_factor {high}"
-                        )));
-                    }
+                let (low, high) =
+                    (keys.number("low_freq_factor")?, keys.number("high_freq_factor")?);
+                if low >= high {
+                    return Err(ConfigError::Contradiction(format!(
+                        "low_freq_factor {low} is not below high_freq_factor {high}"
+                    )));
                 }
-                scaling
+                let factor = keys.number("factor")?;
+                let original = keys.size("original_max_position_embeddings")?;
+                Scaling::Llama3 { factor, low, high, original }
             }
             other => {
                 return Err(self.unsupported(

@@ -139,6 +139,11 @@ impl<'a> Model<'a> {
         Ok(model)
     }
 
+    /// The files it is read from.
+    pub fn checkpoint(&self) -> &'a Checkpoint {
+        self.checkpoint
+    }
+
     /// Sizes and options.
     pub fn config(&self) -> &Config {
         &self.config

@@ -186,7 +186,7 @@ vectorised! {
     /// `g_i <- gelu(g_i) u_i`, where, with `z = sqrt(2/pi) (x + 0.044715 x^3)`,
     /// `gelu(x) = x (1 + tanh z) / 2 = x / (1 + e^(-2z))`.
     pub fn gelu_gate(g: &mut [f32], u: &[f32]) {
-        const TWO_ROOT: f32 = 1.595_769_1; // 2 sqrt(2/pi)
+        const TWO_ROOT: f32 = 1.595_769; // 2 sqrt(2/pi)
         for (g, u) in g.iter_mut().zip(u) {
             let x = *g;
             let two_z = TWO_ROOT * (x + 0.044_715 * x * x * x);
