@@ -28,6 +28,13 @@ pub struct Global {
 }
 
 impl Global {
+    /// Tells the user what they may want to know, on stderr.
+    pub fn note(&self, notes: &[String]) {
+        if !self.quiet {
+            notes.iter().for_each(|note| eprintln!("note: {note}"));
+        }
+    }
+
     /// Sizes the pool that every parallel loop runs in.
     pub fn set_threads(&self) -> Result<(), Failure> {
         match self.threads {
@@ -60,4 +67,10 @@ pub enum Command {
     Inspect(crate::commands::inspect::Inspect),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
+    /// Measure a model's perplexity on a text
+    Eval(crate::commands::eval::Eval),
+    /// List the families of models
+    Families(crate::commands::families::Families),
+    /// Continue a prompt
+    Generate(crate::commands::generate::Generate),
 }

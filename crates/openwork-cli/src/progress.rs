@@ -43,6 +43,18 @@ impl Progress {
         Self { how }
     }
 
+    /// `share` of the stage is done, and there is something to say about it.
+    pub fn say(&self, share: f64, message: &str) {
+        match &self.how {
+            How::Silent => {}
+            How::Bar(bar) => {
+                bar.set_position((share.clamp(0.0, 1.0) * STEPS) as u64);
+                bar.set_message(message.to_string());
+            }
+            How::Lines { last, .. } => line(last, share, message),
+        }
+    }
+
     /// Ends the stage; a bar goes away.
     pub fn end(self) {
         if let How::Bar(bar) = self.how {
@@ -56,15 +68,18 @@ impl Watch for Progress {
         match &self.how {
             How::Silent => {}
             How::Bar(bar) => bar.set_position((share.clamp(0.0, 1.0) * STEPS) as u64),
-            How::Lines { title, last } => {
-                // A thread that finds another one printing has nothing to add.
-                if let Ok(mut last) = last.try_lock()
-                    && last.elapsed() >= EVERY
-                {
-                    *last = Instant::now();
-                    eprintln!("{title}: {:.0} %", 100.0 * share);
-                }
-            }
+            How::Lines { title, last } => line(last, share, title),
         }
+    }
+}
+
+/// Prints a line if the last one is some time ago. A thread that finds another
+/// one printing has nothing to add.
+fn line(last: &Mutex<Instant>, share: f64, text: &str) {
+    if let Ok(mut last) = last.try_lock()
+        && last.elapsed() >= EVERY
+    {
+        *last = Instant::now();
+        eprintln!("{text}: {:.0} %", 100.0 * share);
     }
 }

@@ -3,7 +3,11 @@
 //! measures it.
 
 pub mod checkpoint;
+pub mod detokenise;
+pub mod evaluate;
+pub mod generate;
 pub mod inspect;
+pub mod model;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};

@@ -1,6 +1,9 @@
 //! One file for each command.
 
 pub mod completions;
+pub mod eval;
+pub mod families;
+pub mod generate;
 pub mod hessian;
 pub mod inspect;
 pub mod layout;
@@ -24,5 +27,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),
         Command::Inspect(command) => command.run(&global),
+        Command::Eval(command) => command.run(&global),
+        Command::Families(command) => command.run(&global),
+        Command::Generate(command) => command.run(&global),
     }
 }

@@ -11,4 +11,5 @@ mod windows;
 pub use error::TextError;
 pub use text::{join, read_text};
 pub use tokenizer::{Stream, Tokenizer};
+pub(crate) use windows::SplitMix;
 pub use windows::{random_windows, windows};

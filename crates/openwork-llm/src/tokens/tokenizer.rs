@@ -102,6 +102,23 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The tokens of `text`, no special token added, and for each the byte
+    /// after its last in `text`. A token begins where the one before it ends,
+    /// so that every byte up to the last end belongs to one token.
+    pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>), TextError> {
+        let encoding = self.inner.encode(text, false);
+        let encoding = encoding.map_err(|why| TextError::Tokenizer(why.to_string()))?;
+        // Some tokenizers trim spaces off a token's place: such spaces go to
+        // the next token, and places never run backwards.
+        let mut last = 0;
+        let ends = encoding.get_offsets().iter().map(|&(_, end)| {
+            last = end.clamp(last, text.len());
+            last
+        });
+        let ends = ends.collect();
+        Ok((encoding.get_ids().to_vec(), ends))
+    }
+
     /// The text of `tokens`, special tokens included.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= self.count) {

@@ -1,0 +1,81 @@
+//! `openwork eval MODEL --text TEXT`.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::print;
+use crate::progress::Progress;
+use openwork_llm::Checkpoint;
+use openwork_llm::evaluate::{EvaluateError, Options, evaluate};
+use openwork_llm::model::{Model, ModelError};
+use openwork_llm::tokens::{join, read_text};
+use std::path::PathBuf;
+
+/// Perplexity of a model on a text: per token, per word, and bits per byte.
+///
+/// The documents are joined and cut into windows of L tokens that do not
+/// overlap; each window scores all of its tokens but the first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  openwork eval Qwen2.5-0.5B --text wikitext2.txt
+  openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json")]
+pub struct Eval {
+    /// A Hugging Face folder or a .gguf file
+    model: PathBuf,
+    /// A .txt file, or a .jsonl file with a `text` field in every line
+    #[arg(long, value_name = "TEXT")]
+    text: PathBuf,
+    /// Tokens in a window; at most the model's max_position_embeddings
+    /// [default: 2048 or that, whichever is less]
+    #[arg(long, value_name = "L")]
+    seq_len: Option<usize>,
+    /// Use only the first N tokens of the text
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// Undo WikiText's tokenisation before the model reads it, as lm-eval does;
+    /// words and bytes are still those of the text as given
+    #[arg(long)]
+    detokenize: bool,
+}
+
+impl Eval {
+    /// Measures and prints.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        let text = join(&read_text(&self.text).map_err(Failure::input)?);
+        let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
+        let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        global.note(&model.config().notes);
+        let options = Options {
+            seq_len: self.seq_len,
+            max_tokens: self.max_tokens,
+            detokenise: self.detokenize,
+        };
+        let bar = Progress::start(global, "eval");
+        let result = evaluate(&model, &text, &options, &mut |progress| {
+            let so_far = progress.perplexity.map(|p| format!("perplexity {p:.4}"));
+            bar.say(
+                progress.done as f64 / progress.total.max(1) as f64,
+                &so_far.unwrap_or_else(|| "eval".to_string()),
+            );
+        });
+        bar.end();
+        let result = result.map_err(|error| match error {
+            EvaluateError::Model(ModelError::NotFinite) => Failure::running(error),
+            _ => Failure::input(error),
+        })?;
+        if global.json {
+            return print::line(result.to_json());
+        }
+        print::line(format!("token perplexity  {:.4}", result.token_perplexity()))?;
+        print::line(format!("word perplexity   {:.4}", result.word_perplexity()))?;
+        print::line(format!("bits per byte     {:.5}", result.bits_per_byte()))?;
+        print::line(format!(
+            "{} tokens, {} words, {} bytes scored in {} windows of {}; {:.1} s",
+            result.tokens,
+            result.words,
+            result.bytes,
+            result.windows,
+            result.seq_len,
+            result.seconds
+        ))
+    }
+}

@@ -1,0 +1,31 @@
+//! `openwork families`.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::print;
+use openwork_llm::model::{FAMILIES, Family};
+use serde_json::json;
+
+/// The families of models that openwork runs, and how each differs from Llama.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  openwork families\n  openwork families --json")]
+pub struct Families {}
+
+impl Families {
+    /// Prints the table.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        if global.json {
+            let families: Vec<_> = FAMILIES.iter().map(Family::to_json).collect();
+            return print::line(json!({ "families": families }));
+        }
+        for family in FAMILIES {
+            let architectures = family.architectures.join(", ");
+            print::line(format!("{:8}  {architectures:20}  {}", family.name, family.summary))?;
+            let traits = family.traits().join(", ");
+            if !traits.is_empty() {
+                print::line(format!("{:8}  {traits}", ""))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,308 @@
+//! Text from a prompt, token after token.
+
+use crate::model::{Decoder, ModelError};
+use crate::tokens::{SplitMix, TextError, Tokenizer};
+use serde_json::{Value, json};
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// How the next token is chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice {
+    /// The likeliest; the first of equals.
+    Greedy,
+    /// At random, by the model's probabilities.
+    Sampled {
+        /// Logits are divided by it.
+        temperature: f64,
+        /// Only this many of the likeliest.
+        top_k: Option<usize>,
+        /// Only the likeliest that together have this probability.
+        top_p: f64,
+        /// The same seed draws the same text.
+        seed: u64,
+    },
+}
+
+/// Why no text can be generated.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// Nothing to go on from.
+    #[error("the prompt is empty; give at least one word")]
+    Empty,
+    /// The tokenizer.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// An option out of range.
+    #[error("{0}")]
+    Option(String),
+}
+
+impl Choice {
+    /// Checks the numbers.
+    pub fn check(self) -> Result<Self, GenerateError> {
+        let wrong = |message: String| Err(GenerateError::Option(message));
+        match self {
+            Choice::Sampled { temperature, .. }
+                if !(temperature > 0.0 && temperature.is_finite()) =>
+            {
+                wrong(format!("a temperature of {temperature}: give a number above 0"))
+            }
+            Choice::Sampled { top_p, .. } if !(top_p > 0.0 && top_p <= 1.0) => {
+                wrong(format!("a top-p of {top_p}: give a number above 0 and up to 1"))
+            }
+            Choice::Sampled { top_k: Some(0), .. } => wrong("a top-k of 0 leaves no token".into()),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// Chooses tokens by their logits.
+struct Chooser {
+    choice: Choice,
+    random: SplitMix,
+}
+
+impl Chooser {
+    fn new(choice: Choice) -> Self {
+        let seed = if let Choice::Sampled { seed, .. } = choice { seed } else { 0 };
+        Self { choice, random: SplitMix(seed) }
+    }
+
+    /// The next token. The logits are finite and at least one.
+    fn choose(&mut self, logits: &[f32]) -> u32 {
+        let Choice::Sampled { temperature, top_k, top_p, .. } = self.choice else {
+            let most = (0..logits.len()).reduce(|a, b| if logits[b] > logits[a] { b } else { a });
+            return most.unwrap_or(0) as u32;
+        };
+        // The likeliest first; ties by index.
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        let by_logit = |&a: &usize, &b: &usize| logits[b].total_cmp(&logits[a]).then(a.cmp(&b));
+        let kept = top_k.unwrap_or(logits.len()).min(logits.len());
+        if kept < order.len() {
+            order.select_nth_unstable_by(kept - 1, by_logit);
+            order.truncate(kept);
+        }
+        order.sort_unstable_by(by_logit);
+        let max = f64::from(logits[order[0]]);
+        let mut weights: Vec<f64> =
+            order.iter().map(|&i| ((f64::from(logits[i]) - max) / temperature).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let mut sum = 0.0;
+        let nucleus = weights.iter().position(|w| {
+            sum += w;
+            sum >= top_p * total
+        });
+        weights.truncate(nucleus.map_or(weights.len(), |last| last + 1));
+        // A number in [0, 1) from the upper 53 bits.
+        let draw = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let mut left = draw * weights.iter().sum::<f64>();
+        let chosen = weights.iter().position(|w| {
+            left -= w;
+            left < 0.0
+        });
+        order[chosen.unwrap_or(weights.len() - 1)] as u32
+    }
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The model said so.
+    EndOfText,
+    /// As many tokens as asked for.
+    MaxNewTokens,
+    /// The model takes no longer sequences.
+    MaxPositions,
+    /// Whoever watched wanted no more.
+    Watcher,
+}
+
+impl Stop {
+    /// `end_of_text`, `max_new_tokens`, `max_positions` or `watcher`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stop::EndOfText => "end_of_text",
+            Stop::MaxNewTokens => "max_new_tokens",
+            Stop::MaxPositions => "max_positions",
+            Stop::Watcher => "watcher",
+        }
+    }
+}
+
+/// A generated text and what it took.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// What follows the prompt.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Tokens of the prompt, BOS included.
+    pub prompt_tokens: usize,
+    /// Time for the prompt.
+    pub prompt_seconds: f64,
+    /// Time for the passes after it, one for each token but the first.
+    pub seconds: f64,
+    /// Bytes of weights and cache that the last pass read.
+    pub bytes_per_token: usize,
+    /// Why it ended.
+    pub stop: Stop,
+}
+
+impl Generation {
+    /// Passes per second, without the prompt; `None` if there was none.
+    pub fn tokens_per_second(&self) -> Option<f64> {
+        let passes = self.tokens.len().saturating_sub(1);
+        (passes > 0 && self.seconds > 0.0).then(|| passes as f64 / self.seconds)
+    }
+
+    /// The object of `openwork generate --json`.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "text": self.text,
+            "tokens": self.tokens.len(),
+            "tokens_per_second": self.tokens_per_second(),
+            "bytes_per_token": self.bytes_per_token,
+            "prompt_tokens": self.prompt_tokens,
+            "prompt_seconds": self.prompt_seconds,
+            "seconds": self.seconds,
+            "stop": self.stop.name(),
+        })
+    }
+}
+
+/// Continues `prompt` by at most `most` tokens; `watch` sees the text as it
+/// becomes certain.
+pub fn generate(
+    decoder: &mut Decoder,
+    tokenizer: &Tokenizer,
+    prompt: &str,
+    most: usize,
+    choice: Choice,
+    watch: &mut (dyn FnMut(&str) -> ControlFlow<()> + Send),
+) -> Result<Generation, GenerateError> {
+    let mut chooser = Chooser::new(choice.check()?);
+    let mut tokens = tokenizer.encode(prompt)?;
+    if tokens.is_empty() {
+        return Err(GenerateError::Empty);
+    }
+    if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos()) {
+        tokens.insert(0, bos);
+    }
+    let prompt_tokens = tokens.len();
+    decoder.reset();
+    // All of it inside the pool: see `Decoder::next`.
+    rayon::scope(|_| {
+        let started = Instant::now();
+        let mut logits = decoder.next(&tokens)?;
+        let prompt_seconds = started.elapsed().as_secs_f64();
+
+        let started = Instant::now();
+        let (mut text, mut new, mut stream) = (String::new(), Vec::new(), tokenizer.stream());
+        let stop = loop {
+            if new.len() >= most {
+                break Stop::MaxNewTokens;
+            }
+            let token = chooser.choose(&logits);
+            if tokenizer.eos().contains(&token) {
+                break Stop::EndOfText;
+            }
+            new.push(token);
+            // A model may have rows for tokens that its tokenizer does not know: no text.
+            if (token as usize) < tokenizer.count() {
+                let part = stream.push(token)?;
+                text.push_str(&part);
+                if !part.is_empty() && watch(&part).is_break() {
+                    break Stop::Watcher;
+                }
+            }
+            if new.len() >= most {
+                break Stop::MaxNewTokens;
+            }
+            if decoder.len() >= decoder.config().max_positions {
+                break Stop::MaxPositions;
+            }
+            logits = decoder.next(&[token])?;
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        let rest = stream.finish()?;
+        text.push_str(&rest);
+        if !rest.is_empty() {
+            let _ = watch(&rest);
+        }
+        Ok(Generation {
+            text,
+            tokens: new,
+            prompt_tokens,
+            prompt_seconds,
+            seconds,
+            bytes_per_token: decoder.bytes_per_token(),
+            stop,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLED: Choice = Choice::Sampled { temperature: 1.0, top_k: None, top_p: 1.0, seed: 1 };
+
+    #[test]
+    fn greedy_takes_the_first_of_the_likeliest() {
+        assert_eq!(Chooser::new(Choice::Greedy).choose(&[0.0, 2.0, 1.0, 2.0]), 1);
+    }
+
+    #[test]
+    fn sampling_follows_the_probabilities() {
+        let logits = [1.0f32, 0.0, 2.0, f32::MIN];
+        let mut chooser = Chooser::new(SAMPLED);
+        let mut counts = [0.0f64; 4];
+        let draws = 20_000;
+        (0..draws).for_each(|_| counts[chooser.choose(&logits) as usize] += 1.0);
+        let total: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
+        for (count, logit) in counts.iter().zip(logits) {
+            let want = f64::from(logit).exp() / total;
+            assert!((count / f64::from(draws) - want).abs() < 0.015);
+        }
+    }
+
+    #[test]
+    fn top_k_and_top_p_keep_the_likeliest() {
+        let logits = [1.0f32, 0.0, 2.0, 0.5];
+        let draw = |top_k, top_p| {
+            let choice = Choice::Sampled { temperature: 1.0, top_k, top_p, seed: 3 };
+            let mut chooser = Chooser::new(choice);
+            (0..500).map(|_| chooser.choose(&logits)).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(draw(Some(1), 1.0), [2].into());
+        assert_eq!(draw(Some(2), 1.0), [0, 2].into());
+        // e^2 / (e + 1 + e^2 + e^0.5) = 0.58.
+        assert_eq!(draw(None, 0.5), [2].into());
+        assert_eq!(draw(None, 0.6), [0, 2].into());
+        assert_eq!(draw(Some(9), 1.0).len(), 4);
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        for (choice, words) in [
+            (
+                Choice::Sampled { temperature: 0.0, top_k: None, top_p: 1.0, seed: 0 },
+                "temperature of 0",
+            ),
+            (
+                Choice::Sampled { temperature: 1.0, top_k: None, top_p: 1.5, seed: 0 },
+                "top-p of 1.5",
+            ),
+            (
+                Choice::Sampled { temperature: 1.0, top_k: Some(0), top_p: 1.0, seed: 0 },
+                "top-k of 0",
+            ),
+        ] {
+            assert!(choice.check().expect_err("a refusal").to_string().contains(words));
+        }
+    }
+}

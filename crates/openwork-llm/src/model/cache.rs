@@ -1,0 +1,31 @@
+//! Keys and values of the tokens so far.
+
+/// Keys and values of one layer, `[tokens, kv_heads * head_dim]` each.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Cache {
+    /// Adds the rows of new tokens.
+    pub fn extend(&mut self, keys: &[f32], values: &[f32]) {
+        self.keys.extend_from_slice(keys);
+        self.values.extend_from_slice(values);
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> &[f32] {
+        &self.keys
+    }
+
+    /// All values.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// Bytes that attending once reads, without a sliding window.
+    pub fn bytes(&self) -> usize {
+        (self.keys.len() + self.values.len()) * size_of::<f32>()
+    }
+}

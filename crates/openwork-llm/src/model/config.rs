@@ -1,0 +1,460 @@
+//! A model's sizes and options, checked once.
+//!
+//! config.json is read strictly: every key is *used*, *neutral* (it cannot
+//! change the computation), *refused* unless it has the one value that we
+//! compute, or *unknown*, which is noted, for transformers too ignores what
+//! its class does not read. Nothing is passed over in silence.
+
+use super::family::{Bias, FAMILIES, Family, Window};
+use super::keys::Keys;
+use super::rope::Scaling;
+use serde_json::Value;
+
+/// Why a config.json cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A key that we need is not there.
+    #[error("config.json has no {key}")]
+    Missing {
+        /// The key.
+        key: String,
+    },
+    /// A key has a value of another kind or out of range.
+    #[error("config.json: {key} is {found}, not {want}")]
+    Kind {
+        /// The key.
+        key: String,
+        /// What it holds.
+        found: String,
+        /// What it should hold.
+        want: &'static str,
+    },
+    /// Two keys contradict each other.
+    #[error("config.json: {0}")]
+    Contradiction(String),
+    /// An architecture that is not in [`FAMILIES`].
+    #[error("the architecture {name} is not implemented; openwork runs {known}")]
+    Architecture {
+        /// As config.json names it.
+        name: String,
+        /// All that we run.
+        known: String,
+    },
+    /// An option that would change the computation and is not implemented.
+    #[error("config.json: {key} = {value} is not implemented for {family} models ({only})")]
+    Unsupported {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// The family's name.
+        family: &'static str,
+        /// What would be accepted.
+        only: String,
+    },
+}
+
+/// The function inside the gated MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / (1 + e^-x)`.
+    Silu,
+    /// Gelu by its tanh approximation.
+    GeluTanh,
+}
+
+/// What one layer's attention sees and how it rotates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// Each token sees this many last tokens, itself included; `None` is all.
+    pub window: Option<usize>,
+    /// The base of the rotation.
+    pub rope_theta: f64,
+    /// How frequencies are scaled for long contexts.
+    pub rope_scaling: Scaling,
+}
+
+/// Sizes and options of a model. Holds, once built:
+///
+/// 1. every size is at least 1 and at most [`MAX_SIZE`];
+/// 2. `heads` is a multiple of `kv_heads`;
+/// 3. `head_dim` is even;
+/// 4. `attention` has one entry for each layer.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which row of [`FAMILIES`] it follows.
+    pub family: &'static Family,
+    /// Width of the hidden state.
+    pub hidden: usize,
+    /// Width inside the MLP.
+    pub ff: usize,
+    /// Number of decoder layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Rows of the embedding.
+    pub vocab: usize,
+    /// The longest sequence the model was made for.
+    pub max_positions: usize,
+    /// Added to the mean square in norms.
+    pub norm_eps: f32,
+    /// Inside the MLP.
+    pub activation: Activation,
+    /// Whether q, k and v have biases.
+    pub qkv_bias: bool,
+    /// Whether o has a bias.
+    pub out_bias: bool,
+    /// Whether the MLP's linears have biases.
+    pub mlp_bias: bool,
+    /// Whether the head is the embedding.
+    pub tied: bool,
+    /// Scores are `scale * q . k`.
+    pub attention_scale: f32,
+    /// What the embedding is multiplied by.
+    pub embedding_scale: f32,
+    /// One entry for each layer.
+    pub attention: Vec<Attention>,
+    /// Keys that were passed over, in words for the user.
+    pub notes: Vec<String>,
+}
+
+/// The largest size that is believed (layers, widths, tokens).
+pub const MAX_SIZE: usize = 1 << 24;
+
+impl Config {
+    /// Checks a config.json, in the spelling of transformers 4 or 5.
+    pub fn new(json: &Value) -> Result<Self, ConfigError> {
+        let family = family(json)?;
+        let mut keys = Keys::new(json, family.name)?;
+        for key in ["architectures", "model_type"] {
+            keys.value(key);
+        }
+        if let Some(model_type) = json.get("model_type").and_then(Value::as_str)
+            && model_type != family.model_type
+        {
+            return Err(ConfigError::Contradiction(format!(
+                "model_type {model_type} does not go with architecture {}",
+                family.architectures[0]
+            )));
+        }
+
+        // Sizes.
+        let hidden = keys.size("hidden_size")?;
+        let layers = keys.size("num_hidden_layers")?;
+        let heads = keys.size("num_attention_heads")?;
+        let kv_heads = keys.size_or("num_key_value_heads", heads)?;
+        let head_dim = match (keys.optional_size("head_dim")?, family.head_dim) {
+            (Some(size), _) | (None, Some(size)) => size,
+            (None, None) if hidden.is_multiple_of(heads) => hidden / heads,
+            (None, None) => {
+                return Err(ConfigError::Contradiction(format!(
+                    "hidden_size {hidden} is not a multiple of num_attention_heads {heads}, and there is no head_dim"
+                )));
+            }
+        };
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(ConfigError::Contradiction(format!(
+                "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+            )));
+        }
+        if !head_dim.is_multiple_of(2) {
+            return Err(ConfigError::Contradiction(format!("head_dim {head_dim} is odd")));
+        }
+
+        // Options.
+        let (qkv_bias, out_bias, mlp_bias) = match family.bias {
+            Bias::Never => (false, false, false),
+            Bias::Qkv => {
+                // Some files say so too; these models have them whatever is said.
+                keys.flag_or("attention_bias", true)?;
+                (true, false, false)
+            }
+            Bias::Configured { mlp } => {
+                let attention = keys.flag_or("attention_bias", false)?;
+                (attention, attention, mlp && keys.flag_or("mlp_bias", false)?)
+            }
+        };
+        let query_scalar = match family.query_scalar {
+            true => keys.number("query_pre_attn_scalar")?,
+            false => head_dim as f64,
+        };
+        let attention = attention(&mut keys, family, layers)?;
+        let config = Config {
+            family,
+            hidden,
+            ff: keys.size("intermediate_size")?,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            vocab: keys.size("vocab_size")?,
+            max_positions: keys.size("max_position_embeddings")?,
+            norm_eps: keys.number("rms_norm_eps")? as f32,
+            activation: activation(&mut keys, family)?,
+            qkv_bias,
+            out_bias,
+            mlp_bias,
+            tied: keys.flag_or("tie_word_embeddings", family.tied)?,
+            attention_scale: query_scalar.powf(-0.5) as f32,
+            embedding_scale: if family.scaled_embedding { (hidden as f32).sqrt() } else { 1.0 },
+            attention,
+            notes: Vec::new(),
+        };
+        Ok(Config { notes: keys.finish()?, ..config })
+    }
+
+    /// Query heads that share one key and value head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Width of all query heads.
+    pub fn q_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Width of all key heads, and of all value heads.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+}
+
+/// The family that `architectures` names.
+fn family(json: &Value) -> Result<&'static Family, ConfigError> {
+    let missing = || ConfigError::Missing { key: "architectures".into() };
+    let named = json.get("architectures").ok_or_else(missing)?;
+    let name = match named.as_array().map(Vec::as_slice) {
+        Some([name]) => name.as_str().ok_or_else(missing)?,
+        _ => {
+            return Err(ConfigError::Kind {
+                key: "architectures".into(),
+                found: named.to_string(),
+                want: "a list of one name",
+            });
+        }
+    };
+    Family::of(name).ok_or_else(|| ConfigError::Architecture {
+        name: name.into(),
+        known: FAMILIES
+            .iter()
+            .flat_map(|f| f.architectures)
+            .copied()
+            .collect::<Vec<_>>()
+            .join(", "),
+    })
+}
+
+/// The function inside the MLP.
+fn activation(keys: &mut Keys<'_>, family: &Family) -> Result<Activation, ConfigError> {
+    // Older Gemma configs have both keys, and the other one is not read by anyone.
+    let other = if family.activation_key == "hidden_act" { None } else { Some("hidden_act") };
+    let key = family.activation_key;
+    let found = match keys.value(key) {
+        Some(value) => value,
+        None => {
+            other.and_then(|key| keys.value(key)).ok_or(ConfigError::Missing { key: key.into() })?
+        }
+    };
+    if let Some(other) = other {
+        keys.value(other);
+    }
+    match found.as_str() {
+        Some("silu") => Ok(Activation::Silu),
+        Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+        _ => Err(keys.unsupported(key, found, "only silu and gelu_pytorch_tanh")),
+    }
+}
+
+/// Windows and rotations of every layer.
+fn attention(
+    keys: &mut Keys<'_>,
+    family: &Family,
+    layers: usize,
+) -> Result<Vec<Attention>, ConfigError> {
+    // Which layers slide.
+    let window = match family.window {
+        Window::Never => None,
+        _ => keys.optional_size("sliding_window")?,
+    };
+    let slides: Vec<bool> = match family.window {
+        Window::Never => vec![false; layers],
+        Window::AllIfSet => vec![window.is_some(); layers],
+        Window::UpperIfAsked => {
+            let asked = keys.flag_or("use_sliding_window", false)?;
+            let from = keys.optional_count("max_window_layers")?.unwrap_or(layers);
+            keys.layer_types(layers)?.unwrap_or_else(|| {
+                (0..layers).map(|i| asked && window.is_some() && i >= from).collect()
+            })
+        }
+        Window::Pattern => {
+            let new = keys.optional_size("_sliding_window_pattern")?;
+            let every = keys.optional_size("sliding_window_pattern")?.or(new).unwrap_or(6);
+            keys.layer_types(layers)?
+                .unwrap_or_else(|| (0..layers).map(|i| !(i + 1).is_multiple_of(every)).collect())
+        }
+    };
+    if slides.contains(&true) && window.is_none() {
+        return Err(ConfigError::Contradiction(
+            "layers slide, but sliding_window is not set".into(),
+        ));
+    }
+
+    // How they rotate: [global, sliding].
+    let ropes = keys.ropes(family.rope_theta, family.local_rope)?;
+    Ok(slides
+        .into_iter()
+        .map(|slides| {
+            let (rope_theta, rope_scaling) =
+                ropes[usize::from(slides && family.local_rope.is_some())].clone();
+            Attention { window: window.filter(|_| slides), rope_theta, rope_scaling }
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::NEUTRAL;
+    use super::*;
+    use serde_json::json;
+
+    fn llama() -> Value {
+        json!({
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+            "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+            "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+            "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+        })
+    }
+
+    fn with(mut config: Value, key: &str, value: Value) -> Value {
+        config[key] = value;
+        config
+    }
+
+    fn refusal(config: &Value) -> String {
+        Config::new(config).expect_err("a refusal").to_string()
+    }
+
+    #[test]
+    fn both_spellings_of_rope_mean_the_same() {
+        let scaling = json!({
+            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        });
+        let old = with(llama(), "rope_scaling", scaling.clone());
+        let mut new =
+            with(llama(), "rope_parameters", with(scaling, "rope_theta", json!(500000.0)));
+        new.as_object_mut().expect("an object").remove("rope_theta");
+        assert_eq!(
+            Config::new(&old).expect("old").attention,
+            Config::new(&new).expect("new").attention
+        );
+
+        // The oldest name of the kind, and a scaling of nothing.
+        let linear = with(llama(), "rope_scaling", json!({"type": "linear", "factor": 4.0}));
+        assert_eq!(
+            Config::new(&linear).expect("linear").attention[0].rope_scaling,
+            Scaling::Linear { factor: 4.0 }
+        );
+        assert!(Config::new(&with(llama(), "rope_scaling", Value::Null)).is_ok());
+    }
+
+    #[test]
+    fn gemma_spellings_mean_the_same() {
+        let base = json!({
+            "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text",
+            "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 7,
+            "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 100,
+            "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "sliding_window": 16,
+            "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
+            "attn_logit_softcapping": null, "final_logit_softcapping": null,
+        });
+        let mut old = base.clone();
+        for (key, value) in [
+            ("rope_theta", json!(1e6)),
+            ("rope_local_base_freq", json!(1e4)),
+            ("rope_scaling", json!({"rope_type": "linear", "factor": 8.0})),
+            ("sliding_window_pattern", json!(6)),
+        ] {
+            old[key] = value;
+        }
+        let mut new = base;
+        new["layer_types"] = (0..7)
+            .map(|i| if i == 5 { "full_attention" } else { "sliding_attention" })
+            .collect::<Vec<_>>()
+            .into();
+        new["rope_parameters"] = json!({
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        });
+        let (old, new) = (Config::new(&old).expect("old"), Config::new(&new).expect("new"));
+        assert_eq!(old.attention, new.attention);
+        assert_eq!(old.attention_scale, 1.0 / 16.0);
+        assert!(old.tied);
+        assert_eq!(new.attention[5].window, None);
+        assert_eq!(new.attention[6].window, Some(16));
+    }
+
+    #[test]
+    fn what_we_do_not_compute_is_refused_by_name() {
+        for (key, value, words) in [
+            (
+                "architectures",
+                json!(["MixtralForCausalLM"]),
+                "the architecture MixtralForCausalLM is not implemented; openwork runs LlamaForCausalLM, ",
+            ),
+            (
+                "model_type",
+                json!("qwen3"),
+                "model_type qwen3 does not go with architecture LlamaForCausalLM",
+            ),
+            (
+                "hidden_act",
+                json!("relu2"),
+                "hidden_act = \"relu2\" is not implemented for llama models",
+            ),
+            (
+                "rope_scaling",
+                json!({"rope_type": "yarn", "factor": 4.0}),
+                "rope_type = \"yarn\" is not implemented",
+            ),
+            ("num_experts", json!(8), "num_experts = 8 is not implemented"),
+            (
+                "attn_logit_softcapping",
+                json!(50.0),
+                "attn_logit_softcapping = 50.0 is not implemented",
+            ),
+            ("partial_rotary_factor", json!(0.5), "partial_rotary_factor = 0.5 is not implemented"),
+            ("quantization_config", json!({"bits": 4}), "quantization_config = "),
+            ("hidden_size", json!(-1), "hidden_size is -1, not a size from 1 to 16777216"),
+            ("hidden_size", json!(1e30), "not a size from 1 to"),
+            ("hidden_size", Value::Null, "config.json has no hidden_size"),
+            (
+                "num_key_value_heads",
+                json!(3),
+                "num_attention_heads 4 is not a multiple of num_key_value_heads 3",
+            ),
+            ("head_dim", json!(7), "head_dim 7 is odd"),
+            ("rms_norm_eps", json!("small"), "rms_norm_eps is \"small\", not a positive number"),
+        ] {
+            let message = refusal(&with(llama(), key, value));
+            assert!(message.contains(words), "{key}: {message}");
+        }
+        assert!(refusal(&json!([])).contains("architectures"));
+    }
+
+    #[test]
+    fn neutral_values_pass_and_unknown_keys_are_noted() {
+        let config = with(llama(), "attn_logit_softcapping", Value::Null);
+        let config = with(config, "pretraining_tp", json!(1));
+        assert_eq!(Config::new(&config).expect("neutral").notes, Vec::<String>::new());
+        let notes = Config::new(&with(config, "wings", json!(2))).expect("unknown").notes;
+        assert_eq!(notes, ["config.json: wings = 2 is unknown and was not used"]);
+        assert!(NEUTRAL.contains(&"use_cache"));
+    }
+}

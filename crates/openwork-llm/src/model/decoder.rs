@@ -1,0 +1,118 @@
+//! A whole model in memory, with a cache: token after token.
+
+use super::cache::Cache;
+use super::config::Config;
+use super::head::{Head, Rows};
+use super::hidden::Hidden;
+use super::layer::Layer;
+use super::norm::Norm;
+use super::weight::{Storage, Weight, apply};
+use super::{Model, ModelError, check_length, embed};
+use openwork::{Matrix, MatrixMut, MatrixRef};
+use std::sync::Arc;
+
+/// A model whose weights are all held, and one sequence's keys and values.
+#[derive(Debug)]
+pub struct Decoder {
+    config: Arc<Config>,
+    layers: Vec<Layer>,
+    caches: Vec<Cache>,
+    embedding: Weight,
+    /// `None` if the embedding is the head.
+    head: Option<Weight>,
+    norm: Norm,
+    /// Tokens so far.
+    len: usize,
+}
+
+impl Decoder {
+    /// Reads the whole model.
+    pub fn load(model: &Model<'_>, storage: Storage) -> Result<Self, ModelError> {
+        let config = Arc::clone(&model.config);
+        let layers: Vec<Layer> =
+            (0..config.layers).map(|i| model.layer(i, storage)).collect::<Result<_, _>>()?;
+        Ok(Self {
+            caches: vec![Cache::default(); layers.len()],
+            layers,
+            embedding: Weight::load(&model.embedding()?, storage),
+            head: match config.tied {
+                true => None,
+                false => Some(Weight::load(&model.head_tensor()?, storage)),
+            },
+            norm: model.norm.clone(),
+            config,
+            len: 0,
+        })
+    }
+
+    /// Sizes and options.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Tokens so far.
+    #[allow(clippy::len_without_is_empty)] // a position, not a collection
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Forgets all tokens.
+    pub fn reset(&mut self) {
+        self.caches.fill(Cache::default());
+        self.len = 0;
+    }
+
+    /// Bytes that decoding the next token reads: all weights once, and the cache.
+    pub fn bytes_per_token(&self) -> usize {
+        let layers: usize = self.layers.iter().map(Layer::bytes).sum();
+        let cache: usize = self.caches.iter().map(Cache::bytes).sum();
+        layers + self.head_weight().bytes() + cache
+    }
+
+    fn head_weight(&self) -> &Weight {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// Takes in the next tokens; returns their last hidden states.
+    fn hidden(&mut self, tokens: &[u32]) -> Result<Matrix, ModelError> {
+        if tokens.is_empty() {
+            return Err(ModelError::Windows);
+        }
+        check_length(self.len + tokens.len(), &self.config)?;
+        let states = embed(&Rows::Held(&self.embedding), tokens, &self.config)?;
+        let mut hidden = Hidden::new(states, tokens.len());
+        hidden.start = self.len;
+        for (layer, cache) in self.layers.iter().zip(&mut self.caches) {
+            layer.forward_cached(&mut hidden, cache);
+        }
+        self.len += tokens.len();
+        Ok(hidden.into_states())
+    }
+
+    /// Takes in the next tokens of the sequence; returns the logits after the
+    /// last of them.
+    ///
+    /// Call it inside the thread pool (`rayon::scope` or `install`): each
+    /// parallel loop then starts without waking a sleeping thread.
+    pub fn next(&mut self, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
+        let states = self.hidden(tokens)?;
+        let mut normed = vec![0.0; states.cols()];
+        self.norm.apply(states.row(states.rows() - 1), &mut normed);
+        let head = self.head_weight();
+        let mut logits = vec![0.0; head.rows()];
+        let (d, v) = (normed.len(), logits.len());
+        apply(MatrixRef::new(&normed, 1, d), &mut [(head, MatrixMut::new(&mut logits, 1, v))]);
+        match logits.iter().all(|logit| logit.is_finite()) {
+            true => Ok(logits),
+            false => Err(ModelError::NotFinite),
+        }
+    }
+
+    /// Takes in the next tokens of the sequence; returns the logits after each
+    /// of them, `[tokens, vocabulary]`.
+    pub fn all_logits(&mut self, tokens: &[u32]) -> Result<Matrix, ModelError> {
+        let states = self.hidden(tokens)?;
+        let head = Head { norm: &self.norm, rows: Rows::Held(self.head_weight()) };
+        Ok(head.logits(states.view()))
+    }
+}

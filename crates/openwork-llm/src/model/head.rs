@@ -1,0 +1,160 @@
+//! From hidden states to logits, and to the loss of known next tokens.
+
+use super::norm::Norm;
+use super::vector;
+use super::weight::Weight;
+use crate::checkpoint::Tensor;
+use openwork::linalg::{Threads, gemm};
+use openwork::{Matrix, MatrixRef};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Rows of the head that are widened to f32 at a time.
+const PANEL_ROWS: usize = 4096;
+/// Rows of hidden states that are multiplied by a panel at a time.
+const STATE_ROWS: usize = 1024;
+
+/// The rows of an embedding or head, held in memory or read where they are mapped.
+pub enum Rows<'a> {
+    /// In memory.
+    Held(&'a Weight),
+    /// In the file.
+    Mapped(Tensor<'a>),
+}
+
+impl Rows<'_> {
+    /// Number of rows: the vocabulary.
+    pub fn count(&self) -> usize {
+        match self {
+            Rows::Held(weight) => weight.rows(),
+            Rows::Mapped(tensor) => tensor.rows(),
+        }
+    }
+
+    /// Some rows, widened.
+    pub fn read(&self, rows: Range<usize>, out: &mut [f32]) {
+        match self {
+            Rows::Held(weight) => weight.rows_f32(rows, out),
+            Rows::Mapped(tensor) => tensor.rows_f32(rows, out),
+        }
+    }
+
+    /// Some rows, widened on all threads.
+    fn read_parallel(&self, rows: Range<usize>, width: usize, out: &mut [f32]) {
+        let share = rows.len().div_ceil(rayon::current_num_threads()).max(1);
+        out.par_chunks_mut(share * width).enumerate().for_each(|(i, part)| {
+            let first = rows.start + i * share;
+            self.read(first..first + part.len() / width, part);
+        });
+    }
+}
+
+/// What is between the last layer and the logits.
+pub struct Head<'a> {
+    /// The last norm.
+    pub norm: &'a Norm,
+    /// The head's rows.
+    pub rows: Rows<'a>,
+}
+
+impl Head<'_> {
+    /// The logits of some states, `[rows, hidden]` to `[rows, vocabulary]`.
+    /// Large: for a few rows, or a test.
+    pub fn logits(&self, states: MatrixRef<'_>) -> Matrix {
+        let (t, v) = (states.rows(), self.rows.count());
+        let mut logits = Matrix::zeros(t, v);
+        let normed = self.normed(states);
+        self.panels(|rows, panel| {
+            let part = logits.view_mut().part(0, t, rows.start, rows.len());
+            gemm(0.0, part, 1.0, normed.view(), panel.t(), Threads::All);
+        });
+        logits
+    }
+
+    /// The loss of each state's next token, in nats:
+    ///
+    /// ```text
+    /// -log p(y_t) = log sum_v exp(l_tv) - l_{t y_t}
+    /// ```
+    ///
+    /// The head is gone through panel by panel, with a running maximum and sum
+    /// for each row; logits are held for one panel and [`STATE_ROWS`] states.
+    /// `None` marks a state that is not scored. Any logit that is NaN makes its
+    /// row's loss NaN.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many targets as states, or one is beyond the vocabulary.
+    pub fn losses(&self, states: MatrixRef<'_>, targets: &[Option<u32>]) -> Vec<f64> {
+        assert_eq!(states.rows(), targets.len(), "a target for each state");
+        let normed = self.normed(states);
+        let mut runs = vec![Run { max: f32::NEG_INFINITY, sum: 0.0, target: 0.0 }; targets.len()];
+        let mut logits =
+            vec![0.0; STATE_ROWS.min(targets.len()) * PANEL_ROWS.min(self.rows.count())];
+        self.panels(|rows, panel| {
+            for start in (0..targets.len()).step_by(STATE_ROWS) {
+                let t = STATE_ROWS.min(targets.len() - start);
+                let logits = &mut logits[..t * rows.len()];
+                let out = openwork::MatrixMut::new(logits, t, rows.len());
+                let states = normed.view().part(start, t, 0, normed.cols());
+                gemm(0.0, out, 1.0, states, panel.t(), Threads::All);
+                let part = runs[start..start + t].par_iter_mut().zip(&targets[start..start + t]);
+                part.zip(logits.par_chunks(rows.len())).for_each(|((run, target), logits)| {
+                    run.add(logits);
+                    if let Some(y) = target.map(|y| y as usize).filter(|y| rows.contains(y)) {
+                        run.target = logits[y - rows.start];
+                    }
+                });
+            }
+        });
+        runs.iter().map(Run::loss).collect()
+    }
+
+    /// The states, normalised.
+    fn normed(&self, states: MatrixRef<'_>) -> Matrix {
+        let mut normed = Matrix::zeros(states.rows(), states.cols());
+        self.norm.apply(&states.data()[..states.rows() * states.cols()], normed.data_mut());
+        normed
+    }
+
+    /// Shows the head's rows, widened, a panel at a time.
+    fn panels(&self, mut see: impl FnMut(Range<usize>, MatrixRef<'_>)) {
+        let (v, d) = (self.rows.count(), self.norm.width());
+        if let Rows::Held(Weight::F32(matrix)) = &self.rows {
+            for start in (0..v).step_by(PANEL_ROWS) {
+                let rows = start..v.min(start + PANEL_ROWS);
+                see(rows.clone(), matrix.view().part(start, rows.len(), 0, d));
+            }
+            return;
+        }
+        let mut panel = vec![0.0; PANEL_ROWS.min(v) * d];
+        for start in (0..v).step_by(PANEL_ROWS) {
+            let rows = start..v.min(start + PANEL_ROWS);
+            let panel = &mut panel[..rows.len() * d];
+            self.rows.read_parallel(rows.clone(), d, panel);
+            see(rows.clone(), MatrixRef::new(panel, rows.len(), d));
+        }
+    }
+}
+
+/// A sum of exponentials, so far: `sum * e^max`.
+#[derive(Clone)]
+struct Run {
+    max: f32,
+    sum: f64,
+    target: f32,
+}
+
+impl Run {
+    /// Takes in some more logits.
+    fn add(&mut self, logits: &[f32]) {
+        let max = vector::max(logits).max(self.max);
+        self.sum *= f64::from(self.max - max).exp();
+        self.sum += f64::from(vector::sum_of_exp(logits, max));
+        self.max = max;
+    }
+
+    fn loss(&self) -> f64 {
+        f64::from(self.max) + self.sum.ln() - f64::from(self.target)
+    }
+}

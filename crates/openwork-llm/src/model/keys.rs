@@ -1,0 +1,350 @@
+//! config.json read key by key, with an account of what was read.
+
+use super::config::{ConfigError, MAX_SIZE};
+use super::rope::Scaling;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// Keys that cannot change what the model computes on given tokens.
+pub const NEUTRAL: &[&str] = &[
+    "_name_or_path",
+    "_model_name_or_path",
+    "transformers_version",
+    "torch_dtype",
+    "dtype",
+    "use_cache",
+    "cache_implementation",
+    "initializer_range",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "cls_token_id",
+    "sep_token_id",
+    "attention_dropout",
+    "hidden_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "pretraining_tp",
+    "_attn_implementation",
+    "attn_implementation",
+    "_attn_implementation_autoset",
+    "return_dict",
+    "output_attentions",
+    "output_hidden_states",
+    "task_specific_params",
+    "max_length",
+    "license",
+    "auto_map",
+    "use_flash_attn",
+    "is_llama_config",
+    "rope_interleaved",
+    "transformers.js_config",
+    "tokenizer_class",
+    "chunk_size_feed_forward",
+    "problem_type",
+    "id2label",
+    "label2id",
+    "max_window_layers",
+    "openwork",
+];
+
+/// Keys that would change the computation, with the values that do not.
+const REFUSED: &[(&str, &[Neutral])] = &[
+    ("attn_logit_softcapping", &[Neutral::Null]),
+    ("final_logit_softcapping", &[Neutral::Null]),
+    ("use_bidirectional_attention", &[Neutral::Null, Neutral::False]),
+    ("is_encoder_decoder", &[Neutral::Null, Neutral::False]),
+    ("add_cross_attention", &[Neutral::Null, Neutral::False]),
+    ("partial_rotary_factor", &[Neutral::Null, Neutral::One]),
+    ("quantization_config", &[Neutral::Null]),
+    ("num_experts", &[Neutral::Null, Neutral::Zero]),
+    ("num_local_experts", &[Neutral::Null, Neutral::Zero]),
+    ("n_routed_experts", &[Neutral::Null, Neutral::Zero]),
+    ("num_experts_per_tok", &[Neutral::Null, Neutral::Zero]),
+    ("attention_bias", &[Neutral::Null, Neutral::False]),
+    ("mlp_bias", &[Neutral::Null, Neutral::False]),
+    ("qkv_bias", &[Neutral::Null]),
+    ("use_qk_norm", &[Neutral::Null, Neutral::False]),
+    ("sliding_window", &[Neutral::Null]),
+    ("use_sliding_window", &[Neutral::Null, Neutral::False]),
+    ("use_mrope", &[Neutral::Null, Neutral::False]),
+    ("layer_types", &[Neutral::Null, Neutral::AllFull]),
+    ("no_rope_layers", &[Neutral::Null]),
+    ("rope_local_base_freq", &[Neutral::Null]),
+    ("attention_multiplier", &[Neutral::Null, Neutral::One]),
+    ("residual_multiplier", &[Neutral::Null, Neutral::One]),
+    ("embedding_multiplier", &[Neutral::Null, Neutral::One]),
+    ("logits_scaling", &[Neutral::Null, Neutral::One]),
+    ("logit_scale", &[Neutral::Null, Neutral::One]),
+    ("text_config", &[Neutral::Null]),
+    ("vision_config", &[Neutral::Null]),
+];
+
+/// A value of a refused key that leaves the computation as it is.
+#[derive(Clone, Copy, Debug)]
+enum Neutral {
+    Null,
+    False,
+    Zero,
+    One,
+    /// A list of `full_attention`.
+    AllFull,
+}
+
+impl Neutral {
+    fn is(self, value: &Value) -> bool {
+        match self {
+            Neutral::Null => value.is_null(),
+            Neutral::False => value == &Value::Bool(false),
+            Neutral::Zero => value.as_f64() == Some(0.0),
+            Neutral::One => value.as_f64() == Some(1.0),
+            Neutral::AllFull => value
+                .as_array()
+                .is_some_and(|types| types.iter().all(|t| t.as_str() == Some("full_attention"))),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Neutral::Null => "null",
+            Neutral::False => "false",
+            Neutral::Zero => "0",
+            Neutral::One => "1",
+            Neutral::AllFull => "full_attention in every layer",
+        }
+    }
+}
+
+/// A config.json that remembers which keys were read.
+pub struct Keys<'a> {
+    map: &'a Map<String, Value>,
+    family: &'static str,
+    used: BTreeSet<&'a str>,
+}
+
+impl<'a> Keys<'a> {
+    /// Begins to read.
+    pub fn new(json: &'a Value, family: &'static str) -> Result<Self, ConfigError> {
+        let map = json.as_object().ok_or(ConfigError::Kind {
+            key: "the file".into(),
+            found: "something else".into(),
+            want: "an object",
+        })?;
+        Ok(Self { map, family, used: BTreeSet::new() })
+    }
+
+    /// The value of a key, if it is there and not null.
+    pub fn value(&mut self, key: &str) -> Option<&'a Value> {
+        let (key, value) = self.map.get_key_value(key)?;
+        self.used.insert(key);
+        Some(value).filter(|value| !value.is_null())
+    }
+
+    /// A size that may be absent.
+    pub fn optional_size(&mut self, key: &str) -> Result<Option<usize>, ConfigError> {
+        self.integer(key, 1, "a size from 1 to 16777216")
+    }
+
+    /// A count that may be absent, or zero.
+    pub fn optional_count(&mut self, key: &str) -> Result<Option<usize>, ConfigError> {
+        self.integer(key, 0, "a count from 0 to 16777216")
+    }
+
+    fn integer(
+        &mut self,
+        key: &str,
+        least: usize,
+        want: &'static str,
+    ) -> Result<Option<usize>, ConfigError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        match value.as_u64() {
+            Some(n) if (least as u64..=MAX_SIZE as u64).contains(&n) => Ok(Some(n as usize)),
+            _ => Err(ConfigError::Kind { key: key.into(), found: value.to_string(), want }),
+        }
+    }
+
+    /// A size that must be there.
+    pub fn size(&mut self, key: &str) -> Result<usize, ConfigError> {
+        self.optional_size(key)?.ok_or_else(|| ConfigError::Missing { key: key.into() })
+    }
+
+    /// A size, or `default`.
+    pub fn size_or(&mut self, key: &str, default: usize) -> Result<usize, ConfigError> {
+        Ok(self.optional_size(key)?.unwrap_or(default))
+    }
+
+    /// A truth value, or `default`.
+    pub fn flag_or(&mut self, key: &str, default: bool) -> Result<bool, ConfigError> {
+        let Some(value) = self.value(key) else { return Ok(default) };
+        value.as_bool().ok_or_else(|| ConfigError::Kind {
+            key: key.into(),
+            found: value.to_string(),
+            want: "true or false",
+        })
+    }
+
+    /// A positive number that must be there.
+    pub fn number(&mut self, key: &str) -> Result<f64, ConfigError> {
+        let value = self.value(key).ok_or_else(|| ConfigError::Missing { key: key.into() })?;
+        positive(key, value)
+    }
+
+    /// For each layer whether it slides, where `layer_types` says so.
+    pub fn layer_types(&mut self, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
+        let Some(value) = self.value("layer_types") else { return Ok(None) };
+        let wrong = || ConfigError::Kind {
+            key: "layer_types".into(),
+            found: value.to_string(),
+            want: "a list of one name for each layer",
+        };
+        let types = value.as_array().filter(|types| types.len() == layers).ok_or_else(wrong)?;
+        let slides = |name: &Value| match name.as_str() {
+            Some("sliding_attention") => Ok(true),
+            Some("full_attention") => Ok(false),
+            _ => Err(self.unsupported(
+                "layer_types",
+                name,
+                "only full_attention and sliding_attention",
+            )),
+        };
+        types.iter().map(slides).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Base and scaling of the global layers, then of the sliding ones.
+    ///
+    /// transformers 4 has `rope_theta`, `rope_scaling` and, for families with
+    /// `local` rotations, `rope_local_base_freq`; transformers 5 has
+    /// `rope_parameters`, for those families one for each type of layer.
+    /// `default` and `local` are the bases where the file gives none.
+    pub fn ropes(
+        &mut self,
+        default: Option<f64>,
+        local: Option<f64>,
+    ) -> Result<[(f64, Scaling); 2], ConfigError> {
+        let new = self.value("rope_parameters");
+        let theta = self.value("rope_theta").map(|v| positive("rope_theta", v)).transpose()?;
+        let theta = theta.or(default);
+        let scaling = self.value("rope_scaling");
+        if let (Some(_), Some(new)) = (local, new.filter(|new| new.get("full_attention").is_some()))
+        {
+            let both = ["full_attention", "sliding_attention"];
+            for key in new.as_object().into_iter().flat_map(Map::keys) {
+                if !both.contains(&key.as_str()) {
+                    return Err(self.unsupported(
+                        "rope_parameters",
+                        &Value::from(key.as_str()),
+                        "only rotations of full_attention and sliding_attention",
+                    ));
+                }
+            }
+            self.value("rope_local_base_freq");
+            let of = |name: &str| {
+                let missing = || ConfigError::Missing { key: format!("rope_parameters.{name}") };
+                self.rope(new.get(name).ok_or_else(missing)?, None)
+            };
+            return Ok([of(both[0])?, of(both[1])?]);
+        }
+        let global = match new.or(scaling) {
+            Some(parameters) => self.rope(parameters, theta)?,
+            None => {
+                let missing = || ConfigError::Missing { key: "rope_theta".into() };
+                (theta.ok_or_else(missing)?, Scaling::None)
+            }
+        };
+        let Some(local) = local else { return Ok([global.clone(), global]) };
+        let base = self.value("rope_local_base_freq");
+        let base = base.map(|v| positive("rope_local_base_freq", v)).transpose()?;
+        Ok([global, (base.unwrap_or(local), Scaling::None)])
+    }
+
+    /// One `rope_parameters` or `rope_scaling`.
+    fn rope(&self, json: &'a Value, theta: Option<f64>) -> Result<(f64, Scaling), ConfigError> {
+        let mut keys = Keys::new(json, self.family)?;
+        let named = keys.value("rope_theta").map(|v| positive("rope_theta", v)).transpose()?;
+        let old_name = keys.value("type");
+        let kind = keys.value("rope_type").or(old_name);
+        let scaling = match kind.and_then(Value::as_str).unwrap_or("default") {
+            "default" => Scaling::None,
+            "linear" => Scaling::Linear { factor: keys.number("factor")? },
+            "llama3" => {
+                let (low, high) =
+                    (keys.number("low_freq_factor")?, keys.number("high_freq_factor")?);
+                if low >= high {
+                    return Err(ConfigError::Contradiction(format!(
+                        "low_freq_factor {low} is not below high_freq_factor {high}"
+                    )));
+                }
+                let factor = keys.number("factor")?;
+                let original = keys.size("original_max_position_embeddings")?;
+                Scaling::Llama3 { factor, low, high, original }
+            }
+            other => {
+                return Err(self.unsupported(
+                    "rope_type",
+                    &Value::from(other),
+                    "only default, linear and llama3",
+                ));
+            }
+        };
+        // What a rotation does not read would change it.
+        for (key, value) in keys.map {
+            let neutral = value.is_null()
+                || (key == "partial_rotary_factor" && value.as_f64() == Some(1.0))
+                || (key == "factor" && value.as_f64() == Some(1.0));
+            if !keys.used.contains(key.as_str()) && !neutral {
+                return Err(self.unsupported(
+                    key,
+                    value,
+                    "the rest of its rope parameters is known",
+                ));
+            }
+        }
+        let theta = named.or(theta);
+        Ok((theta.ok_or_else(|| ConfigError::Missing { key: "rope_theta".into() })?, scaling))
+    }
+
+    /// An option that is not implemented.
+    pub fn unsupported(&self, key: &str, value: &Value, only: &str) -> ConfigError {
+        ConfigError::Unsupported {
+            key: key.into(),
+            value: value.to_string(),
+            family: self.family,
+            only: only.into(),
+        }
+    }
+
+    /// Judges every key that was not read, and returns notes on the unknown ones.
+    pub fn finish(self) -> Result<Vec<String>, ConfigError> {
+        let mut notes = Vec::new();
+        for (key, value) in self.map {
+            if self.used.contains(key.as_str()) || NEUTRAL.contains(&key.as_str()) {
+                continue;
+            }
+            match REFUSED.iter().find(|(name, _)| name == key) {
+                Some((_, neutral)) if neutral.iter().any(|n| n.is(value)) => {}
+                Some((_, neutral)) => {
+                    let names: Vec<_> = neutral.iter().map(|n| n.name()).collect();
+                    return Err(self.unsupported(
+                        key,
+                        value,
+                        &format!("only {}", names.join(", ")),
+                    ));
+                }
+                None => {
+                    notes.push(format!("config.json: {key} = {value} is unknown and was not used"))
+                }
+            }
+        }
+        Ok(notes)
+    }
+}
+
+/// A positive, finite number.
+fn positive(key: &str, value: &Value) -> Result<f64, ConfigError> {
+    value.as_f64().filter(|x| x.is_finite() && *x > 0.0).ok_or_else(|| ConfigError::Kind {
+        key: key.into(),
+        found: value.to_string(),
+        want: "a positive number",
+    })
+}

@@ -1,0 +1,350 @@
+//! One decoder layer: loading it, its seven linears, its forward pass.
+
+use super::attention::Heads;
+use super::cache::Cache;
+use super::config::{Activation, Config};
+use super::hidden::{Hidden, Room};
+use super::norm::Norm;
+use super::rope::Rope;
+use super::tap::{Site, Tap};
+use super::vector;
+use super::weight::{Storage, Weight, apply, apply_add};
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use openwork::{Matrix, MatrixMut, MatrixRef};
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// The seven linears of a layer with the input each reads, in the order of
+/// [`Layer::linears`].
+pub const LINEARS: [(&str, Site); 7] = [
+    ("self_attn.q_proj", Site::Qkv),
+    ("self_attn.k_proj", Site::Qkv),
+    ("self_attn.v_proj", Site::Qkv),
+    ("self_attn.o_proj", Site::Out),
+    ("mlp.gate_proj", Site::GateUp),
+    ("mlp.up_proj", Site::GateUp),
+    ("mlp.down_proj", Site::Down),
+];
+
+/// One linear: `y = W x + b`.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    name: &'static str,
+    site: Site,
+    weight: Weight,
+    bias: Option<Vec<f32>>,
+}
+
+impl Linear {
+    /// Its name within the layer, as in [`LINEARS`].
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Which input it reads.
+    pub fn site(&self) -> Site {
+        self.site
+    }
+
+    /// `[out, in]`.
+    pub fn weight(&self) -> &Weight {
+        &self.weight
+    }
+
+    /// `[out, in]` for changing, if the layer was loaded as [`Storage::F32`].
+    pub fn matrix_mut(&mut self) -> Option<&mut Matrix> {
+        match &mut self.weight {
+            Weight::F32(matrix) => Some(matrix),
+            _ => None,
+        }
+    }
+
+    /// Adds the bias, if there is one, to every row.
+    fn add_bias(&self, y: &mut [f32]) {
+        if let Some(bias) = &self.bias {
+            y.par_chunks_mut(bias.len()).for_each(|row| vector::add(row, bias));
+        }
+    }
+}
+
+/// One decoder layer.
+#[derive(Debug)]
+pub struct Layer {
+    index: usize,
+    config: Arc<Config>,
+    rope: Arc<Rope>,
+    before_attention: Norm,
+    after_attention: Option<Norm>,
+    before_mlp: Norm,
+    after_mlp: Option<Norm>,
+    q_norm: Option<Norm>,
+    k_norm: Option<Norm>,
+    linears: [Linear; 7],
+}
+
+/// `model.layers.7.`
+pub(super) fn prefix(index: usize) -> String {
+    format!("model.layers.{index}.")
+}
+
+impl Layer {
+    /// Reads layer `index`.
+    pub(super) fn load(
+        checkpoint: &Checkpoint,
+        config: &Arc<Config>,
+        rope: &Arc<Rope>,
+        index: usize,
+        storage: Storage,
+    ) -> Result<Self, CheckpointError> {
+        let c = config.as_ref();
+        let prefix = prefix(index);
+        let norm = |name: &str, width: usize| -> Result<Norm, CheckpointError> {
+            let weights = checkpoint.tensor_of(&format!("{prefix}{name}.weight"), &[width])?;
+            Ok(Norm::new(weights.to_f32(), c.family.norm_offset, c.norm_eps))
+        };
+        let shapes = shapes(c);
+        let linear = |i: usize| -> Result<Linear, CheckpointError> {
+            let (name, site) = LINEARS[i];
+            let ([n, k], has_bias) = shapes[i];
+            let tensor = checkpoint.tensor_of(&format!("{prefix}{name}.weight"), &[n, k])?;
+            let bias = match has_bias {
+                true => Some(checkpoint.tensor_of(&format!("{prefix}{name}.bias"), &[n])?.to_f32()),
+                false => None,
+            };
+            Ok(Linear { name, site, weight: Weight::load(&tensor, storage), bias })
+        };
+        let norms = &c.family.norms;
+        let head_norm = |name: &str| match c.family.qk_norm {
+            true => norm(name, c.head_dim).map(Some),
+            false => Ok(None),
+        };
+        let optional = |name: Option<&str>| name.map(|name| norm(name, c.hidden)).transpose();
+        Ok(Self {
+            index,
+            config: Arc::clone(config),
+            rope: Arc::clone(rope),
+            before_attention: norm(norms.before_attention, c.hidden)?,
+            after_attention: optional(norms.after_attention)?,
+            before_mlp: norm(norms.before_mlp, c.hidden)?,
+            after_mlp: optional(norms.after_mlp)?,
+            q_norm: head_norm("self_attn.q_norm")?,
+            k_norm: head_norm("self_attn.k_norm")?,
+            linears: [
+                linear(0)?,
+                linear(1)?,
+                linear(2)?,
+                linear(3)?,
+                linear(4)?,
+                linear(5)?,
+                linear(6)?,
+            ],
+        })
+    }
+
+    /// The names of all tensors that layer `index` of such a model has.
+    pub(super) fn tensor_names(c: &Config, index: usize) -> Vec<String> {
+        let norms = &c.family.norms;
+        let mut names = vec![norms.before_attention, norms.before_mlp];
+        names.extend(norms.after_attention);
+        names.extend(norms.after_mlp);
+        if c.family.qk_norm {
+            names.extend(["self_attn.q_norm", "self_attn.k_norm"]);
+        }
+        let prefix = prefix(index);
+        let norms = names.into_iter().map(|name| format!("{prefix}{name}.weight"));
+        let linears = LINEARS.iter().zip(shapes(c)).flat_map(|((name, _), (_, bias))| {
+            let bias = bias.then(|| format!("{prefix}{name}.bias"));
+            [Some(format!("{prefix}{name}.weight")), bias].into_iter().flatten()
+        });
+        norms.chain(linears).collect()
+    }
+
+    /// Its number, from 0.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The seven linears, in the order of [`LINEARS`].
+    pub fn linears(&self) -> &[Linear; 7] {
+        &self.linears
+    }
+
+    /// The seven linears, for changing.
+    pub fn linears_mut(&mut self) -> &mut [Linear; 7] {
+        &mut self.linears
+    }
+
+    /// Bytes of weights that one pass reads.
+    pub fn bytes(&self) -> usize {
+        self.linears.iter().map(|linear| linear.weight.bytes()).sum()
+    }
+
+    /// Takes every window through the layer, in place; `tap` sees the inputs
+    /// of the linears, window after window.
+    pub fn forward(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
+        let Hidden { states, windows, len, start, room } = hidden;
+        let size = *len * self.config.hidden;
+        for window in states.data_mut().chunks_exact_mut(size).take(*windows) {
+            self.window(window, *start, None, room, tap);
+        }
+    }
+
+    /// Takes the next tokens of one sequence through the layer, after those
+    /// that `cache` holds, and adds them to it.
+    ///
+    /// # Panics
+    ///
+    /// If there is more than one window.
+    pub(super) fn forward_cached(&self, hidden: &mut Hidden, cache: &mut Cache) {
+        assert_eq!(hidden.windows, 1, "a cache holds one sequence");
+        let Hidden { states, start, room, .. } = hidden;
+        self.window(states.data_mut(), *start, Some(cache), room, &mut super::tap::NoTap);
+    }
+
+    /// One window: `h` is `[T, hidden]`, its first token at position `start`.
+    fn window(
+        &self,
+        h: &mut [f32],
+        start: usize,
+        cache: Option<&mut Cache>,
+        room: &mut Room,
+        tap: &mut dyn Tap,
+    ) {
+        let c = self.config.as_ref();
+        let [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj] = &self.linears;
+        let (d, q_width, kv_width, ff) = (c.hidden, c.q_width(), c.kv_width(), c.ff);
+        let t = h.len() / d;
+        let Room { normed, q, k, v, mixed, gate, up, out } = room;
+        normed.resize(t * d, 0.0);
+
+        // 1. Normalise: [T, hidden].
+        self.before_attention.apply(h, normed);
+        let x = MatrixRef::new(normed, t, d);
+        tap.see(Site::Qkv, x);
+
+        // 2. Queries [T, heads * head_dim]; keys, values [T, kv_heads * head_dim].
+        let (q, k, v) = (sized(q, t * q_width), sized(k, t * kv_width), sized(v, t * kv_width));
+        apply(
+            x,
+            &mut [
+                (&q_proj.weight, MatrixMut::new(q, t, q_width)),
+                (&k_proj.weight, MatrixMut::new(k, t, kv_width)),
+                (&v_proj.weight, MatrixMut::new(v, t, kv_width)),
+            ],
+        );
+        q_proj.add_bias(q);
+        k_proj.add_bias(k);
+        v_proj.add_bias(v);
+
+        // 3. Normalise heads where the family does, and turn them by position.
+        let table = self.rope.table(start + t);
+        let turn = |rows: &mut [f32], width: usize, norm: &Option<Norm>| {
+            let turn_row = |(i, row): (usize, &mut [f32])| {
+                if let Some(norm) = norm {
+                    row.chunks_exact_mut(c.head_dim).for_each(|head| norm.in_place(head));
+                }
+                table.rotate(row, start + i);
+            };
+            match t {
+                1 => turn_row((0, rows)),
+                _ => rows.par_chunks_mut(width).enumerate().with_min_len(32).for_each(turn_row),
+            }
+        };
+        turn(q, q_width, &self.q_norm);
+        turn(k, kv_width, &self.k_norm);
+
+        // 4. Attend, to the cached tokens too: [T, heads * head_dim].
+        let mixed = sized(mixed, t * q_width);
+        let heads = Heads {
+            heads: c.heads,
+            kv_heads: c.kv_heads,
+            head_dim: c.head_dim,
+            scale: c.attention_scale,
+            window: c.attention[self.index].window,
+        };
+        match cache {
+            None => heads.attend(q, k, v, mixed),
+            Some(cache) => {
+                cache.extend(k, v);
+                heads.attend(q, cache.keys(), cache.values(), mixed);
+            }
+        }
+        let x = MatrixRef::new(mixed, t, q_width);
+        tap.see(Site::Out, x);
+
+        // 5. Project back and add: [T, hidden].
+        self.add_back(x, o_proj, &self.after_attention, out, h);
+
+        // 6. Normalise; gate and up: [T, ff].
+        self.before_mlp.apply(h, normed);
+        let x = MatrixRef::new(normed, t, d);
+        tap.see(Site::GateUp, x);
+        let (gate, up) = (sized(gate, t * ff), sized(up, t * ff));
+        apply(
+            x,
+            &mut [
+                (&gate_proj.weight, MatrixMut::new(gate, t, ff)),
+                (&up_proj.weight, MatrixMut::new(up, t, ff)),
+            ],
+        );
+        gate_proj.add_bias(gate);
+        up_proj.add_bias(up);
+        let blend = match c.activation {
+            Activation::Silu => vector::silu_gate,
+            Activation::GeluTanh => vector::gelu_gate,
+        };
+        gate.par_chunks_mut(BLEND).zip(up.par_chunks(BLEND)).for_each(|(g, u)| blend(g, u));
+        let x = MatrixRef::new(gate, t, ff);
+        tap.see(Site::Down, x);
+
+        // 7. Project back and add: [T, hidden].
+        self.add_back(x, down_proj, &self.after_mlp, out, h);
+    }
+
+    /// `h <- h + norm(x W' + b)`, the norm where the family has one.
+    fn add_back(
+        &self,
+        x: MatrixRef<'_>,
+        linear: &Linear,
+        norm: &Option<Norm>,
+        out: &mut Vec<f32>,
+        h: &mut [f32],
+    ) {
+        let (t, d) = (x.rows(), self.config.hidden);
+        match norm {
+            None => {
+                apply_add(x, &linear.weight, MatrixMut::new(h, t, d));
+                linear.add_bias(h);
+            }
+            Some(norm) => {
+                let out = sized(out, t * d);
+                apply(x, &mut [(&linear.weight, MatrixMut::new(out, t, d))]);
+                linear.add_bias(out);
+                norm.apply_add(out, h);
+            }
+        }
+    }
+}
+
+/// Entries that one task of the gate's activation takes.
+const BLEND: usize = 1 << 14;
+
+/// The vector with that many entries, whatever they are.
+fn sized(room: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    room.resize(len, 0.0);
+    room
+}
+
+/// Shape `[out, in]` of each linear, and whether it has a bias.
+fn shapes(c: &Config) -> [([usize; 2], bool); 7] {
+    let (d, q, kv) = (c.hidden, c.q_width(), c.kv_width());
+    [
+        ([q, d], c.qkv_bias),
+        ([kv, d], c.qkv_bias),
+        ([kv, d], c.qkv_bias),
+        ([d, q], c.out_bias),
+        ([c.ff, d], c.mlp_bias),
+        ([c.ff, d], c.mlp_bias),
+        ([d, c.ff], c.mlp_bias),
+    ]
+}

@@ -1,0 +1,230 @@
+//! A matrix in storage type times a vector: what decoding spends its time on.
+//!
+//! Each weight is read once and used once, so the speed is that of the memory.
+//! Rows go [`ROWS`] at a time, to read `x` less often and the matrix in several
+//! streams; every row's sum has the same order whatever the grouping, so the
+//! result does not depend on how rows are shared among threads.
+
+use half::{bf16, f16};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m256, _mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+};
+
+/// Rows that go together.
+const ROWS: usize = 4;
+/// Partial sums of one row.
+const LANES: usize = 16;
+
+/// Types that weights are stored in.
+pub trait Element: Copy + Default + Send + Sync + 'static {
+    /// The number it stands for.
+    fn wide(self) -> f32;
+
+    /// `y = W x`, `W` row-major with `y.len()` rows and `x.len()` columns.
+    ///
+    /// # Panics
+    ///
+    /// If `w` does not hold that many entries.
+    fn matvec(w: &[Self], x: &[f32], y: &mut [f32]);
+}
+
+/// `y = W x` on any machine: the same sums as the kernels, without their
+/// fused rounding.
+pub fn portable<T: Element>(w: &[T], x: &[f32], y: &mut [f32]) {
+    assert_eq!(w.len(), x.len() * y.len(), "a matrix does not fit its vectors");
+    for (i, y) in y.iter_mut().enumerate() {
+        let row = &w[i * x.len()..][..x.len()];
+        let mut sums = [0.0f32; LANES];
+        for (w, x) in row.chunks(LANES).zip(x.chunks(LANES)) {
+            for ((sum, w), x) in sums.iter_mut().zip(w).zip(x) {
+                *sum += w.wide() * x;
+            }
+        }
+        let mut width = LANES / 2;
+        while width > 0 {
+            for l in 0..width {
+                sums[l] += sums[l + width];
+            }
+            width /= 2;
+        }
+        *y = sums[0];
+    }
+}
+
+/// Stamps the AVX2 kernel for one type; `$load` widens eight entries.
+#[cfg(target_arch = "x86_64")]
+macro_rules! kernel {
+    ($name:ident, $type:ty, $features:literal, $load:expr) => {
+        #[target_feature(enable = $features)]
+        fn $name(w: &[$type], x: &[f32], y: &mut [f32]) {
+            let k = x.len();
+            assert_eq!(w.len(), k * y.len(), "a matrix does not fit its vectors");
+            let whole = k / LANES * LANES;
+
+            /// The sums of `N` adjacent rows.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn rows<const N: usize>(w: &[$type], x: &[f32], whole: usize, y: &mut [f32]) {
+                let k = x.len();
+                let mut sums = [[_mm256_setzero_ps(); 2]; N];
+                let mut j = 0;
+                while j < whole {
+                    // SAFETY: j + 16 <= whole <= k = x.len(), and row r < N of
+                    // `w` (N * k entries) has the entries r * k .. (r + 1) * k.
+                    unsafe {
+                        let x0 = _mm256_loadu_ps(x.as_ptr().add(j));
+                        let x1 = _mm256_loadu_ps(x.as_ptr().add(j + 8));
+                        for r in 0..N {
+                            let p = w.as_ptr().add(r * k + j);
+                            sums[r][0] = _mm256_fmadd_ps($load(p), x0, sums[r][0]);
+                            sums[r][1] = _mm256_fmadd_ps($load(p.add(8)), x1, sums[r][1]);
+                        }
+                    }
+                    j += LANES;
+                }
+                for r in 0..N {
+                    let mut lanes = [0.0f32; LANES];
+                    // SAFETY: `lanes` has room for two times eight.
+                    unsafe {
+                        _mm256_storeu_ps(lanes.as_mut_ptr(), sums[r][0]);
+                        _mm256_storeu_ps(lanes.as_mut_ptr().add(8), sums[r][1]);
+                    }
+                    for (l, j) in (whole..k).enumerate() {
+                        lanes[l] = w[r * k + j].wide().mul_add(x[j], lanes[l]);
+                    }
+                    let mut width = LANES / 2;
+                    while width > 0 {
+                        for l in 0..width {
+                            lanes[l] += lanes[l + width];
+                        }
+                        width /= 2;
+                    }
+                    y[r] = lanes[0];
+                }
+            }
+
+            let (blocks, rest) = y.as_chunks_mut::<ROWS>();
+            let done = blocks.len() * ROWS;
+            for (i, y) in blocks.iter_mut().enumerate() {
+                rows::<ROWS>(&w[i * ROWS * k..][..ROWS * k], x, whole, y);
+            }
+            for (i, y) in rest.iter_mut().enumerate() {
+                rows::<1>(&w[(done + i) * k..][..k], x, whole, std::slice::from_mut(y));
+            }
+        }
+    };
+}
+
+/// Eight entries, widened.
+///
+/// # Safety
+///
+/// Eight entries can be read from `p` on.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load_bf16(p: *const bf16) -> __m256 {
+    // SAFETY: eight entries are sixteen bytes; the load needs no alignment.
+    let halves = _mm256_cvtepu16_epi32(unsafe { _mm_loadu_si128(p.cast()) });
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
+}
+
+/// Eight entries, widened.
+///
+/// # Safety
+///
+/// Eight entries can be read from `p` on.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn load_f16(p: *const f16) -> __m256 {
+    // SAFETY: eight entries are sixteen bytes; the load needs no alignment.
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(p.cast()) })
+}
+
+#[cfg(target_arch = "x86_64")]
+kernel!(matvec_bf16, bf16, "avx2,fma", load_bf16);
+#[cfg(target_arch = "x86_64")]
+kernel!(matvec_f16, f16, "avx2,fma,f16c", load_f16);
+#[cfg(target_arch = "x86_64")]
+kernel!(matvec_f32, f32, "avx2,fma", _mm256_loadu_ps);
+
+/// Lists a type, its kernel, and the features the kernel needs.
+macro_rules! element {
+    ($type:ty, $wide:expr, $kernel:ident, $($feature:tt),+) => {
+        impl Element for $type {
+            fn wide(self) -> f32 {
+                $wide(self)
+            }
+
+            fn matvec(w: &[Self], x: &[f32], y: &mut [f32]) {
+                #[cfg(target_arch = "x86_64")]
+                if $(is_x86_feature_detected!($feature))&&+ {
+                    // SAFETY: the machine has the kernel's features.
+                    return unsafe { $kernel(w, x, y) };
+                }
+                portable(w, x, y);
+            }
+        }
+    };
+}
+
+element!(bf16, bf16::to_f32, matvec_bf16, "avx2", "fma");
+element!(f16, f16::to_f32, matvec_f16, "avx2", "fma", "f16c");
+element!(f32, std::convert::identity, matvec_f32, "avx2", "fma");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(i: usize) -> f32 {
+        ((i * 7919 + 13) % 257) as f32 / 128.0 - 1.0
+    }
+
+    /// Every width 0..=64 and a few heights, from storage that begins at an odd place.
+    fn agrees<T: Element>(narrow: impl Fn(f32) -> T) {
+        for k in 0..=64 {
+            for n in [0, 1, 3, 4, 5, 9] {
+                for offset in [0, 1, 3] {
+                    let w: Vec<T> = (0..offset + n * k).map(|i| narrow(number(i))).collect();
+                    let x: Vec<f32> = (0..offset + k).map(|i| number(i + 1000)).collect();
+                    let (w, x) = (&w[offset..], &x[offset..]);
+                    let mut fast = vec![f32::NAN; n];
+                    let mut slow = vec![f32::NAN; n];
+                    T::matvec(w, x, &mut fast);
+                    portable(w, x, &mut slow);
+                    for (i, (fast, slow)) in fast.iter().zip(&slow).enumerate() {
+                        let want: f64 =
+                            (0..k).map(|j| f64::from(w[i * k + j].wide()) * f64::from(x[j])).sum();
+                        let tolerance = 1e-6 * (1.0 + k as f64);
+                        assert!((f64::from(*fast) - want).abs() <= tolerance, "{n} x {k}");
+                        assert!((f64::from(*slow) - want).abs() <= tolerance, "{n} x {k}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_equal_their_slow_twin_at_every_size() {
+        agrees(bf16::from_f32);
+        agrees(f16::from_f32);
+        agrees(|x| x);
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_its_neighbours() {
+        let (n, k) = (11, 37);
+        let w: Vec<bf16> = (0..n * k).map(|i| bf16::from_f32(number(i))).collect();
+        let x: Vec<f32> = (0..k).map(number).collect();
+        let mut together = vec![0.0; n];
+        bf16::matvec(&w, &x, &mut together);
+        for i in 0..n {
+            let mut alone = [0.0];
+            bf16::matvec(&w[i * k..][..k], &x, &mut alone);
+            assert_eq!(alone[0].to_bits(), together[i].to_bits());
+        }
+    }
+}

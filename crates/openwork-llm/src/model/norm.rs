@@ -1,0 +1,75 @@
+//! Root-mean-square normalisation.
+
+use super::vector;
+use rayon::prelude::*;
+
+/// Rows that one task normalises.
+const TASK: usize = 32;
+
+/// Scales rows to unit mean square, then each entry by its own factor:
+///
+/// ```text
+/// y_i = x_i f_i / sqrt(mean(x^2) + eps)
+/// ```
+#[derive(Clone, Debug)]
+pub struct Norm {
+    factors: Vec<f32>,
+    eps: f32,
+}
+
+impl Norm {
+    /// A norm by `offset + weights`.
+    pub fn new(mut weights: Vec<f32>, offset: f32, eps: f32) -> Self {
+        if offset != 0.0 {
+            weights.iter_mut().for_each(|w| *w += offset);
+        }
+        Self { factors: weights, eps }
+    }
+
+    /// Width of the rows.
+    pub fn width(&self) -> usize {
+        self.factors.len()
+    }
+
+    /// The factor `1 / sqrt(mean(x^2) + eps)` of a row.
+    fn scale(&self, row: &[f32]) -> f32 {
+        (vector::sum_of_squares(row) / row.len() as f32 + self.eps).sqrt().recip()
+    }
+
+    /// Normalises the rows of `x` into `out`.
+    pub fn apply(&self, x: &[f32], out: &mut [f32]) {
+        let d = self.width();
+        let task = |(x, out): (&[f32], &mut [f32])| {
+            for (x, out) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
+                vector::scaled_product(out, x, &self.factors, self.scale(x));
+            }
+        };
+        if x.len() <= TASK * d {
+            return task((x, out));
+        }
+        x.par_chunks(TASK * d).zip(out.par_chunks_mut(TASK * d)).for_each(task);
+    }
+
+    /// Normalises the rows of `x` and adds them to those of `sum`.
+    pub fn apply_add(&self, x: &mut [f32], sum: &mut [f32]) {
+        let d = self.width();
+        let task = |(x, sum): (&mut [f32], &mut [f32])| {
+            for (x, sum) in x.chunks_exact_mut(d).zip(sum.chunks_exact_mut(d)) {
+                self.in_place(x);
+                vector::add(sum, x);
+            }
+        };
+        if x.len() <= TASK * d {
+            return task((x, sum));
+        }
+        x.par_chunks_mut(TASK * d).zip(sum.par_chunks_mut(TASK * d)).for_each(task);
+    }
+
+    /// Normalises one row.
+    pub fn in_place(&self, row: &mut [f32]) {
+        let scale = self.scale(row);
+        for (x, f) in row.iter_mut().zip(&self.factors) {
+            *x = *x * scale * f;
+        }
+    }
+}

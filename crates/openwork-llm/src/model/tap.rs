@@ -1,0 +1,45 @@
+//! Who may watch the inputs of the linears.
+
+use openwork::MatrixRef;
+
+/// The four places of a layer whose inputs the seven linears share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Site {
+    /// Input of the q, k and v projections.
+    Qkv,
+    /// Input of the o projection.
+    Out,
+    /// Input of the gate and up projections.
+    GateUp,
+    /// Input of the down projection.
+    Down,
+}
+
+impl Site {
+    /// In the order of the forward pass.
+    pub const ALL: [Site; 4] = [Site::Qkv, Site::Out, Site::GateUp, Site::Down];
+
+    /// `qkv`, `out`, `gate_up` or `down`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Site::Qkv => "qkv",
+            Site::Out => "out",
+            Site::GateUp => "gate_up",
+            Site::Down => "down",
+        }
+    }
+}
+
+/// Sees the inputs of a layer's linears, one window after the other.
+pub trait Tap {
+    /// `inputs` is `[tokens of one window, width of the site]`.
+    fn see(&mut self, site: Site, inputs: MatrixRef<'_>);
+}
+
+/// Watches nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct NoTap;
+
+impl Tap for NoTap {
+    fn see(&mut self, _: Site, _: MatrixRef<'_>) {}
+}

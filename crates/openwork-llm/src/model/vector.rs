@@ -1,0 +1,249 @@
+//! Loops over contiguous numbers, compiled twice: for any machine, and for
+//! those with AVX2 and FMA, chosen at run time.
+//!
+//! Sums run in [`LANES`] partial sums so that they vectorise; their order does
+//! not depend on the machine or on the number of threads.
+
+/// Partial sums of a reduction.
+const LANES: usize = 32;
+
+/// Compiles the body of a function a second time with AVX2 and FMA, and calls
+/// that where the machine has them. `FMA` says in the body which one it is.
+macro_rules! vectorised {
+    ($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
+        $(#[$doc])*
+        pub fn $name($($arg: $type),*) $(-> $out)? {
+            #[inline(always)]
+            fn body<const FMA: bool>($($arg: $type),*) $(-> $out)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma")]
+                fn wide($($arg: $type),*) $(-> $out)? {
+                    body::<true>($($arg),*)
+                }
+                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                    // SAFETY: the machine has both features.
+                    return unsafe { wide($($arg),*) };
+                }
+            }
+            body::<false>($($arg),*)
+        }
+    };
+}
+
+/// `a b + c`, rounded once where that is one instruction.
+#[inline(always)]
+fn madd<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// `e^x` for `x <= 88`, within 2 units in the last place; tiny below -87.
+///
+/// `x = n ln 2 + r`, `|r| <= ln 2 / 2`; `e^r` by its Taylor polynomial, `2^n`
+/// by its bits.
+#[inline(always)]
+fn exp<const FMA: bool>(x: f32) -> f32 {
+    // ln 2 in two parts, so that `n * HIGH` is exact (Cody and Waite).
+    const HIGH: f32 = 355.0 / 512.0;
+    const LOW: f32 = -2.121_944_4e-4;
+    // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it, in two's
+    // complement, in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    let x = x.clamp(-87.0, 88.0);
+    let shifted = madd::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = madd::<FMA>(n, -LOW, madd::<FMA>(n, -HIGH, x));
+    let p = 1.0 / 5040.0;
+    let p = madd::<FMA>(p, r, 1.0 / 720.0);
+    let p = madd::<FMA>(p, r, 1.0 / 120.0);
+    let p = madd::<FMA>(p, r, 1.0 / 24.0);
+    let p = madd::<FMA>(p, r, 1.0 / 6.0);
+    let p = madd::<FMA>(p, r, 0.5);
+    let p = madd::<FMA>(p, r, 1.0);
+    let p = madd::<FMA>(p, r, 1.0);
+    // The exponent's bits of 2^n; what is above them falls off.
+    p * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
+}
+
+/// Adds up partial sums, halving.
+#[inline(always)]
+fn fold(mut sums: [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            sums[i] += sums[i + width];
+        }
+        width /= 2;
+    }
+    sums[0]
+}
+
+vectorised! {
+    /// The sum of squares.
+    pub fn sum_of_squares(x: &[f32]) -> f32 {
+        let mut sums = [0.0; LANES];
+        let (blocks, rest) = x.as_chunks::<LANES>();
+        for block in blocks {
+            for i in 0..LANES {
+                sums[i] = madd::<FMA>(block[i], block[i], sums[i]);
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(rest) {
+            *sum += x * x;
+        }
+        fold(sums)
+    }
+}
+
+vectorised! {
+    /// The largest entry; minus infinity if there is none. A NaN is passed over.
+    pub fn max(x: &[f32]) -> f32 {
+        let mut most = [f32::NEG_INFINITY; LANES];
+        let (blocks, rest) = x.as_chunks::<LANES>();
+        for block in blocks {
+            for i in 0..LANES {
+                most[i] = if block[i] > most[i] { block[i] } else { most[i] };
+            }
+        }
+        most.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a })
+    }
+}
+
+vectorised! {
+    /// `x_i <- e^(x_i - shift)`; returns their sum.
+    pub fn exp_in_place(x: &mut [f32], shift: f32) -> f32 {
+        let mut sums = [0.0; LANES];
+        let (blocks, rest) = x.as_chunks_mut::<LANES>();
+        for block in blocks {
+            for i in 0..LANES {
+                block[i] = exp::<FMA>(block[i] - shift);
+                sums[i] += block[i];
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(rest) {
+            *x = exp::<FMA>(*x - shift);
+            *sum += *x;
+        }
+        fold(sums)
+    }
+}
+
+vectorised! {
+    /// The sum of `e^(x_i - shift)`.
+    pub fn sum_of_exp(x: &[f32], shift: f32) -> f32 {
+        let mut sums = [0.0; LANES];
+        let (blocks, rest) = x.as_chunks::<LANES>();
+        for block in blocks {
+            for i in 0..LANES {
+                sums[i] += exp::<FMA>(block[i] - shift);
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(rest) {
+            *sum += exp::<FMA>(*x - shift);
+        }
+        fold(sums)
+    }
+}
+
+vectorised! {
+    /// `x_i <- a x_i`.
+    pub fn scale(x: &mut [f32], a: f32) {
+        for x in x {
+            *x *= a;
+        }
+    }
+}
+
+vectorised! {
+    /// `x_i <- x_i + y_i`.
+    pub fn add(x: &mut [f32], y: &[f32]) {
+        for (x, y) in x.iter_mut().zip(y) {
+            *x += y;
+        }
+    }
+}
+
+vectorised! {
+    /// `out_i <- a x_i w_i`.
+    pub fn scaled_product(out: &mut [f32], x: &[f32], w: &[f32], a: f32) {
+        for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+            *out = x * a * w;
+        }
+    }
+}
+
+vectorised! {
+    /// `g_i <- silu(g_i) u_i`, where `silu(x) = x / (1 + e^-x)`.
+    pub fn silu_gate(g: &mut [f32], u: &[f32]) {
+        for (g, u) in g.iter_mut().zip(u) {
+            *g = *g / (1.0 + exp::<FMA>(-*g)) * u;
+        }
+    }
+}
+
+vectorised! {
+    /// `g_i <- gelu(g_i) u_i`, where, with `z = sqrt(2/pi) (x + 0.044715 x^3)`,
+    /// `gelu(x) = x (1 + tanh z) / 2 = x / (1 + e^(-2z))`.
+    pub fn gelu_gate(g: &mut [f32], u: &[f32]) {
+        const TWO_ROOT: f32 = 1.595_769; // 2 sqrt(2/pi)
+        for (g, u) in g.iter_mut().zip(u) {
+            let x = *g;
+            let two_z = TWO_ROOT * (x + 0.044_715 * x * x * x);
+            *g = x / (1.0 + exp::<FMA>(-two_z)) * u;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(n: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 37 + 11) % 101) as f32 / 7.0 - 8.0).collect()
+    }
+
+    fn close(got: f32, want: f64, what: &str) {
+        assert!(
+            (f64::from(got) - want).abs() <= 2e-6 * (1.0 + want.abs()),
+            "{what}: {got} for {want}"
+        );
+    }
+
+    #[test]
+    fn exp_is_within_two_units() {
+        for i in -86_000..88_000 {
+            let x = i as f32 * 1e-3;
+            let want = f64::from(x).exp();
+            for got in [exp::<true>(x), exp::<false>(x)] {
+                assert!((f64::from(got) / want - 1.0).abs() < 2.4e-7, "e^{x}");
+            }
+        }
+        assert!(exp::<true>(f32::NEG_INFINITY) < 2e-38);
+        assert!(exp::<true>(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn loops_equal_their_definitions_at_every_size() {
+        for n in 0..=64 {
+            let (x, y) = (some(n), some(n + 5)[5..].to_vec());
+            let wide = |x: &f32| f64::from(*x);
+            close(sum_of_squares(&x), x.iter().map(|x| wide(x).powi(2)).sum(), "squares");
+            assert_eq!(max(&x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+            let want: f64 = x.iter().map(|x| (wide(x) - 6.0).exp()).sum();
+            close(sum_of_exp(&x, 6.0), want, "exp");
+            let mut e = x.clone();
+            close(exp_in_place(&mut e, 6.0), want, "exp");
+            let (mut silu, mut gelu) = (x.clone(), x.clone());
+            silu_gate(&mut silu, &y);
+            gelu_gate(&mut gelu, &y);
+            for i in 0..n {
+                let (a, b) = (wide(&x[i]), wide(&y[i]));
+                close(e[i], (a - 6.0).exp(), "exp");
+                close(silu[i], a / (1.0 + (-a).exp()) * b, "silu");
+                let z = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044_715 * a.powi(3));
+                close(gelu[i], a * 0.5 * (1.0 + z.tanh()) * b, "gelu");
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A linear's weights in their storage type, and products with them in f32.
+
+use super::matvec::Element;
+use crate::checkpoint::{Dtype, Tensor};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use openwork::linalg::{Threads, gemm};
+use openwork::{Matrix, MatrixMut, MatrixRef};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// How weights are held in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// All as f32: for pruning and for forwards over many tokens.
+    F32,
+    /// bf16 and f16 as they are, all others rounded to bf16: for decoding.
+    Half,
+}
+
+/// A matrix `[out, in]` in one of three storage types.
+#[derive(Clone, Debug)]
+pub enum Weight {
+    /// 4 bytes a weight.
+    F32(Matrix<f32>),
+    /// 2 bytes a weight.
+    Bf16(Matrix<bf16>),
+    /// 2 bytes a weight.
+    F16(Matrix<f16>),
+}
+
+/// Entries that are widened to f32 at a time, for a product with many rows.
+const PANEL: usize = 1 << 22;
+/// Products with at most this many rows go through the matrix once for each row.
+const FEW: usize = 2;
+/// Bytes of a matrix that one task of a matrix-vector product reads.
+const TASK_BYTES: usize = 1 << 17;
+
+impl Weight {
+    /// Reads a tensor of two axes.
+    pub fn load(tensor: &Tensor<'_>, storage: Storage) -> Self {
+        let (rows, cols) = (tensor.rows(), tensor.row_len());
+        match (storage, tensor.dtype(), tensor.bytes()) {
+            (Storage::F32, ..) => Weight::F32(Matrix::from_vec(rows, cols, tensor.to_f32())),
+            (Storage::Half, Dtype::F16, Some(bytes)) => {
+                let data =
+                    bytes.as_chunks::<2>().0.iter().map(|&b| f16::from_le_bytes(b)).collect();
+                Weight::F16(Matrix::from_vec(rows, cols, data))
+            }
+            (Storage::Half, Dtype::BF16, Some(bytes)) => {
+                let data =
+                    bytes.as_chunks::<2>().0.iter().map(|&b| bf16::from_le_bytes(b)).collect();
+                Weight::Bf16(Matrix::from_vec(rows, cols, data))
+            }
+            (Storage::Half, ..) => {
+                let mut narrow = Matrix::zeros(rows, cols);
+                let step = (PANEL / cols.max(1)).max(1);
+                let mut wide = vec![0.0; step.min(rows) * cols];
+                for start in (0..rows).step_by(step) {
+                    let count = step.min(rows - start);
+                    let wide = &mut wide[..count * cols];
+                    tensor.rows_f32(start..start + count, wide);
+                    narrow.data_mut()[start * cols..][..count * cols].convert_from_f32_slice(wide);
+                }
+                Weight::Bf16(narrow)
+            }
+        }
+    }
+
+    /// Number of outputs.
+    pub fn rows(&self) -> usize {
+        match self {
+            Weight::F32(m) => m.rows(),
+            Weight::Bf16(m) => m.rows(),
+            Weight::F16(m) => m.rows(),
+        }
+    }
+
+    /// Number of inputs.
+    pub fn cols(&self) -> usize {
+        match self {
+            Weight::F32(m) => m.cols(),
+            Weight::Bf16(m) => m.cols(),
+            Weight::F16(m) => m.cols(),
+        }
+    }
+
+    /// Bytes in memory, all of which decoding a token reads.
+    pub fn bytes(&self) -> usize {
+        let each = if matches!(self, Weight::F32(_)) { 4 } else { 2 };
+        self.rows() * self.cols() * each
+    }
+
+    /// Some rows, widened.
+    ///
+    /// # Panics
+    ///
+    /// If `out` has another size.
+    pub fn rows_f32(&self, rows: Range<usize>, out: &mut [f32]) {
+        let part = rows.start * self.cols()..rows.end * self.cols();
+        match self {
+            Weight::F32(m) => out.copy_from_slice(&m.data()[part]),
+            Weight::Bf16(m) => m.data()[part].convert_to_f32_slice(out),
+            Weight::F16(m) => m.data()[part].convert_to_f32_slice(out),
+        }
+    }
+
+    /// Rows `rows` times `x`.
+    fn matvec_rows(&self, rows: Range<usize>, x: &[f32], y: &mut [f32]) {
+        let part = rows.start * x.len()..rows.end * x.len();
+        match self {
+            Weight::F32(m) => f32::matvec(&m.data()[part], x, y),
+            Weight::Bf16(m) => bf16::matvec(&m.data()[part], x, y),
+            Weight::F16(m) => f16::matvec(&m.data()[part], x, y),
+        }
+    }
+}
+
+/// The products `Y_i = X W_i'` of one input with several matrices, `X` being
+/// `[rows, in]`.
+///
+/// # Panics
+///
+/// If the shapes do not fit together.
+pub fn apply(x: MatrixRef<'_>, products: &mut [(&Weight, MatrixMut<'_>)]) {
+    if x.rows() > FEW {
+        for (weight, y) in products {
+            multiply(0.0, y.reborrow(), x, weight);
+        }
+        return;
+    }
+    for r in 0..x.rows() {
+        let x = x.row(r);
+        // All matrices' rows in one parallel loop: waking threads costs time.
+        let mut tasks = Vec::new();
+        for (weight, y) in products.iter_mut() {
+            assert_eq!((weight.cols(), weight.rows()), (x.len(), y.cols()), "shapes do not fit");
+            let step = (TASK_BYTES * weight.rows() / weight.bytes().max(1)).max(1);
+            for (i, part) in y.row_mut(r).chunks_mut(step).enumerate() {
+                tasks.push((*weight, i * step, part));
+            }
+        }
+        tasks.into_par_iter().for_each(|(weight, start, y)| {
+            weight.matvec_rows(start..start + y.len(), x, y);
+        });
+    }
+}
+
+/// Adds one product: `Y <- Y + X W'`.
+pub fn apply_add(x: MatrixRef<'_>, weight: &Weight, mut y: MatrixMut<'_>) {
+    if x.rows() > FEW {
+        return multiply(1.0, y, x, weight);
+    }
+    let mut product = Matrix::zeros(x.rows(), weight.rows());
+    apply(x, &mut [(weight, product.view_mut())]);
+    for r in 0..x.rows() {
+        super::vector::add(y.row_mut(r), product.row(r));
+    }
+}
+
+/// `Y <- beta Y + X W'`, the matrix widened panel by panel.
+fn multiply(beta: f32, mut y: MatrixMut<'_>, x: MatrixRef<'_>, weight: &Weight) {
+    if let Weight::F32(w) = weight {
+        return gemm(beta, y, 1.0, x, w.view().t(), Threads::All);
+    }
+    let (n, k, t) = (weight.rows(), weight.cols(), x.rows());
+    let step = (PANEL / k.max(1)).clamp(1, n.max(1));
+    let mut panel = vec![0.0; step * k];
+    for start in (0..n).step_by(step) {
+        let count = step.min(n - start);
+        let panel = &mut panel[..count * k];
+        let share = count.div_ceil(rayon::current_num_threads()).max(1);
+        panel.par_chunks_mut(share * k).enumerate().for_each(|(i, part)| {
+            let first = start + i * share;
+            weight.rows_f32(first..first + part.len() / k, part);
+        });
+        let panel = MatrixRef::new(panel, count, k);
+        gemm(beta, y.reborrow().part(0, t, start, count), 1.0, x, panel.t(), Threads::All);
+    }
+}

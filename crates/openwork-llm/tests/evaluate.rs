@@ -1,0 +1,150 @@
+//! Perplexity against its definition, on the tiny checkpoints.
+
+use openwork_llm::Checkpoint;
+use openwork_llm::evaluate::{Options, Scored, evaluate};
+use openwork_llm::generate::{Choice, Stop, generate};
+use openwork_llm::model::{Decoder, Model, Storage};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+const TEXT: &str = "the open work of a wall ( lets ) the light in , and the wind out .\n\n\
+    light @-@ work is not heavy work ; a wall with no light is a wall .\n";
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name)
+}
+
+fn options(seq_len: usize) -> Options {
+    Options { seq_len: Some(seq_len), ..Options::default() }
+}
+
+#[test]
+fn perplexity_is_the_mean_loss_of_the_logits() {
+    for name in ["llama", "gemma3"] {
+        let checkpoint = Checkpoint::open(&folder(name)).expect("a checkpoint");
+        let model = Model::open(&checkpoint).expect("a model");
+        let tokens = checkpoint.tokenizer().expect("a tokenizer").encode(TEXT).expect("tokens");
+        let mut decoder = Decoder::load(&model, Storage::F32).expect("a decoder");
+        let (mut nats, mut count) = (0.0, 0);
+        for window in tokens.chunks_exact(12) {
+            decoder.reset();
+            let logits = decoder.all_logits(window).expect("logits");
+            for t in 1..window.len() {
+                let row = logits.row(t - 1).iter().map(|&x| f64::from(x));
+                let sum: f64 = row.map(f64::exp).sum();
+                nats += sum.ln() - f64::from(logits.row(t - 1)[window[t] as usize]);
+                count += 1;
+            }
+        }
+        let mut steps = Vec::new();
+        let got = evaluate(&model, TEXT, &options(12), &mut |p| steps.push((p.done, p.total)))
+            .expect("an evaluation");
+        assert_eq!((got.tokens, got.windows, got.seq_len), (count, tokens.len() / 12, 12));
+        assert!((got.nats - nats).abs() < 1e-4 * nats, "{} for {nats}", got.nats);
+        assert!((got.token_perplexity().ln() - nats / count as f64).abs() < 1e-4);
+        assert!((got.word_perplexity().ln() * got.words as f64 - got.nats).abs() < 1e-9 * got.nats);
+        let total = got.windows * model.config().layers;
+        assert_eq!(steps.last(), Some(&(total, total)));
+    }
+}
+
+#[test]
+fn windows_account_for_every_byte_and_word_they_score() {
+    let checkpoint = Checkpoint::open(&folder("llama")).expect("a checkpoint");
+    let tokenizer = checkpoint.tokenizer().expect("a tokenizer");
+    let (tokens, ends) = tokenizer.encode_with_ends(TEXT).expect("tokens");
+    assert_eq!(tokens, tokenizer.encode(TEXT).expect("tokens"));
+    assert_eq!(ends.last(), Some(&TEXT.len()));
+
+    // One window over everything: all but the first token.
+    let n = tokens.len();
+    let whole = Scored::new(&tokenizer, TEXT, n, &options(n)).expect("one window");
+    assert_eq!((whole.windows.len(), whole.tokens), (1, n - 1));
+    assert_eq!(whole.bytes, TEXT.len() - ends[0]);
+    assert_eq!(whole.words, TEXT.split_whitespace().count() - 1);
+
+    // Two windows: what the first tokens own is not counted.
+    let half = n / 2;
+    let two = Scored::new(&tokenizer, TEXT, half, &options(half)).expect("two windows");
+    let owned = |i: usize| ends[i] - if i == 0 { 0 } else { ends[i - 1] };
+    assert_eq!(two.bytes, ends[2 * half - 1] - owned(0) - owned(half));
+
+    // At most so many tokens.
+    let most = Options { max_tokens: Some(half + 1), ..options(half) };
+    let one = Scored::new(&tokenizer, TEXT, half, &most).expect("one window");
+    assert_eq!((one.windows.len(), one.bytes), (1, ends[half - 1] - ends[0]));
+
+    // Detokenised: fewer tokens to read, the words and bytes of the original.
+    let read = openwork_llm::detokenise::wikitext(TEXT);
+    let n = tokenizer.encode(read.text()).expect("tokens").len();
+    let lm_eval = Options { detokenise: true, ..options(n) };
+    let scored = Scored::new(&tokenizer, TEXT, n, &lm_eval).expect("one window");
+    assert_eq!((scored.bytes, scored.words), (whole.bytes, whole.words));
+}
+
+#[test]
+fn texts_and_windows_that_cannot_be_scored_are_refused() {
+    let checkpoint = Checkpoint::open(&folder("llama")).expect("a checkpoint");
+    let model = Model::open(&checkpoint).expect("a model");
+    let refusal = |text: &str, seq_len: usize| {
+        let result = evaluate(&model, text, &options(seq_len), &mut |_| {});
+        result.expect_err("a refusal").to_string()
+    };
+    assert_eq!(refusal(TEXT, 0), "windows of 0 tokens predict nothing; take at least 2");
+    assert_eq!(refusal(TEXT, 1), "windows of 1 tokens predict nothing; take at least 2");
+    assert!(
+        refusal(TEXT, 65).contains("65 tokens are more than the 64 that the model was made for")
+    );
+    assert!(refusal("short", 60).contains("fewer than one window of 60"));
+}
+
+#[test]
+fn generation_is_greedy_or_repeats_by_seed() {
+    for name in ["qwen2", "mistral"] {
+        let checkpoint = Checkpoint::open(&folder(name)).expect("a checkpoint");
+        let model = Model::open(&checkpoint).expect("a model");
+        let tokenizer = checkpoint.tokenizer().expect("a tokenizer");
+        let mut decoder = Decoder::load(&model, Storage::Half).expect("a decoder");
+        let mut run = |choice, most| {
+            let mut shown = String::new();
+            let mut watch = |text: &str| {
+                shown.push_str(text);
+                ControlFlow::Continue(())
+            };
+            let made = generate(&mut decoder, &tokenizer, "the wall", most, choice, &mut watch);
+            let made = made.expect("a text");
+            assert_eq!(made.text, shown);
+            made
+        };
+        let greedy = run(Choice::Greedy, 10);
+        assert_eq!(greedy.tokens, run(Choice::Greedy, 10).tokens);
+        let sampled =
+            |seed| Choice::Sampled { temperature: 1.5, top_k: Some(50), top_p: 0.9, seed };
+        assert_eq!(run(sampled(1), 12).tokens, run(sampled(1), 12).tokens);
+        assert_ne!(run(sampled(1), 12).tokens, run(sampled(2), 12).tokens);
+        assert_eq!(run(Choice::Greedy, 0).tokens.len(), 0);
+        // The last place the model has is filled, and its token is still chosen.
+        let long = run(Choice::Greedy, 1000);
+        if long.stop == Stop::MaxPositions {
+            assert_eq!(long.prompt_tokens + long.tokens.len(), model.config().max_positions + 1);
+        }
+
+        // Greedy is the largest logit of a whole forward.
+        let mut tokens = tokenizer.encode("the wall").expect("tokens");
+        let mut whole = Decoder::load(&model, Storage::Half).expect("a decoder");
+        for &token in &greedy.tokens {
+            whole.reset();
+            let logits = whole.next(&tokens).expect("logits");
+            let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            assert!(logits[token as usize] >= most - 1e-4 * most.abs());
+            tokens.push(token);
+        }
+        let empty = generate(&mut whole, &tokenizer, "", 3, Choice::Greedy, &mut |_| {
+            ControlFlow::Continue(())
+        });
+        assert_eq!(
+            empty.expect_err("a refusal").to_string(),
+            "the prompt is empty; give at least one word"
+        );
+    }
+}

@@ -1,0 +1,213 @@
+"""Makes the tiny checkpoints in `testdata/models` and their golden outputs.
+
+    python testdata/make_models.py testdata/models
+
+Needs torch, transformers, tokenizers and safetensors. Every family gets a
+folder as transformers writes it (random weights, fixed seed), and
+`golden.safetensors` with
+
+    ids                 [windows, length]         the input
+    logits              [windows, length, vocab]  of transformers, in f32
+    tap.<layer>.<site>  [windows * length, width] inputs of the linears, as
+                                                  forward hooks see them (TAPPED only)
+
+The sizes are small but no two of them are equal, so that a swapped axis shows.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+VOCAB = 288
+WINDOWS, LENGTH = 2, 23
+SIZES = dict(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    intermediate_size=56,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=0,
+)
+ROPE = dict(rope_type="default", rope_theta=10000.0)
+LLAMA3 = dict(
+    rope_type="llama3",
+    rope_theta=5000.0,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=24,
+)
+
+# name: (config, model class, stored dtype, shard size)
+MODELS = {
+    # One key/value head for four queries, an explicit head size, rope scaling, an own head.
+    "llama": (
+        LlamaConfig(**SIZES | dict(num_key_value_heads=1, head_dim=12), rope_parameters=LLAMA3),
+        LlamaForCausalLM,
+        torch.float32,
+        None,
+    ),
+    # As SmolLM2: tied; biases everywhere, which Llama's options allow; linear rope scaling.
+    "llama-tied": (
+        LlamaConfig(
+            **SIZES,
+            tie_word_embeddings=True,
+            attention_bias=True,
+            mlp_bias=True,
+            rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=2.0),
+        ),
+        LlamaForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # A sliding window shorter than the test; several shards.
+    "mistral": (
+        MistralConfig(**SIZES, head_dim=10, sliding_window=7, rope_parameters=ROPE),
+        MistralForCausalLM,
+        torch.bfloat16,
+        "25KB",
+    ),
+    # Biases on q, k, v; the upper layer slides.
+    "qwen2": (
+        Qwen2Config(
+            **SIZES,
+            tie_word_embeddings=True,
+            use_sliding_window=True,
+            sliding_window=5,
+            max_window_layers=1,
+            rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
+        ),
+        Qwen2ForCausalLM,
+        torch.float16,
+        None,
+    ),
+    # Norms on q and k, head size not hidden / heads.
+    "qwen3": (
+        Qwen3Config(**SIZES | dict(num_key_value_heads=4), head_dim=14, rope_parameters=ROPE),
+        Qwen3ForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # Three sliding layers to one global one, two rope bases, four norms, scaled embedding.
+    "gemma3": (
+        Gemma3TextConfig(
+            **SIZES | dict(num_hidden_layers=4),
+            head_dim=16,
+            query_pre_attn_scalar=24,
+            sliding_window=6,
+            layer_types=["sliding_attention"] * 3 + ["full_attention"],
+            rope_parameters=dict(
+                sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+                full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+            ),
+        ),
+        Gemma3ForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+}
+TAPPED = ["qwen3"]
+SITES = dict(qkv="self_attn.q_proj", out="self_attn.o_proj", gate_up="mlp.gate_proj", down="mlp.down_proj")
+
+
+def randomise(model, generator):
+    """Weights large enough that a wrong detail shows in the logits."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name:
+            centre = 0.0 if model.config.model_type.startswith("gemma") else 1.0
+            parameter.data = centre + 0.3 * noise
+        elif name.endswith("bias"):
+            parameter.data = 0.5 * noise
+        elif "embed" in name:
+            parameter.data = noise * parameter.shape[1] ** -0.5
+        else:
+            parameter.data = noise * 1.5 * parameter.shape[1] ** -0.5
+
+
+def tokenizer():
+    """A byte-level BPE that knows every byte and a few English pairs."""
+    special = ["<pad>", "<s>", "</s>"]
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tok.decoder = decoders.ByteLevel()
+    text = ["the open work of a wall lets the light in and the wind out"] * 9
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB - 5,  # models often have more rows than the tokenizer has tokens
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tok.train_from_iterator(text, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+
+
+def make(name, folder, tok):
+    config, kind, dtype, shard = MODELS[name]
+    generator = torch.Generator().manual_seed(len(name))
+    config._attn_implementation = "eager"
+    model = kind(config).eval()
+    randomise(model, generator)
+    model.tie_weights()
+    model.to(dtype).save_pretrained(folder, **(dict(max_shard_size=shard) if shard else {}))
+    for stale in ["generation_config.json"]:
+        (folder / stale).unlink(missing_ok=True)
+    tok.save_pretrained(folder)
+    for stale in ["special_tokens_map.json", "chat_template.jinja"]:
+        (folder / stale).unlink(missing_ok=True)
+
+    # The oracle reads what was stored, and computes in f32.
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    ids = torch.randint(0, VOCAB, (WINDOWS, LENGTH), generator=generator)
+    golden = dict(ids=ids.to(torch.int32))
+    hooks = []
+    if name in TAPPED:
+        for index, layer in enumerate(model.model.layers):
+            for site, path in SITES.items():
+
+                def see(module, inputs, key=f"tap.{index}.{site}"):
+                    golden[key] = inputs[0].detach().reshape(-1, inputs[0].shape[-1]).clone()
+
+                hooks.append(layer.get_submodule(path).register_forward_pre_hook(see))
+    with torch.inference_mode():
+        golden["logits"] = model(ids, use_cache=False).logits.float()
+    for hook in hooks:
+        hook.remove()
+    assert torch.isfinite(golden["logits"]).all()
+    save_file({key: value.contiguous() for key, value in golden.items()}, folder / "golden.safetensors")
+    print(f"{name:12} logits in {golden['logits'].min():.2f} .. {golden['logits'].max():.2f}")
+
+
+def main(out):
+    tok = tokenizer()
+    for name in MODELS:
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            old.unlink()
+        make(name, folder, tok)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
