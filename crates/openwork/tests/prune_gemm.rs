@@ -97,6 +97,9 @@ impl Case {
     }
 }
 
+/// A tensor's name and dims.
+type Dims<'a> = (&'a str, &'a [usize]);
+
 /// Every preset, and all that a preset does not have.
 fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> =
@@ -113,7 +116,7 @@ fn cases() -> Vec<Case> {
         ("view m (a b) -> m b a, a=2 b=32 scope (1,1,2) keep 1", &[100, 64]),
     ];
     cases.extend(one.map(|(text, dims)| Case::new(text, &[("w", dims)])));
-    let two: [(&str, [(&str, &[usize]); 2]); 3] = [
+    let two: [(&str, [Dims; 2]); 3] = [
         (
             "blocks q: block (2,_) & o perm (1,0): block (_,2) scope (_,1) keep 50%",
             [("q", &[8, 16]), ("o", &[16, 8])],

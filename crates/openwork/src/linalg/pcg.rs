@@ -27,8 +27,8 @@ pub struct Stop {
 }
 
 impl Default for Stop {
-    /// Ten steps: from SparseGPT's weights on its mask they end within a
-    /// thousandth of the exact fit.
+    /// Ten steps: from SparseGPT's weights on its mask they end within one
+    /// percent of the error of the exact fit.
     fn default() -> Self {
         Self { steps: 10, tolerance: 1e-6 }
     }

@@ -12,8 +12,7 @@ use rayon::prelude::*;
 const CHUNK: usize = 1024;
 
 /// A pattern written out over the groups of a problem, up to 13 bytes a weight,
-/// so that a projection needs no division and walks no layout: a fifth of the
-/// time for 2:4.
+/// so that a projection needs no division and walks no layout.
 ///
 /// Weights are numbered group after group, row-major over the group's rows and
 /// columns.
