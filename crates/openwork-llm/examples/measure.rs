@@ -5,7 +5,7 @@
 //! measure MODEL THREADS
 //! forward 1024      seconds of one forward with all logits, f32, weights in memory;
 //!                   processor seconds too, for a machine that others use
-//! decode 64         seconds per token of 64 tokens after a prompt of 32, 16-bit weights
+//! decode 64         seconds per token (mean and least) of 64 tokens after a prompt of 32, 16-bit weights
 //! gemm              GFLOP/s of a product of 1536 x 1536 matrices
 //! stream            GB/s of reading 1 GB
 //! logits OUT IDS..  writes the logits of those tokens as f32 to OUT
@@ -33,20 +33,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let checkpoint = Checkpoint::open(Path::new(&path))?;
     let model = Model::open(&checkpoint)?;
     let (mut full, mut half) = (None, None);
+    let mut logits = Matrix::zeros(0, 0);
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = match words[..] {
             ["forward", n] => {
                 let decoder = held(&mut full, &model, Storage::F32)?;
-                let (seconds, cpu) = forward(decoder, n.parse()?)?;
+                let (seconds, cpu) = forward(decoder, n.parse()?, &mut logits)?;
                 json!({ "seconds": seconds, "cpu_seconds": cpu })
             }
             ["decode", n] => {
                 let decoder = held(&mut half, &model, Storage::Half)?;
                 let n = n.parse()?;
-                let (seconds, bytes) = rayon::scope(|_| decode(decoder, n))?;
-                json!({ "seconds": seconds, "bytes_per_token": bytes })
+                let (mean, least, bytes) = rayon::scope(|_| decode(decoder, n))?;
+                json!({ "seconds": mean, "least_seconds": least, "bytes_per_token": bytes })
             }
             ["gemm"] => json!({ "gflops": product() }),
             ["stream"] => json!({ "gb_per_second": stream() }),
@@ -85,14 +86,19 @@ fn tokens(n: usize, vocab: usize) -> Vec<u32> {
 }
 
 /// Wall time and processor time.
-fn forward(decoder: &mut Decoder, n: usize) -> Result<(f64, f64), Box<dyn Error>> {
+fn forward(
+    decoder: &mut Decoder,
+    n: usize,
+    logits: &mut Matrix,
+) -> Result<(f64, f64), Box<dyn Error>> {
     let tokens = tokens(n, decoder.config().vocab);
     decoder.reset();
+    if logits.rows() != n {
+        *logits = Matrix::zeros(n, decoder.config().vocab);
+    }
     let (started, cpu) = (Instant::now(), cpu_seconds());
-    let logits = decoder.all_logits(&tokens)?;
-    let seconds = (started.elapsed().as_secs_f64(), cpu_seconds() - cpu);
-    assert_eq!(logits.rows(), n);
-    Ok(seconds)
+    decoder.all_logits_into(&tokens, logits.view_mut())?;
+    Ok((started.elapsed().as_secs_f64(), cpu_seconds() - cpu))
 }
 
 /// Processor time of all threads so far, where the system tells (Linux).
@@ -106,18 +112,20 @@ fn cpu_seconds() -> f64 {
         / 1e9
 }
 
-/// Seconds per token, and the bytes the last one read.
-fn decode(decoder: &mut Decoder, n: usize) -> Result<(f64, usize), String> {
+/// Seconds per token in the mean and at best, and the bytes the last one read.
+fn decode(decoder: &mut Decoder, n: usize) -> Result<(f64, f64, usize), String> {
     decoder.reset();
     let prompt = tokens(32, decoder.config().vocab);
     decoder.next(&prompt).map_err(|error| error.to_string())?;
-    let mut total = 0.0;
+    let mut times = Vec::new();
     for i in 0..n {
         let started = Instant::now();
         decoder.next(&[prompt[i % 32]]).map_err(|error| error.to_string())?;
-        total += started.elapsed().as_secs_f64();
+        times.push(started.elapsed().as_secs_f64());
     }
-    Ok((total / n as f64, decoder.bytes_per_token()))
+    let mean = times.iter().sum::<f64>() / n as f64;
+    let least = times.into_iter().fold(f64::INFINITY, f64::min);
+    Ok((mean, least, decoder.bytes_per_token()))
 }
 
 /// The best of a few products.

@@ -15,11 +15,21 @@ use super::vector;
 use openwork::linalg::{Threads, gemm};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Tokens in a tile. With three heads to a group and 1024 keys the scores take
 /// 768 kB, and the keys are packed once for 192 rows.
 const TILE: usize = 64;
+
+/// Scores of one head below which waking other threads costs more than it saves.
+const FEW_SCORES: usize = 256;
+
+thread_local! {
+    /// Room for one tile's scores. A tile's products run on its own thread, so
+    /// no other tile can want it meanwhile.
+    static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What one attention is about. Rows of `q` are `[heads, head_dim]`, rows of
 /// `k` and `v` are `[kv_heads, head_dim]`.
@@ -51,17 +61,15 @@ impl Heads {
             .step_by(TILE)
             .flat_map(|first| (0..self.kv_heads).map(move |g| (first..t.min(first + TILE), g)))
             .collect();
-        // Later tiles see more keys: they are handed out first. Each leaves its
-        // own block, and the blocks are then laid out in rows.
+        // Each task leaves its own block, and the blocks are then laid out in
+        // rows. Later tiles see more keys, so they are begun first.
         let work = |(rows, g): &(Range<usize>, usize)| self.tile(q, k, v, rows.clone(), *g, s - t);
-        let blocks: Vec<Matrix> = if t == 1 && s < 256 {
+        let blocks: Vec<Matrix> = if t * s < FEW_SCORES {
             tiles.iter().map(work).collect()
         } else {
-            tiles.par_iter().rev().with_max_len(1).map(work).collect::<Vec<_>>()
+            tiles.par_iter().rev().with_max_len(1).map(work).rev().collect()
         };
-        let reversed = !(t == 1 && s < 256);
-        for (i, (rows, g)) in tiles.iter().enumerate() {
-            let block = &blocks[if reversed { tiles.len() - 1 - i } else { i }];
+        for ((rows, g), block) in tiles.iter().zip(&blocks) {
             self.scatter(block, rows, *g, out);
         }
     }
@@ -93,27 +101,39 @@ impl Heads {
             }
         }
 
-        // 2. Scores: [group * n, s].
-        let mut scores = Matrix::zeros(group * n, s);
-        gemm(0.0, scores.view_mut(), self.scale, queries.view(), of(&k[start..]).t(), Threads::One);
+        // 2. Scores: [group * n, s], in room that a thread keeps: fresh pages
+        // for every tile cost a few percent of a forward.
+        SCORES.with_borrow_mut(|scores| {
+            scores.resize(scores.len().max(group * n * s), 0.0);
+            let scores = &mut scores[..group * n * s];
+            let view = MatrixMut::new(scores, group * n, s);
+            gemm(0.0, view, self.scale, queries.view(), of(&k[start..]).t(), Threads::One);
 
-        // 3. Each row over the keys that it sees; zero elsewhere. The sum is
-        // divided out of the result, which is narrower.
-        let mut sums = vec![0.0; group * n];
-        for (i, row) in scores.data_mut().chunks_exact_mut(s).enumerate() {
-            let seen = self.seen(past + rows.start + i % n);
-            let (left, right) = (seen.start - keys.start, seen.end - keys.start);
-            row[..left].fill(0.0);
-            row[right..].fill(0.0);
-            let row = &mut row[left..right];
-            sums[i] = vector::exp_in_place(row, vector::max(row));
-        }
+            // 3. Each row over the keys that it sees; zero elsewhere. The sum is
+            // divided out of the result, which is narrower.
+            let mut sums = vec![0.0; group * n];
+            for (i, row) in scores.chunks_exact_mut(s).enumerate() {
+                let seen = self.seen(past + rows.start + i % n);
+                let (left, right) = (seen.start - keys.start, seen.end - keys.start);
+                row[..left].fill(0.0);
+                row[right..].fill(0.0);
+                let row = &mut row[left..right];
+                sums[i] = vector::exp_in_place(row, vector::max(row));
+            }
 
-        // 4. The values' mean: [group * n, d].
-        gemm(0.0, queries.view_mut(), 1.0, scores.view(), of(&v[start..]), Threads::One);
-        for (row, sum) in queries.data_mut().chunks_exact_mut(d).zip(sums) {
-            vector::scale(row, sum.recip());
-        }
+            // 4. The values' mean: [group * n, d].
+            gemm(
+                0.0,
+                queries.view_mut(),
+                1.0,
+                MatrixRef::new(scores, group * n, s),
+                of(&v[start..]),
+                Threads::One,
+            );
+            for (row, sum) in queries.data_mut().chunks_exact_mut(d).zip(sums) {
+                vector::scale(row, sum.recip());
+            }
+        });
         queries
     }
 

@@ -111,8 +111,24 @@ impl Decoder {
     /// Takes in the next tokens of the sequence; returns the logits after each
     /// of them, `[tokens, vocabulary]`.
     pub fn all_logits(&mut self, tokens: &[u32]) -> Result<Matrix, ModelError> {
+        let mut logits = Matrix::zeros(tokens.len(), self.config.vocab);
+        self.all_logits_into(tokens, logits.view_mut())?;
+        Ok(logits)
+    }
+
+    /// As [`all_logits`](Self::all_logits), into memory that is there already.
+    ///
+    /// # Panics
+    ///
+    /// If `logits` is not `[tokens, vocabulary]`.
+    pub fn all_logits_into(
+        &mut self,
+        tokens: &[u32],
+        logits: MatrixMut<'_>,
+    ) -> Result<(), ModelError> {
         let states = self.hidden(tokens)?;
         let head = Head { norm: &self.norm, rows: Rows::Held(self.head_weight()) };
-        Ok(head.logits(states.view()))
+        head.logits_into(states.view(), logits);
+        Ok(())
     }
 }

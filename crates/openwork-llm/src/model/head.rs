@@ -5,7 +5,7 @@ use super::vector;
 use super::weight::Weight;
 use crate::checkpoint::Tensor;
 use openwork::linalg::{Threads, gemm};
-use openwork::{Matrix, MatrixRef};
+use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -61,14 +61,24 @@ impl Head<'_> {
     /// The logits of some states, `[rows, hidden]` to `[rows, vocabulary]`.
     /// Large: for a few rows, or a test.
     pub fn logits(&self, states: MatrixRef<'_>) -> Matrix {
-        let (t, v) = (states.rows(), self.rows.count());
-        let mut logits = Matrix::zeros(t, v);
+        let mut logits = Matrix::zeros(states.rows(), self.rows.count());
+        self.logits_into(states, logits.view_mut());
+        logits
+    }
+
+    /// As [`logits`](Self::logits), into memory that is there already.
+    ///
+    /// # Panics
+    ///
+    /// If `logits` is not `[rows, vocabulary]`.
+    pub fn logits_into(&self, states: MatrixRef<'_>, mut logits: MatrixMut<'_>) {
+        let t = states.rows();
+        assert_eq!((logits.rows(), logits.cols()), (t, self.rows.count()), "room for the logits");
         let normed = self.normed(states);
         self.panels(|rows, panel| {
-            let part = logits.view_mut().part(0, t, rows.start, rows.len());
+            let part = logits.reborrow().part(0, t, rows.start, rows.len());
             gemm(0.0, part, 1.0, normed.view(), panel.t(), Threads::All);
         });
-        logits
     }
 
     /// The loss of each state's next token, in nats:
@@ -95,7 +105,7 @@ impl Head<'_> {
             for start in (0..targets.len()).step_by(STATE_ROWS) {
                 let t = STATE_ROWS.min(targets.len() - start);
                 let logits = &mut logits[..t * rows.len()];
-                let out = openwork::MatrixMut::new(logits, t, rows.len());
+                let out = MatrixMut::new(logits, t, rows.len());
                 let states = normed.view().part(start, t, 0, normed.cols());
                 gemm(0.0, out, 1.0, states, panel.t(), Threads::All);
                 let part = runs[start..start + t].par_iter_mut().zip(&targets[start..start + t]);

@@ -33,8 +33,8 @@ pub enum Weight {
 const PANEL: usize = 1 << 22;
 /// Products with at most this many rows go through the matrix once for each row.
 const FEW: usize = 2;
-/// Bytes of a matrix that one task of a matrix-vector product reads.
-const TASK_BYTES: usize = 1 << 17;
+/// Least and most bytes that one task of a matrix-vector product reads.
+const TASK_BYTES: Range<usize> = 1 << 15..1 << 19;
 
 impl Weight {
     /// Reads a tensor of two axes.
@@ -129,13 +129,17 @@ pub fn apply(x: MatrixRef<'_>, products: &mut [(&Weight, MatrixMut<'_>)]) {
         }
         return;
     }
+    // Two tasks for each thread, so that one that is held up holds up less.
+    let total: usize = products.iter().map(|(weight, _)| weight.bytes()).sum();
+    let share = total.div_ceil(2 * rayon::current_num_threads());
+    let task_bytes = share.clamp(TASK_BYTES.start, TASK_BYTES.end);
     for r in 0..x.rows() {
         let x = x.row(r);
         // All matrices' rows in one parallel loop: waking threads costs time.
         let mut tasks = Vec::new();
         for (weight, y) in products.iter_mut() {
             assert_eq!((weight.cols(), weight.rows()), (x.len(), y.cols()), "shapes do not fit");
-            let step = (TASK_BYTES * weight.rows() / weight.bytes().max(1)).max(1);
+            let step = (task_bytes * weight.rows()).div_ceil(weight.bytes().max(1)).max(1);
             for (i, part) in y.row_mut(r).chunks_mut(step).enumerate() {
                 tasks.push((*weight, i * step, part));
             }
