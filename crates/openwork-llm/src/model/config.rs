@@ -76,7 +76,7 @@ pub struct Attention {
 
 /// Sizes and options of a model. Holds, once built:
 ///
-/// 1. every size is at least 1 and at most [`MAX_SIZE`];
+/// 1. every size is at least 1 and at most `MAX_SIZE`;
 /// 2. `heads` is a multiple of `kv_heads`;
 /// 3. `head_dim` is even;
 /// 4. `attention` has one entry for each layer.

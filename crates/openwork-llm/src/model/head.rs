@@ -88,7 +88,7 @@ impl Head<'_> {
     /// ```
     ///
     /// The head is gone through panel by panel, with a running maximum and sum
-    /// for each row; logits are held for one panel and [`STATE_ROWS`] states.
+    /// for each row; logits are held for one panel and `STATE_ROWS` states.
     /// `None` marks a state that is not scored. Any logit that is NaN makes its
     /// row's loss NaN.
     ///

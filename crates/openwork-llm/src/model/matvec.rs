@@ -1,7 +1,7 @@
 //! A matrix in storage type times a vector: what decoding spends its time on.
 //!
 //! Each weight is read once and used once, so the speed is that of the memory.
-//! The matrix is read in [`ROWS`] streams that are far apart, each through rows
+//! The matrix is read in `ROWS` streams that are far apart, each through rows
 //! that follow each other: the memory gives 22 to 27 GB/s so, but 7 to 13 for
 //! one stream or for adjacent rows of 1 or 2 kB. Every row's sum has the same
 //! order whatever the grouping, so the result does not depend on how rows are
