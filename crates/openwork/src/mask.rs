@@ -84,17 +84,6 @@ impl Bits {
         }
     }
 
-    /// How many differ from those of `other`.
-    ///
-    /// # Panics
-    ///
-    /// If `other` has another length.
-    pub fn differences(&self, other: &Self) -> usize {
-        assert_eq!(self.len, other.len, "bits of two lengths");
-        let words = self.words.iter().zip(&other.words);
-        words.map(|(a, b)| (a ^ b).count_ones() as usize).sum()
-    }
-
     /// How many are set.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
@@ -120,15 +109,6 @@ impl Mask {
     /// The bits of each tensor.
     pub fn tensors(&self) -> &[Bits] {
         &self.tensors
-    }
-
-    /// How many elements stay in one of two masks only.
-    ///
-    /// # Panics
-    ///
-    /// If `other` is for tensors of other sizes.
-    pub fn differences(&self, other: &Self) -> usize {
-        self.tensors.iter().zip(&other.tensors).map(|(a, b)| a.differences(b)).sum()
     }
 
     /// Whether an element stays.

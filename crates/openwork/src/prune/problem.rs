@@ -1,12 +1,13 @@
 //! What a pruner sees: weights and curvature, row by row, and a spec.
 
-use super::PruneError;
+use super::{PruneError, Watch};
 use crate::hessian::{Curvature, Damping, Hessian};
 use crate::mask::{Bits, Mask};
 use crate::matrix::{Matrix, MatrixRef};
-use crate::spec::Spec;
+use crate::spec::{Spec, Unit};
 use rayon::prelude::*;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Weights, their curvature and a spec, checked to fit together.
@@ -129,6 +130,30 @@ impl<'a> Problem<'a> {
     /// The scaled weights of a group's rows and columns.
     pub fn gather(&self, group: &Group) -> Matrix {
         gather(self.weights[group.tensor], &group.rows, &group.columns, &group.curvature)
+    }
+
+    /// Runs `work` on every unit, in parallel, and tells `watch`; what it gives
+    /// comes in the order of the units.
+    pub(crate) fn each_unit<T: Send>(
+        &self,
+        watch: &dyn Watch,
+        work: impl Fn(&Unit, &[usize]) -> Result<Vec<T>, PruneError> + Sync,
+    ) -> Result<Vec<T>, PruneError> {
+        let units = self.spec.units()?;
+        let finished = AtomicUsize::new(0);
+        let done: Vec<Vec<T>> = (0..units.len())
+            .into_par_iter()
+            .map(|index| {
+                if watch.stopped() {
+                    return Err(PruneError::Stopped);
+                }
+                let done = units.with(index, &work)?;
+                let finished = finished.fetch_add(1, Ordering::Relaxed) + 1;
+                watch.progress(finished as f64 / units.len() as f64);
+                Ok(done)
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(done.into_iter().flatten().collect())
     }
 
     /// The weights as they were, to be changed.

@@ -28,9 +28,7 @@ use crate::hessian::{Curvature, Damping};
 use crate::mask::Mask;
 use crate::matrix::Matrix;
 use crate::spec::Unit;
-use rayon::prelude::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `s-obs`.
 pub const METHOD: Method = Method {
@@ -116,24 +114,10 @@ impl Pruner for Obs {
     }
 
     fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
-        let units = problem.spec.units()?;
-        let finished = AtomicUsize::new(0);
-        let done: Vec<Vec<Done>> = (0..units.len())
-            .into_par_iter()
-            .map(|index| {
-                if watch.stopped() {
-                    return Err(PruneError::Stopped);
-                }
-                let done = units.with(index, |unit, shift| self.unit(problem, unit, shift))?;
-                watch.progress(
-                    (finished.fetch_add(1, Ordering::Relaxed) + 1) as f64 / units.len() as f64,
-                );
-                Ok(done)
-            })
-            .collect::<Result<_, _>>()?;
+        let done = problem.each_unit(watch, |unit, shift| self.unit(problem, unit, shift))?;
         let mut mask = Mask::full(problem.spec);
         let mut weights = problem.copies();
-        for done in done.into_iter().flatten() {
+        for done in done {
             write(&done, &mut mask, &mut weights);
         }
         Ok(Solution { mask, weights, notes: Vec::new() })

@@ -20,7 +20,6 @@ use crate::matrix::Matrix;
 use crate::spec::{Element, Unit};
 use local::Search;
 use rayon::prelude::*;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tableau::Tableau;
 
 /// `+swap`.
@@ -72,24 +71,10 @@ impl Step for Swap {
         solution: Solution,
         watch: &dyn Watch,
     ) -> Result<Solution, PruneError> {
-        let units = problem.spec.units()?;
-        let finished = AtomicUsize::new(0);
-        let done: Vec<Vec<Done>> = (0..units.len())
-            .into_par_iter()
-            .map(|index| {
-                if watch.stopped() {
-                    return Err(PruneError::Stopped);
-                }
-                let done = units
-                    .with(index, |unit, shift| self.unit(problem, &solution.mask, unit, shift))?;
-                watch.progress(
-                    (finished.fetch_add(1, Ordering::Relaxed) + 1) as f64 / units.len() as f64,
-                );
-                Ok(done)
-            })
-            .collect::<Result<_, _>>()?;
+        let done = problem
+            .each_unit(watch, |unit, shift| self.unit(problem, &solution.mask, unit, shift))?;
         let Solution { mut mask, mut weights, notes } = solution;
-        for done in done.into_iter().flatten() {
+        for done in done {
             write(&done, &mut mask, &mut weights);
         }
         // The state has gone through many pivots: fit once more.
