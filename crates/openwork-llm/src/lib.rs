@@ -8,6 +8,7 @@ pub mod evaluate;
 pub mod generate;
 pub mod inspect;
 pub mod model;
+pub mod report;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};
