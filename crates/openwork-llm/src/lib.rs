@@ -4,6 +4,7 @@
 
 pub mod checkpoint;
 pub mod detokenise;
+pub mod disk;
 pub mod evaluate;
 pub mod generate;
 pub mod inspect;

@@ -15,6 +15,7 @@ mod pairs;
 mod quant;
 mod safetensors;
 mod stored;
+pub mod write;
 
 pub use dtype::Dtype;
 pub use error::{CheckpointError, Fault};
@@ -95,6 +96,27 @@ impl Checkpoint {
         };
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
         Ok(Self { path: path.to_path_buf(), metadata, config, files, tensors })
+    }
+
+    /// Opens one safetensors file whose tensors belong to a model with this
+    /// config, for instance one shard.
+    pub fn open_shard(path: &Path, config: Value) -> Result<Self, CheckpointError> {
+        let file = Mapped::open(path)?;
+        let mut tensors = safetensors::read(file.bytes(), 0)
+            .map_err(|fault| CheckpointError::new(path, fault))?;
+        tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
+        Ok(Self { path: path.to_path_buf(), metadata: None, config, files: vec![file], tensors })
+    }
+
+    /// Lets the system take back the memory that pages of the files fill; they
+    /// are read again when needed.
+    pub fn release(&self) {
+        self.files.iter().for_each(Mapped::release);
+    }
+
+    /// The chat template of a GGUF file, if it has one.
+    pub fn chat_template(&self) -> Option<String> {
+        self.metadata.as_ref()?.text("tokenizer.chat_template").ok()?
     }
 
     /// The folder or file it was opened from.
