@@ -43,6 +43,7 @@ pub struct Checkpoint {
     config: Value,
     files: Vec<Mapped>,
     tensors: Vec<Stored>,
+    rounded: Option<Dtype>,
 }
 
 /// How a checkpoint is kept.
@@ -95,7 +96,7 @@ impl Checkpoint {
             (config, Some(metadata), vec![file], tensors)
         };
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
-        Ok(Self { path: path.to_path_buf(), metadata, config, files, tensors })
+        Ok(Self { path: path.to_path_buf(), metadata, config, files, tensors, rounded: None })
     }
 
     /// Opens one safetensors file whose tensors belong to a model with this
@@ -105,7 +106,15 @@ impl Checkpoint {
         let mut tensors = safetensors::read(file.bytes(), 0)
             .map_err(|fault| CheckpointError::new(path, fault))?;
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
-        Ok(Self { path: path.to_path_buf(), metadata: None, config, files: vec![file], tensors })
+        let (path, files) = (path.to_path_buf(), vec![file]);
+        Ok(Self { path, metadata: None, config, files, tensors, rounded: None })
+    }
+
+    /// The same model with every number rounded to F32, F16 or BF16 as it is
+    /// read: what a folder of that type will hold.
+    pub fn rounded(mut self, dtype: Dtype) -> Self {
+        self.rounded = Some(dtype);
+        self
     }
 
     /// Lets the system take back the memory that pages of the files fill; they
@@ -190,6 +199,7 @@ impl Checkpoint {
     }
 
     fn view<'a>(&'a self, stored: &'a Stored) -> Tensor<'a> {
-        Tensor { stored, data: &self.files[stored.file].bytes()[stored.range.clone()] }
+        let data = &self.files[stored.file].bytes()[stored.range.clone()];
+        Tensor { stored, data, rounded: self.rounded }
     }
 }
