@@ -51,6 +51,14 @@ impl Linear {
         &self.weight
     }
 
+    /// `[out, in]`, if the layer was loaded as [`Storage::F32`].
+    pub fn matrix(&self) -> Option<&Matrix> {
+        match &self.weight {
+            Weight::F32(matrix) => Some(matrix),
+            _ => None,
+        }
+    }
+
     /// `[out, in]` for changing, if the layer was loaded as [`Storage::F32`].
     pub fn matrix_mut(&mut self) -> Option<&mut Matrix> {
         match &mut self.weight {
@@ -157,6 +165,16 @@ impl Layer {
             [Some(format!("{prefix}{name}.weight")), bias].into_iter().flatten()
         });
         norms.chain(linears).collect()
+    }
+
+    /// The full name of a linear's weights in layer `index`.
+    pub fn weight_name(index: usize, linear: usize) -> String {
+        format!("{}{}.weight", prefix(index), LINEARS[linear].0)
+    }
+
+    /// Shapes `[out, in]` of the linears of such a model's layers.
+    pub fn linear_shapes(config: &Config) -> [[usize; 2]; 7] {
+        shapes(config).map(|(shape, _)| shape)
     }
 
     /// Its number, from 0.
