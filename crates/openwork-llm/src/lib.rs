@@ -4,10 +4,12 @@
 
 pub mod checkpoint;
 pub mod detokenise;
+pub mod disk;
 pub mod evaluate;
 pub mod generate;
 pub mod inspect;
 pub mod model;
+pub mod pipeline;
 pub mod report;
 pub mod tokens;
 
