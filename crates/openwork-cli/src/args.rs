@@ -67,6 +67,8 @@ pub enum Command {
     Methods(crate::commands::methods::Methods),
     /// Show what is in a model: its config, and each tensor's shape, type and density
     Inspect(crate::commands::inspect::Inspect),
+    /// Make a page of one or more runs: charts, tables, notes
+    Report(crate::commands::report::Report),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
     /// Measure a model's perplexity on a text

@@ -10,6 +10,7 @@ pub mod layout;
 pub mod methods;
 pub mod presets;
 pub mod prune;
+pub mod report;
 pub mod show;
 pub mod tensor;
 
@@ -25,6 +26,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Layout(command) => command.run(global.json),
         Command::Tensor(command) => command.run(&global),
         Command::Prune(command) => command.run(&global),
+        Command::Report(command) => command.run(&global),
         Command::Hessian(command) => command.run(&global),
         Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),
