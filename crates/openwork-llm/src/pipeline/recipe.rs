@@ -17,7 +17,7 @@
 //! dense = true
 //!
 //! [[rule]]                           # tensors of a layer, pruned together
-//! spec = "blocks gate_proj: block (1,_) & up_proj: block (1,_) & down_proj: block (_,1) perm (1,0) keep 75%"
+//! spec = "blocks gate_proj: block (1,_) & up_proj: block (1,_) & down_proj perm (1,0): block (_,1) keep 75%"
 //! ```
 
 use regex::Regex;
