@@ -225,6 +225,18 @@ mod tests {
         assert_eq!((pick.beyond(10), pick.beyond(9)), (None, Some(9)));
     }
 
+    proptest::proptest! {
+        /// No text makes it panic, and what is read is read back.
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "(spec|method|density|match|layers|dense|rule|budget|[=\\[\\]'\"0-9.,:\\-\n a-z(|*]){0,60}",
+        ) {
+            if let Ok(recipe) = Recipe::parse(&text) {
+                proptest::prop_assert_eq!(Recipe::parse(&recipe.to_toml()), Ok(recipe));
+            }
+        }
+    }
+
     #[test]
     fn mistakes_are_named() {
         let why = |text: &str| Recipe::parse(text).unwrap_err().to_string();
