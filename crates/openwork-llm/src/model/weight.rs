@@ -1,9 +1,9 @@
 //! A linear's weights in their storage type, and products with them in f32.
 
-use super::matvec::Element;
 use crate::checkpoint::{Dtype, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use openwork::linalg::matvec::Element;
 use openwork::linalg::{Threads, gemm};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
