@@ -48,6 +48,20 @@ pub struct TensorPart {
     pub nonzeros: u64,
     /// The share of numbers that are not zero; none for an empty tensor.
     pub density: Option<f64>,
+    /// How it is packed, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packed: Option<PackedPart>,
+}
+
+/// How a tensor is packed.
+#[derive(Clone, Debug, Serialize)]
+pub struct PackedPart {
+    /// The spec's text.
+    pub spec: String,
+    /// The format's name.
+    pub format: String,
+    /// Its bytes over those of the dense tensor.
+    pub share: f64,
 }
 
 /// Sums over tensors.
@@ -86,6 +100,12 @@ pub fn inspect(model: &Checkpoint) -> Inspection {
             bytes: tensor.stored_bytes(),
             nonzeros,
             density: density(nonzeros, len),
+            packed: tensor.packing().map(|(spec, format)| PackedPart {
+                spec: spec.to_string(),
+                format: format.to_string(),
+                share: tensor.stored_bytes() as f64
+                    / (tensor.len() * tensor.dtype().block_bytes()).max(1) as f64,
+            }),
         });
     }
     totals.density = density(totals.nonzeros, totals.parameters);

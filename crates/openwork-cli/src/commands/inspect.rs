@@ -72,11 +72,15 @@ fn page(found: &Inspection) -> String {
     for tensor in &found.tensors {
         let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
         put(format!(
-            "{:width$}  {shape:>16}  {:5} {:>10}  {}",
+            "{:width$}  {shape:>16}  {:5} {:>10}  {}{}",
             tensor.name,
             tensor.dtype,
             size(tensor.bytes as u64),
-            percent(tensor.density)
+            percent(tensor.density),
+            tensor.packed.as_ref().map_or_else(String::new, |packed| format!(
+                "  {} as {}, {:.4} of dense",
+                packed.spec, packed.format, packed.share
+            ))
         ));
     }
     put(String::new());

@@ -28,6 +28,7 @@ mod watch;
 pub use calibration::Calibration;
 pub use error::PipelineError;
 pub use hidden::Shelf;
+pub(crate) use plan::find as member;
 pub use plan::{Choice, LayerPlan, METHOD, Plan, TaskPlan};
 pub use recipe::{Budget, Recipe, RecipeError, Rule};
 pub use run::{Evaluation, Job, fingerprint, run};

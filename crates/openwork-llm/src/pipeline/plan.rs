@@ -353,7 +353,7 @@ pub(super) fn short(name: &str) -> &str {
 }
 
 /// The linear that a coupling calls `q`, `q_proj` or `self_attn.q_proj`.
-fn find(member: &str) -> Option<usize> {
+pub(crate) fn find(member: &str) -> Option<usize> {
     LINEARS.iter().position(|(name, _)| {
         let short = short(name);
         member == *name || member == short || Some(member) == short.strip_suffix("_proj")

@@ -4,7 +4,9 @@ use super::error::{PackError, PartsError};
 use super::kept::{Kind, kept, mask};
 use super::simd::{self, Value};
 use super::values::typed;
-use super::{FORMATS, Format, Layout, Shape, Values, ValuesRef, general, layout, matmul};
+use super::{
+    FORMATS, Format, Layout, Shape, ValueType, Values, ValuesRef, general, layout, matmul,
+};
 use crate::mask::Bits;
 use crate::matrix::{MatrixMut, MatrixRef};
 use crate::spec::{Element, Spec};
@@ -112,6 +114,34 @@ impl Packed {
         index: Vec<u8>,
         values: Values,
     ) -> Result<Self, PartsError> {
+        let parts = (values.len(), values.value_type());
+        let (format, shape, index) = Self::checked(spec, tensor, format, index, parts)?;
+        let (rows, cols) = sides(spec, tensor);
+        let spec = Arc::clone(spec);
+        Ok(Self { spec, tensor, rows, cols, format, shape, index, values })
+    }
+
+    /// Whether [`from_parts`](Self::from_parts) would take an index and as many
+    /// values of a type.
+    pub fn check_parts(
+        spec: &Spec,
+        tensor: usize,
+        format: &str,
+        index: &[u8],
+        values: usize,
+        value_type: ValueType,
+    ) -> Result<(), PartsError> {
+        Self::checked(spec, tensor, format, index.to_vec(), (values, value_type)).map(drop)
+    }
+
+    /// The index in memory, once all is checked.
+    fn checked(
+        spec: &Spec,
+        tensor: usize,
+        format: &str,
+        index: Vec<u8>,
+        (count, value_type): (usize, ValueType),
+    ) -> Result<(&'static Format, Shape, Vec<u8>), PartsError> {
         let tensors = spec.tensors().len();
         if tensor >= tensors {
             return Err(PartsError::Tensor { tensors, tensor });
@@ -124,7 +154,7 @@ impl Packed {
                 found: format.to_string(),
             });
         }
-        let stored = index.len() + values.len() * values.value_type().bytes();
+        let stored = index.len() + count * value_type.bytes();
         let index = match &mut shape {
             Shape::General(general) => {
                 general::plausible(spec.tensors()[tensor].size(), stored)?;
@@ -141,13 +171,10 @@ impl Packed {
             }
         };
         let expected = layout!(&shape, l => l.values_len());
-        if values.len() != expected {
-            let (found, value_type) = (values.len(), values.value_type());
-            return Err(PartsError::Values { expected, found, value_type });
+        if count != expected {
+            return Err(PartsError::Values { expected, found: count, value_type });
         }
-        let (rows, cols) = sides(spec, tensor);
-        let spec = Arc::clone(spec);
-        Ok(Self { spec, tensor, rows, cols, format: own, shape, index, values })
+        Ok((own, shape, index))
     }
 
     /// The spec.

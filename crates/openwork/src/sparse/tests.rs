@@ -68,7 +68,7 @@ const CASES: &[(&str, &[usize], &str)] = &[
     ("channel", &[8, 13], "general"),
     ("columns(30%)", &[5, 21], "general"),
     ("filter", &[4, 2, 3, 3], "general"),
-    ("2:4", &[4, 2, 2, 2], "general"),
+    ("2:4", &[4, 2, 2, 2], "nm"),
     ("scope (4) keep 2", &[12], "general"),
     ("pad (1,4) scope (1,4) keep 2", &[3, 10], "general"),
     ("in (1,2)+(2,5) pad (1,4) scope (1,4) keep 2", &[4, 10], "general"),
