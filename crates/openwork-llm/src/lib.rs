@@ -3,6 +3,7 @@
 //! measures it.
 
 pub mod checkpoint;
+pub mod demo;
 pub mod detokenise;
 pub mod disk;
 pub mod evaluate;

@@ -39,7 +39,7 @@ pub(super) fn open(folder: &Path) -> Result<(Value, Vec<Mapped>, Vec<Stored>), C
 }
 
 /// The JSON in `path`; `None` if there is no such file.
-pub(crate) fn json(path: &Path) -> Result<Option<Value>, CheckpointError> {
+fn json(path: &Path) -> Result<Option<Value>, CheckpointError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -3,7 +3,7 @@
 use super::PackModelError;
 use crate::checkpoint::Checkpoint;
 use crate::model::{LINEARS, Layer, Model};
-use crate::pipeline::member;
+use crate::pipeline::linear_called;
 use crate::report::Record;
 use openwork::{Pattern, Spec};
 use std::collections::BTreeMap;
@@ -73,10 +73,12 @@ impl Patterns {
                 let members = pattern.members();
                 let linears = match members.is_empty() {
                     true => vec![linear],
-                    false => match members.iter().map(|m| member(m)).collect::<Option<Vec<_>>>() {
-                        Some(linears) if linears.contains(&linear) => linears,
-                        _ => continue, // beside the coupling: it stays dense
-                    },
+                    false => {
+                        match members.iter().map(|m| linear_called(m)).collect::<Option<Vec<_>>>() {
+                            Some(linears) if linears.contains(&linear) => linears,
+                            _ => continue, // beside the coupling: it stays dense
+                        }
+                    }
                 };
                 let labels = if members.is_empty() { vec![LINEARS[linear].0] } else { members };
                 let tensors: Vec<(&str, &[usize])> =
