@@ -77,4 +77,12 @@ pub enum Command {
     Families(crate::commands::families::Families),
     /// Continue a prompt
     Generate(crate::commands::generate::Generate),
+    /// Store only what stays of a pruned model
+    Pack(crate::commands::pack::Pack),
+    /// Write a packed model as a dense one again
+    Unpack(crate::commands::pack::Unpack),
+    /// List the packed formats
+    Formats(crate::commands::formats::Formats),
+    /// Compare dense and packed generation
+    Bench(crate::commands::bench::Bench),
 }

@@ -55,6 +55,9 @@ pub struct TensorPart {
     pub nonzeros: u64,
     /// The share of numbers that are not zero; none for an empty tensor.
     pub density: Option<f64>,
+    /// How it is packed, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packed: Option<PackedPart>,
     /// For a matrix with zeros: the patterns among [`KNOWN`] that they fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub presets: Vec<&'static str>,
@@ -67,6 +70,17 @@ pub struct TensorPart {
     /// The first place where it does not, or why it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breach: Option<String>,
+}
+
+/// How a tensor is packed.
+#[derive(Clone, Debug, Serialize)]
+pub struct PackedPart {
+    /// The spec's text.
+    pub spec: String,
+    /// The format's name.
+    pub format: String,
+    /// Its bytes over those of the dense tensor.
+    pub share: f64,
 }
 
 /// Patterns that zeros are compared with.
@@ -133,6 +147,12 @@ pub fn inspect(model: &Checkpoint, check: Check<'_>) -> Inspection {
             bytes: tensor.stored_bytes(),
             nonzeros,
             density: density(nonzeros, len),
+            packed: tensor.packing().map(|(spec, format)| PackedPart {
+                spec: spec.to_string(),
+                format: format.to_string(),
+                share: tensor.stored_bytes() as f64
+                    / (tensor.len() * tensor.dtype().block_bytes()).max(1) as f64,
+            }),
             presets: Vec::new(),
             spec: None,
             conforms: None,

@@ -10,6 +10,7 @@ pub mod evaluate;
 pub mod generate;
 pub mod inspect;
 pub mod model;
+pub mod pack;
 pub mod pipeline;
 pub mod report;
 pub mod tokens;

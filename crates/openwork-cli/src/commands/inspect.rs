@@ -95,12 +95,16 @@ fn page(found: &Inspection) -> String {
     for tensor in &found.tensors {
         let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
         put(format!(
-            "{:width$}  {shape:>16}  {:5} {:>10}  {:>7}  {}",
+            "{:width$}  {shape:>16}  {:5} {:>10}  {:>7}  {}{}",
             tensor.name,
             tensor.dtype,
             size(tensor.bytes as u64),
             percent(tensor.density),
-            pattern(tensor)
+            pattern(tensor),
+            tensor.packed.as_ref().map_or_else(String::new, |packed| format!(
+                " packed {} as {}, {:.4} of dense",
+                packed.spec, packed.format, packed.share
+            ))
         ));
     }
     put(String::new());

@@ -11,6 +11,7 @@ mod folder;
 mod gguf;
 mod mapped;
 mod natural;
+mod packed;
 mod pairs;
 mod quant;
 mod safetensors;
@@ -20,6 +21,7 @@ pub mod write;
 pub use dtype::Dtype;
 pub use error::{CheckpointError, Fault};
 pub(crate) use gguf::Metadata;
+pub(crate) use packed::parts as packed_parts;
 pub use stored::Tensor;
 
 use crate::tokens::Tokenizer;
@@ -115,8 +117,9 @@ impl Checkpoint {
     /// config, for instance one shard.
     pub fn open_shard(path: &Path, config: Value) -> Result<Self, CheckpointError> {
         let file = Mapped::open(path)?;
-        let mut tensors = safetensors::read(file.bytes(), 0)
+        let (tensors, metadata) = safetensors::read(file.bytes(), 0)
             .map_err(|fault| CheckpointError::new(path, fault))?;
+        let mut tensors = folder::joined(&file, tensors, &metadata)?;
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
         let (path, files) = (path.to_path_buf(), vec![file]);
         Ok(Self { path, beside: Beside::Folder, config, files, tensors, rounded: None })
@@ -259,7 +262,9 @@ impl Checkpoint {
     }
 
     fn view<'a>(&'a self, stored: &'a Stored) -> Tensor<'a> {
-        let data = &self.files[stored.file].bytes()[stored.range.clone()];
+        let file = self.files[stored.file].bytes();
+        // The parts of a packed tensor have places of their own.
+        let data = if stored.packed.is_some() { file } else { &file[stored.range.clone()] };
         Tensor { stored, data, rounded: self.rounded }
     }
 }

@@ -17,6 +17,7 @@ mod error;
 mod facts;
 mod grid;
 mod keep;
+mod like;
 mod parse;
 mod pattern;
 mod preset;
