@@ -51,6 +51,8 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Prune the built-in model with several methods and compare them
+    Demo(crate::commands::demo::Demo),
     /// Show what a spec means on tensors, in facts and as a drawing
     Show(crate::commands::show::Show),
     /// List every preset with its text and one line
@@ -77,4 +79,12 @@ pub enum Command {
     Families(crate::commands::families::Families),
     /// Continue a prompt
     Generate(crate::commands::generate::Generate),
+    /// Store only what stays of a pruned model
+    Pack(crate::commands::pack::Pack),
+    /// Write a packed model as a dense one again
+    Unpack(crate::commands::pack::Unpack),
+    /// List the packed formats
+    Formats(crate::commands::formats::Formats),
+    /// Compare dense and packed generation
+    Bench(crate::commands::bench::Bench),
 }

@@ -3,12 +3,14 @@
 //! measures it.
 
 pub mod checkpoint;
+pub mod demo;
 pub mod detokenise;
 pub mod disk;
 pub mod evaluate;
 pub mod generate;
 pub mod inspect;
 pub mod model;
+pub mod pack;
 pub mod pipeline;
 pub mod report;
 pub mod tokens;

@@ -1,13 +1,17 @@
 //! One file for each command.
 
+pub mod bench;
 pub mod completions;
+pub mod demo;
 pub mod eval;
 pub mod families;
+pub mod formats;
 pub mod generate;
 pub mod hessian;
 pub mod inspect;
 pub mod layout;
 pub mod methods;
+pub mod pack;
 pub mod presets;
 pub mod prune;
 pub mod report;
@@ -21,6 +25,7 @@ use crate::failure::Failure;
 pub fn run(args: Args) -> Result<(), Failure> {
     let global = args.global;
     match args.command {
+        Command::Demo(command) => command.run(&global),
         Command::Show(command) => command.run(&global),
         Command::Presets(command) => command.run(&global),
         Command::Layout(command) => command.run(global.json),
@@ -34,5 +39,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Eval(command) => command.run(&global),
         Command::Families(command) => command.run(&global),
         Command::Generate(command) => command.run(&global),
+        Command::Pack(command) => command.run(&global),
+        Command::Unpack(command) => command.run(&global),
+        Command::Formats(command) => command.run(&global),
+        Command::Bench(command) => command.run(&global),
     }
 }

@@ -28,7 +28,7 @@ mod watch;
 pub use calibration::Calibration;
 pub use error::PipelineError;
 pub use hidden::Shelf;
-pub use plan::{Choice, LayerPlan, METHOD, Plan, TaskPlan};
+pub use plan::{Choice, LayerPlan, METHOD, Plan, TaskPlan, linear_called};
 pub use recipe::{Budget, Recipe, RecipeError, Rule};
 pub use run::{Evaluation, Job, fingerprint, run};
 pub use run_dir::{Fingerprint, LayerDone, RunDir, Start, check_folder};

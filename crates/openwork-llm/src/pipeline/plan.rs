@@ -298,7 +298,11 @@ impl Maker<'_> {
         let members = pattern.members();
         let mut linears = vec![linear];
         if !members.is_empty() {
-            linears = match members.iter().map(|member| find(member)).collect::<Option<Vec<_>>>() {
+            linears = match members
+                .iter()
+                .map(|member| linear_called(member))
+                .collect::<Option<Vec<_>>>()
+            {
                 Some(linears) => linears,
                 None => {
                     let why = format!(
@@ -353,7 +357,7 @@ pub(super) fn short(name: &str) -> &str {
 }
 
 /// The linear that a coupling calls `q`, `q_proj` or `self_attn.q_proj`.
-fn find(member: &str) -> Option<usize> {
+pub fn linear_called(member: &str) -> Option<usize> {
     LINEARS.iter().position(|(name, _)| {
         let short = short(name);
         member == *name || member == short || Some(member) == short.strip_suffix("_proj")

@@ -17,7 +17,7 @@
 //! dense = true
 //!
 //! [[rule]]                           # tensors of a layer, pruned together
-//! spec = "blocks gate_proj: block (1,_) & up_proj: block (1,_) & down_proj: block (_,1) perm (1,0) keep 75%"
+//! spec = "blocks gate_proj: block (1,_) & up_proj: block (1,_) & down_proj perm (1,0): block (_,1) keep 75%"
 //! ```
 
 use regex::Regex;
@@ -223,6 +223,18 @@ mod tests {
         assert!(pick.takes(9, "layers.9.mlp.down_proj"));
         assert!(!pick.takes(3, "down") && !pick.takes(2, "up"));
         assert_eq!((pick.beyond(10), pick.beyond(9)), (None, Some(9)));
+    }
+
+    proptest::proptest! {
+        /// No text makes it panic, and what is read is read back.
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "(spec|method|density|match|layers|dense|rule|budget|[=\\[\\]'\"0-9.,:\\-\n a-z(|*]){0,60}",
+        ) {
+            if let Ok(recipe) = Recipe::parse(&text) {
+                proptest::prop_assert_eq!(Recipe::parse(&recipe.to_toml()), Ok(recipe));
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod show;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
+use crate::texts::{self, Use};
 use openwork_llm::checkpoint::{Checkpoint, Dtype, Format};
 use openwork_llm::evaluate::{self, Scored};
 use openwork_llm::model::Model;
@@ -13,7 +14,6 @@ use openwork_llm::pipeline::{
     self, Calibration, Choice, Evaluation, Job, Plan, Recipe, Start, check_folder, estimate,
 };
 use openwork_llm::report::Record;
-use openwork_llm::tokens::{join, read_text};
 use std::path::{Path, PathBuf};
 
 /// Prune a model layer by layer
@@ -220,7 +220,7 @@ impl Prune {
     }
 
     fn calibration(&self, model: &Model<'_>) -> Result<Calibration, Failure> {
-        let text = join(&read_text(&self.calib).map_err(Failure::input)?);
+        let text = texts::read(&self.calib, Use::Calibrate)?;
         let limit = model.config().max_positions;
         let seq_len = self.seq_len.unwrap_or(limit.min(1024));
         if seq_len > limit {
@@ -236,7 +236,7 @@ impl Prune {
 
     fn evaluation(&self, model: &Model<'_>) -> Result<Option<Evaluation>, Failure> {
         let Some(path) = &self.eval else { return Ok(None) };
-        let text = join(&read_text(path).map_err(Failure::input)?);
+        let text = texts::read(path, Use::Evaluate)?;
         let limit = model.config().max_positions;
         let seq_len = self.eval_seq_len.unwrap_or(limit.min(evaluate::SEQ_LEN));
         if seq_len > limit {

@@ -273,7 +273,10 @@ impl<'a> Cursor<'a> {
         match sized(dtype, &shape) {
             Ok((shape, bytes)) => {
                 let (order, range) = (Order::AsStored, 0..bytes as usize);
-                Ok((offset, Stored { name, shape, dtype, file: 0, range, order, shift: 0.0 }))
+                Ok((
+                    offset,
+                    Stored { name, shape, dtype, file: 0, range, order, shift: 0.0, packed: None },
+                ))
             }
             Err(why) => Err(Fault::TensorShape { tensor: name, shape, why: why.to_string() }),
         }
