@@ -186,6 +186,10 @@ impl<'py, K: Kind> Held<'py, K> {
 
     /// All numbers, where they lie row-major in memory.
     pub fn slice(&self) -> Option<&[K::Item]> {
+        // `as_slice` alone would also give what lies column-major.
+        if !self.array().is_c_contiguous() {
+            return None;
+        }
         match self {
             Self::Read(array) => array.as_slice().ok(),
             Self::Write(array) => array.as_slice().ok(),
@@ -194,6 +198,9 @@ impl<'py, K: Kind> Held<'py, K> {
 
     /// The same for writing.
     pub fn slice_mut(&mut self) -> Option<&mut [K::Item]> {
+        if !self.array().is_c_contiguous() {
+            return None;
+        }
         match self {
             Self::Read(_) => None,
             Self::Write(array) => array.as_slice_mut().ok(),
@@ -218,10 +225,9 @@ impl<'py, K: Kind> Held<'py, K> {
                 *item = K::of(new);
             }
         };
-        let Self::Write(array) = self else { return };
-        if let Ok(slice) = array.as_slice_mut() {
+        if let Some(slice) = self.slice_mut() {
             slice.iter_mut().zip(new).for_each(|(item, new)| put(item, new));
-        } else {
+        } else if let Self::Write(array) = self {
             array.as_array_mut().iter_mut().zip(new).for_each(|(item, new)| put(item, new));
         }
     }
