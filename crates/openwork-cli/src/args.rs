@@ -59,6 +59,8 @@ pub enum Command {
     Layout(crate::commands::layout::Layout),
     /// Prune one matrix, or several that are coupled
     Tensor(crate::commands::tensor::Tensor),
+    /// Prune a model layer by layer
+    Prune(crate::commands::prune::Prune),
     /// Sum inputs into a Hessian, once for many runs
     Hessian(crate::commands::hessian::MakeHessian),
     /// List the pruning methods and their options

@@ -38,3 +38,12 @@ pub fn columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String
     }
     text
 }
+
+/// Bytes in a unit that leaves at most four digits before the point.
+pub fn size(bytes: u64) -> String {
+    const UNITS: &[(u64, &str)] = &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
+        Some(&(unit, name)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
+        None => format!("{bytes} B"),
+    }
+}

@@ -4,10 +4,13 @@
 
 pub mod checkpoint;
 pub mod detokenise;
+pub mod disk;
 pub mod evaluate;
 pub mod generate;
 pub mod inspect;
 pub mod model;
+pub mod pipeline;
+pub mod report;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};

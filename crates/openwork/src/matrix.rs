@@ -59,6 +59,11 @@ impl<T: Copy + Default> Matrix<T> {
     }
 
     /// All entries, row after row.
+    pub fn into_vec(self) -> Vec<T> {
+        self.data
+    }
+
+    /// All entries, row after row.
     pub fn data_mut(&mut self) -> &mut [T] {
         &mut self.data
     }

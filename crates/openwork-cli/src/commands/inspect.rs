@@ -2,7 +2,7 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::print;
+use crate::print::{self, size};
 use openwork_llm::Checkpoint;
 use openwork_llm::inspect::{Inspection, inspect};
 use serde_json::Value;
@@ -106,15 +106,6 @@ fn grouped(n: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// Bytes in a unit that leaves at most four digits before the point.
-fn size(bytes: u64) -> String {
-    const UNITS: &[(u64, &str)] = &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
-    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
-        Some(&(unit, name)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
-        None => format!("{bytes} B"),
-    }
 }
 
 #[cfg(test)]

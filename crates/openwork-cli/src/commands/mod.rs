@@ -9,6 +9,7 @@ pub mod inspect;
 pub mod layout;
 pub mod methods;
 pub mod presets;
+pub mod prune;
 pub mod show;
 pub mod tensor;
 
@@ -23,6 +24,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Presets(command) => command.run(&global),
         Command::Layout(command) => command.run(global.json),
         Command::Tensor(command) => command.run(&global),
+        Command::Prune(command) => command.run(&global),
         Command::Hessian(command) => command.run(&global),
         Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),

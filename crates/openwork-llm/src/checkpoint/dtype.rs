@@ -119,6 +119,19 @@ impl Dtype {
         (len / block).checked_mul(self.block_bytes() as u64)
     }
 
+    /// Rounds numbers to those that F32, F16 or BF16 can hold.
+    ///
+    /// # Panics
+    /// If the type is another.
+    pub fn round(self, values: &mut [f32]) {
+        match self {
+            Self::F32 => {}
+            Self::F16 => values.iter_mut().for_each(|w| *w = f16::from_f32(*w).to_f32()),
+            Self::BF16 => values.iter_mut().for_each(|w| *w = bf16::from_f32(*w).to_f32()),
+            other => panic!("numbers are not rounded to {other}"),
+        }
+    }
+
     /// Widens or dequantises `bytes` into `out`.
     ///
     /// # Panics

@@ -26,6 +26,14 @@ impl Mapped {
         Ok(Self { path: path.to_path_buf(), map })
     }
 
+    /// Lets the system drop the pages that are in memory.
+    pub fn release(&self) {
+        // SAFETY: the map is read-only and backed by a file, so pages that are
+        // dropped are read from the file again with the same bytes.
+        #[cfg(unix)]
+        let _ = unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -15,6 +15,7 @@ mod pairs;
 mod quant;
 mod safetensors;
 mod stored;
+pub mod write;
 
 pub use dtype::Dtype;
 pub use error::{CheckpointError, Fault};
@@ -42,6 +43,7 @@ pub struct Checkpoint {
     config: Value,
     files: Vec<Mapped>,
     tensors: Vec<Stored>,
+    rounded: Option<Dtype>,
 }
 
 /// How a checkpoint is kept.
@@ -94,7 +96,36 @@ impl Checkpoint {
             (config, Some(metadata), vec![file], tensors)
         };
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
-        Ok(Self { path: path.to_path_buf(), metadata, config, files, tensors })
+        Ok(Self { path: path.to_path_buf(), metadata, config, files, tensors, rounded: None })
+    }
+
+    /// Opens one safetensors file whose tensors belong to a model with this
+    /// config, for instance one shard.
+    pub fn open_shard(path: &Path, config: Value) -> Result<Self, CheckpointError> {
+        let file = Mapped::open(path)?;
+        let mut tensors = safetensors::read(file.bytes(), 0)
+            .map_err(|fault| CheckpointError::new(path, fault))?;
+        tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
+        let (path, files) = (path.to_path_buf(), vec![file]);
+        Ok(Self { path, metadata: None, config, files, tensors, rounded: None })
+    }
+
+    /// The same model with every number rounded to F32, F16 or BF16 as it is
+    /// read: what a folder of that type will hold.
+    pub fn rounded(mut self, dtype: Dtype) -> Self {
+        self.rounded = Some(dtype);
+        self
+    }
+
+    /// Lets the system take back the memory that pages of the files fill; they
+    /// are read again when needed.
+    pub fn release(&self) {
+        self.files.iter().for_each(Mapped::release);
+    }
+
+    /// The chat template of a GGUF file, if it has one.
+    pub fn chat_template(&self) -> Option<String> {
+        self.metadata.as_ref()?.text("tokenizer.chat_template").ok()?
     }
 
     /// The folder or file it was opened from.
@@ -168,6 +199,7 @@ impl Checkpoint {
     }
 
     fn view<'a>(&'a self, stored: &'a Stored) -> Tensor<'a> {
-        Tensor { stored, data: &self.files[stored.file].bytes()[stored.range.clone()] }
+        let data = &self.files[stored.file].bytes()[stored.range.clone()];
+        Tensor { stored, data, rounded: self.rounded }
     }
 }

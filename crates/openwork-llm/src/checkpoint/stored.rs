@@ -54,6 +54,8 @@ impl Order {
 pub struct Tensor<'a> {
     pub(super) stored: &'a Stored,
     pub(super) data: &'a [u8],
+    /// What its numbers are rounded to when they are read.
+    pub(super) rounded: Option<Dtype>,
 }
 
 impl<'a> Tensor<'a> {
@@ -67,7 +69,7 @@ impl<'a> Tensor<'a> {
         &self.stored.shape
     }
 
-    /// How the numbers are stored.
+    /// How the numbers are stored in the file.
     pub fn dtype(&self) -> Dtype {
         self.stored.dtype
     }
@@ -147,6 +149,9 @@ impl<'a> Tensor<'a> {
         if shift != 0.0 {
             out.iter_mut().for_each(|w| *w += shift);
         }
+        if let Some(rounded) = self.rounded {
+            rounded.round(out);
+        }
     }
 
     /// The little-endian storage itself, if it is F32, F16 or BF16 in Hugging
@@ -154,7 +159,8 @@ impl<'a> Tensor<'a> {
     pub fn bytes(&self) -> Option<&'a [u8]> {
         let plain = matches!(self.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
         let as_is = self.stored.order == Order::AsStored && self.stored.shift == 0.0;
-        (plain && as_is).then_some(self.data)
+        let exact = self.rounded.is_none_or(|rounded| rounded == self.dtype());
+        (plain && as_is && exact).then_some(self.data)
     }
 
     /// How many numbers are not zero, counted on all threads a few rows at a time.
@@ -193,21 +199,21 @@ mod tests {
     fn interleaved_rows_come_out_as_halves() {
         // Two heads of four rows: the file has d, d + half as neighbours.
         let (stored, data) = numbered(&[8, 1], Order::Interleaved { heads: 2 }, 0.0);
-        let tensor = Tensor { stored: &stored, data: &data };
+        let tensor = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!(tensor.to_f32(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
         let mut three = [0.0; 3];
         tensor.rows_f32(1..4, &mut three);
         assert_eq!(three, [2.0, 1.0, 3.0]);
         assert!(tensor.bytes().is_none());
         let (stored, data) = numbered(&[8], Order::Interleaved { heads: 2 }, 0.0);
-        let bias = Tensor { stored: &stored, data: &data };
+        let bias = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!(bias.to_f32(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
     }
 
     #[test]
     fn the_shift_is_added_once_and_hides_the_bytes() {
         let (stored, data) = numbered(&[3], Order::AsStored, -1.0);
-        let tensor = Tensor { stored: &stored, data: &data };
+        let tensor = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!(tensor.to_f32(), [-1.0, 0.0, 1.0]);
         assert_eq!(tensor.nonzeros(), 2);
         assert!(tensor.bytes().is_none());
@@ -216,7 +222,7 @@ mod tests {
     #[test]
     fn rows_together_are_the_tensor() {
         let (stored, data) = numbered(&[300, 7, 50], Order::AsStored, 0.0);
-        let tensor = Tensor { stored: &stored, data: &data };
+        let tensor = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!((tensor.rows(), tensor.row_len()), (300, 350));
         let whole = tensor.to_f32();
         let mut row = vec![0.0; 350];
@@ -232,11 +238,11 @@ mod tests {
     fn tensors_without_numbers_are_harmless() {
         for shape in [&[0][..], &[0, 5], &[5, 0], &[0, 0]] {
             let (stored, data) = numbered(shape, Order::AsStored, 0.0);
-            let tensor = Tensor { stored: &stored, data: &data };
+            let tensor = Tensor { stored: &stored, data: &data, rounded: None };
             assert_eq!(tensor.to_f32(), [0.0; 0]);
             assert_eq!(tensor.nonzeros(), 0);
         }
         let (stored, data) = numbered(&[], Order::AsStored, 0.0);
-        assert_eq!(Tensor { stored: &stored, data: &data }.to_f32(), [0.0]);
+        assert_eq!(Tensor { stored: &stored, data: &data, rounded: None }.to_f32(), [0.0]);
     }
 }

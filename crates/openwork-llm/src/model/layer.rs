@@ -51,6 +51,14 @@ impl Linear {
         &self.weight
     }
 
+    /// `[out, in]`, if the layer was loaded as [`Storage::F32`].
+    pub fn matrix(&self) -> Option<&Matrix> {
+        match &self.weight {
+            Weight::F32(matrix) => Some(matrix),
+            _ => None,
+        }
+    }
+
     /// `[out, in]` for changing, if the layer was loaded as [`Storage::F32`].
     pub fn matrix_mut(&mut self) -> Option<&mut Matrix> {
         match &mut self.weight {
@@ -159,6 +167,16 @@ impl Layer {
         norms.chain(linears).collect()
     }
 
+    /// The full name of a linear's weights in layer `index`.
+    pub fn weight_name(index: usize, linear: usize) -> String {
+        format!("{}{}.weight", prefix(index), LINEARS[linear].0)
+    }
+
+    /// Shapes `[out, in]` of the linears of such a model's layers.
+    pub fn linear_shapes(config: &Config) -> [[usize; 2]; 7] {
+        shapes(config).map(|(shape, _)| shape)
+    }
+
     /// Its number, from 0.
     pub fn index(&self) -> usize {
         self.index
@@ -182,11 +200,41 @@ impl Layer {
     /// Takes every window through the layer, in place; `tap` sees the inputs
     /// of the linears, window after window.
     pub fn forward(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        let Hidden { states, windows, len, start, room } = hidden;
-        let size = *len * self.config.hidden;
-        for window in states.data_mut().chunks_exact_mut(size).take(*windows) {
-            self.window(window, *start, None, room, tap);
-        }
+        self.each_window(hidden, |layer, h, start, room| {
+            layer.attention(h, start, None, room, tap);
+            layer.mlp(h, room, tap);
+        });
+    }
+
+    /// The first half of [`forward`](Self::forward): attention and what it adds.
+    pub fn forward_attention(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
+        self.each_window(hidden, |layer, h, start, room| {
+            layer.attention(h, start, None, room, tap)
+        });
+    }
+
+    /// The second half of [`forward`](Self::forward), after the first: the MLP.
+    pub fn forward_mlp(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
+        self.each_window(hidden, |layer, h, _, room| layer.mlp(h, room, tap));
+    }
+
+    /// Shows `tap` the inputs up to those of `site`, from the half of the layer
+    /// that `site` is in, and leaves the states as they are: before the first
+    /// half for [`Site::Qkv`] and [`Site::Out`], between the halves for the
+    /// others.
+    pub fn look(&self, hidden: &mut Hidden, site: Site, tap: &mut dyn Tap) {
+        self.each_window(hidden, |layer, h, start, room| match site {
+            Site::Qkv => layer.attention_input(h, room, tap),
+            Site::Out => {
+                layer.attention_input(h, room, tap);
+                layer.attend(h.len(), start, None, room, tap);
+            }
+            Site::GateUp => layer.mlp_input(h, room, tap),
+            Site::Down => {
+                layer.mlp_input(h, room, tap);
+                layer.gate(h.len(), room, tap);
+            }
+        });
     }
 
     /// Takes the next tokens of one sequence through the layer, after those
@@ -198,11 +246,27 @@ impl Layer {
     pub(super) fn forward_cached(&self, hidden: &mut Hidden, cache: &mut Cache) {
         assert_eq!(hidden.windows, 1, "a cache holds one sequence");
         let Hidden { states, start, room, .. } = hidden;
-        self.window(states.data_mut(), *start, Some(cache), room, &mut super::tap::NoTap);
+        let (h, tap) = (states.data_mut(), &mut super::tap::NoTap);
+        self.attention(h, *start, Some(cache), room, tap);
+        self.mlp(h, room, tap);
     }
 
-    /// One window: `h` is `[T, hidden]`, its first token at position `start`.
-    fn window(
+    /// Runs `work` on the states of each window, with the position of its first token.
+    fn each_window(
+        &self,
+        hidden: &mut Hidden,
+        mut work: impl FnMut(&Self, &mut [f32], usize, &mut Room),
+    ) {
+        let Hidden { states, windows, len, start, room } = hidden;
+        let size = *len * self.config.hidden;
+        for window in states.data_mut().chunks_exact_mut(size).take(*windows) {
+            work(self, window, *start, room);
+        }
+    }
+
+    /// Attention on one window: `h` is `[T, hidden]`, its first token at
+    /// position `start`.
+    fn attention(
         &self,
         h: &mut [f32],
         start: usize,
@@ -210,19 +274,48 @@ impl Layer {
         room: &mut Room,
         tap: &mut dyn Tap,
     ) {
+        self.attention_input(h, room, tap);
+        self.attend(h.len(), start, cache, room, tap);
+        let Room { mixed, out, .. } = room;
+        let q_width = self.config.q_width();
+        let x = MatrixRef::new(mixed, h.len() / self.config.hidden, q_width);
+        self.add_back(x, &self.linears[3], &self.after_attention, out, h);
+    }
+
+    /// The MLP on one window.
+    fn mlp(&self, h: &mut [f32], room: &mut Room, tap: &mut dyn Tap) {
+        self.mlp_input(h, room, tap);
+        self.gate(h.len(), room, tap);
+        let Room { gate, out, .. } = room;
+        let x = MatrixRef::new(gate, h.len() / self.config.hidden, self.config.ff);
+        self.add_back(x, &self.linears[6], &self.after_mlp, out, h);
+    }
+
+    /// Normalises `h` into `normed`: `[T, hidden]`.
+    fn attention_input(&self, h: &[f32], room: &mut Room, tap: &mut dyn Tap) {
+        room.normed.resize(h.len(), 0.0);
+        self.before_attention.apply(h, &mut room.normed);
+        let d = self.config.hidden;
+        tap.see(Site::Qkv, MatrixRef::new(&room.normed, h.len() / d, d));
+    }
+
+    /// From `normed`, of `size` entries, to `mixed`: `[T, heads * head_dim]`.
+    fn attend(
+        &self,
+        size: usize,
+        start: usize,
+        cache: Option<&mut Cache>,
+        room: &mut Room,
+        tap: &mut dyn Tap,
+    ) {
         let c = self.config.as_ref();
-        let [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj] = &self.linears;
-        let (d, q_width, kv_width, ff) = (c.hidden, c.q_width(), c.kv_width(), c.ff);
-        let t = h.len() / d;
-        let Room { normed, q, k, v, mixed, gate, up, out } = room;
-        normed.resize(t * d, 0.0);
-
-        // 1. Normalise: [T, hidden].
-        self.before_attention.apply(h, normed);
+        let [q_proj, k_proj, v_proj, ..] = &self.linears;
+        let (d, q_width, kv_width) = (c.hidden, c.q_width(), c.kv_width());
+        let t = size / d;
+        let Room { normed, q, k, v, mixed, .. } = room;
         let x = MatrixRef::new(normed, t, d);
-        tap.see(Site::Qkv, x);
 
-        // 2. Queries [T, heads * head_dim]; keys, values [T, kv_heads * head_dim].
+        // 1. Queries [T, heads * head_dim]; keys, values [T, kv_heads * head_dim].
         let (q, k, v) = (sized(q, t * q_width), sized(k, t * kv_width), sized(v, t * kv_width));
         apply(
             x,
@@ -236,7 +329,7 @@ impl Layer {
         k_proj.add_bias(k);
         v_proj.add_bias(v);
 
-        // 3. Normalise heads where the family does, and turn them by position.
+        // 2. Normalise heads where the family does, and turn them by position.
         let table = self.rope.table(start + t);
         let turn = |rows: &mut [f32], width: usize, norm: &Option<Norm>| {
             let turn_row = |(i, row): (usize, &mut [f32])| {
@@ -253,7 +346,7 @@ impl Layer {
         turn(q, q_width, &self.q_norm);
         turn(k, kv_width, &self.k_norm);
 
-        // 4. Attend, to the cached tokens too: [T, heads * head_dim].
+        // 3. Attend, to the cached tokens too.
         let mixed = sized(mixed, t * q_width);
         let heads = Heads {
             heads: c.heads,
@@ -269,16 +362,24 @@ impl Layer {
                 heads.attend(q, cache.keys(), cache.values(), mixed);
             }
         }
-        let x = MatrixRef::new(mixed, t, q_width);
-        tap.see(Site::Out, x);
+        tap.see(Site::Out, MatrixRef::new(mixed, t, q_width));
+    }
 
-        // 5. Project back and add: [T, hidden].
-        self.add_back(x, o_proj, &self.after_attention, out, h);
+    /// Normalises `h` into `normed`: `[T, hidden]`.
+    fn mlp_input(&self, h: &[f32], room: &mut Room, tap: &mut dyn Tap) {
+        room.normed.resize(h.len(), 0.0);
+        self.before_mlp.apply(h, &mut room.normed);
+        let d = self.config.hidden;
+        tap.see(Site::GateUp, MatrixRef::new(&room.normed, h.len() / d, d));
+    }
 
-        // 6. Normalise; gate and up: [T, ff].
-        self.before_mlp.apply(h, normed);
-        let x = MatrixRef::new(normed, t, d);
-        tap.see(Site::GateUp, x);
+    /// From `normed`, of `size` entries, to `gate`: `[T, ff]`.
+    fn gate(&self, size: usize, room: &mut Room, tap: &mut dyn Tap) {
+        let c = self.config.as_ref();
+        let [_, _, _, _, gate_proj, up_proj, _] = &self.linears;
+        let (t, ff) = (size / c.hidden, c.ff);
+        let Room { normed, gate, up, .. } = room;
+        let x = MatrixRef::new(normed, t, c.hidden);
         let (gate, up) = (sized(gate, t * ff), sized(up, t * ff));
         apply(
             x,
@@ -294,11 +395,7 @@ impl Layer {
             Activation::GeluTanh => vector::gelu_gate,
         };
         gate.par_chunks_mut(BLEND).zip(up.par_chunks(BLEND)).for_each(|(g, u)| blend(g, u));
-        let x = MatrixRef::new(gate, t, ff);
-        tap.see(Site::Down, x);
-
-        // 7. Project back and add: [T, hidden].
-        self.add_back(x, down_proj, &self.after_mlp, out, h);
+        tap.see(Site::Down, MatrixRef::new(gate, t, ff));
     }
 
     /// `h <- h + norm(x W' + b)`, the norm where the family has one.

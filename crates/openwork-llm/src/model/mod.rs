@@ -155,7 +155,22 @@ impl<'a> Model<'a> {
     ///
     /// If there is no such layer.
     pub fn layer(&self, index: usize, storage: Storage) -> Result<Layer, ModelError> {
-        Ok(Layer::load(self.checkpoint, &self.config, &self.ropes[index], index, storage)?)
+        self.layer_of(self.checkpoint, index, storage)
+    }
+
+    /// Reads layer `index` of this model from other files, for instance those
+    /// of its pruned layers.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such layer.
+    pub fn layer_of(
+        &self,
+        files: &Checkpoint,
+        index: usize,
+        storage: Storage,
+    ) -> Result<Layer, ModelError> {
+        Ok(Layer::load(files, &self.config, &self.ropes[index], index, storage)?)
     }
 
     /// The first hidden states of windows of tokens, all of one length.
@@ -173,6 +188,11 @@ impl<'a> Model<'a> {
     /// What turns the last hidden states into logits.
     pub fn head(&self) -> Result<Head<'_>, ModelError> {
         Ok(Head { norm: &self.norm, rows: Rows::Mapped(self.head_tensor()?) })
+    }
+
+    /// The names of the tensors of layer `index`.
+    pub fn layer_tensors(&self, index: usize) -> Vec<String> {
+        Layer::tensor_names(&self.config, index)
     }
 
     /// The embedding, `[vocabulary, hidden]`.

@@ -156,6 +156,40 @@ impl Tokenizer {
     pub fn adds_bos(&self) -> bool {
         self.special.adds_bos
     }
+
+    /// The files that make this tokenizer anew in a Hugging Face folder, by name.
+    pub fn files(&self, chat_template: Option<&str>) -> Vec<(&'static str, String)> {
+        let text = |id: u32| self.inner.id_to_token(id);
+        let mut options = serde_json::Map::new();
+        options.insert("tokenizer_class".into(), "PreTrainedTokenizerFast".into());
+        options.insert("add_bos_token".into(), self.special.adds_bos.into());
+        options.insert("clean_up_tokenization_spaces".into(), false.into());
+        for (key, id) in
+            [("bos_token", self.special.bos), ("eos_token", self.special.eos.first().copied())]
+        {
+            if let Some(token) = id.and_then(text) {
+                options.insert(key.into(), token.into());
+            }
+        }
+        if let Some(template) = chat_template {
+            options.insert("chat_template".into(), template.into());
+        }
+        let mut generation = serde_json::Map::new();
+        if let Some(bos) = self.special.bos {
+            generation.insert("bos_token_id".into(), bos.into());
+        }
+        if !self.special.eos.is_empty() {
+            generation.insert("eos_token_id".into(), self.special.eos.clone().into());
+        }
+        let pretty = |map| format!("{:#}\n", Value::Object(map));
+        // A tokenizer that was read can be written.
+        let tokenizer = self.inner.to_string(true).unwrap_or_default();
+        vec![
+            ("tokenizer.json", tokenizer),
+            ("tokenizer_config.json", pretty(options)),
+            ("generation_config.json", pretty(generation)),
+        ]
+    }
 }
 
 /// That every merge of a BPE model in a `tokenizer.json` makes a token: on

@@ -37,6 +37,27 @@ impl Pattern {
             Body::Couple(couple) => couple.members.iter().map(|m| m.name.as_str()).collect(),
         }
     }
+
+    /// The same pattern with `count` blocks kept in each scope.
+    ///
+    /// ```
+    /// use openwork::Pattern;
+    /// let half: Pattern = "rowwise(50%)".parse().unwrap();
+    /// assert_eq!(half.keeping(3).to_string(), "rowwise(50%) keep 3");
+    /// assert_eq!(half.keeping(3).bind(&[4, 8]).unwrap().keep(), 3);
+    /// ```
+    pub fn keeping(&self, count: usize) -> Self {
+        let keep =
+            Keep::Count(Expr { first: Atom::Int(count as u64), rest: Vec::new(), at: At(0) });
+        let mut body = self.body.clone();
+        match &mut body {
+            Body::One(one) => one.clauses.keep = Some(keep),
+            Body::Couple(couple) => couple.keep = Some(keep),
+        }
+        let mut pattern = Self { source: String::new(), body };
+        pattern.source = pattern.to_string();
+        pattern
+    }
 }
 
 impl PartialEq for Pattern {

@@ -35,8 +35,11 @@ fn parse(bytes: &[u8]) -> Result<(Value, Metadata, Vec<Stored>), Fault> {
     for tensor in &mut tensors {
         architecture.adopt(tensor, heads, kv_heads)?;
     }
-    let factors =
-        factors.as_ref().map(|stored| Tensor { stored, data: &bytes[stored.range.clone()] });
+    let factors = factors.as_ref().map(|stored| Tensor {
+        stored,
+        data: &bytes[stored.range.clone()],
+        rounded: None,
+    });
     let config = keys.config(&tensors, factors)?;
     Ok((config, metadata, tensors))
 }

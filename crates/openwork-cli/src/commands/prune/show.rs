@@ -1,0 +1,191 @@
+//! What a person sees while a model is pruned, and at the end.
+
+use super::plan::time;
+use crate::args::Global;
+use crate::print::size;
+use indicatif::{ProgressBar, ProgressStyle};
+use openwork_llm::pipeline::{Event, Step, Watch};
+use openwork_llm::report::{LayerRecord, Record};
+use serde_json::json;
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How often a bar is drawn.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Bars on a terminal, lines elsewhere, JSON if asked for, nothing if quiet.
+pub struct Screen {
+    how: How,
+    state: Mutex<State>,
+}
+
+enum How {
+    Silent,
+    Lines,
+    Events,
+    Bars { overall: ProgressBar, layer: ProgressBar },
+}
+
+struct State {
+    started: Instant,
+    drawn: Instant,
+    first: usize,
+    layers: usize,
+}
+
+impl Screen {
+    /// Starts to show a run over `layers` layers.
+    pub fn new(global: &Global, events: bool, layers: usize) -> Self {
+        let how = if events {
+            How::Events
+        } else if global.quiet {
+            How::Silent
+        } else if std::io::stderr().is_terminal() {
+            let bars = indicatif::MultiProgress::new();
+            let bar = |length: u64, template: &str| {
+                let bar = bars.add(ProgressBar::new(length));
+                if let Ok(style) = ProgressStyle::with_template(template) {
+                    bar.set_style(style);
+                }
+                bar
+            };
+            How::Bars {
+                overall: bar(layers as u64 * 1000, "{prefix:>12} {bar:30} {percent:>3}%  {msg}"),
+                layer: bar(1000, "{prefix:>12} {bar:30} {percent:>3}%  {msg}"),
+            }
+        } else {
+            How::Lines
+        };
+        let now = Instant::now();
+        Self { how, state: Mutex::new(State { started: now, drawn: now, first: 0, layers }) }
+    }
+
+    /// Bars go away.
+    pub fn end(&self) {
+        if let How::Bars { overall, layer } = &self.how {
+            layer.finish_and_clear();
+            overall.finish_and_clear();
+        }
+    }
+
+    fn line(&self, text: String) {
+        match &self.how {
+            How::Lines => eprintln!("{text}"),
+            How::Bars { overall, .. } => overall.suspend(|| eprintln!("{text}")),
+            _ => {}
+        }
+    }
+
+    fn step(&self, state: &mut State, layer: usize, step: Step, share: f64) {
+        let How::Bars { overall, layer: bar } = &self.how else { return };
+        if state.drawn.elapsed() < EVERY {
+            return;
+        }
+        state.drawn = Instant::now();
+        bar.set_prefix(format!("layer {layer}"));
+        bar.set_position((1000.0 * share.clamp(0.0, 1.0)) as u64);
+        bar.set_message(step.name());
+        overall.set_prefix("all");
+        overall.set_position(layer as u64 * 1000);
+        let done = layer.saturating_sub(state.first);
+        if done > 0 {
+            let left = state.layers.saturating_sub(layer) as f64;
+            let each = state.started.elapsed().as_secs_f64() / done as f64;
+            overall.set_message(format!("{} left", time(each * left)));
+        }
+    }
+}
+
+impl Watch for Screen {
+    fn see(&self, event: Event<'_>) {
+        if let How::Events = &self.how {
+            if let Some(line) = event_json(&event) {
+                eprintln!("{line}");
+            }
+            return;
+        }
+        let Ok(mut state) = self.state.lock() else { return };
+        match event {
+            Event::Start { first, layers } => {
+                (state.first, state.layers, state.started) = (first, layers, Instant::now());
+                if first > 0 {
+                    self.line(format!("{first} of {layers} layers are done already"));
+                }
+            }
+            Event::Step { layer, step, share } => self.step(&mut state, layer, step, share),
+            Event::Pruned { .. } => {}
+            Event::Layer(record) => self.line(layer_line(record, &state)),
+            Event::Evaluated(found) => {
+                let what = match found.after_layer {
+                    None => "dense".to_string(),
+                    Some(layer) => format!("after layer {layer}"),
+                };
+                self.line(format!(
+                    "perplexity {what}: {:.3} per token, {:.3} per word",
+                    found.token_perplexity, found.word_perplexity
+                ));
+            }
+            Event::Note(note) => self.line(format!("note: {note}")),
+        }
+    }
+}
+
+fn layer_line(record: &LayerRecord, state: &State) -> String {
+    let pruned: Vec<f64> =
+        record.linears.iter().filter(|l| l.spec.is_some()).map(|l| l.error).collect();
+    let mean = pruned.iter().sum::<f64>() / pruned.len().max(1) as f64;
+    let done = (record.index + 1).saturating_sub(state.first).max(1) as f64;
+    let left = state.layers.saturating_sub(record.index + 1) as f64;
+    let each = state.started.elapsed().as_secs_f64() / done;
+    format!(
+        "layer {:>3}/{}  mean error {mean:.4}  decoder error {:.4}  {:.1} s  {} left",
+        record.index + 1,
+        state.layers,
+        record.decoder_error,
+        record.seconds,
+        time(each * left)
+    )
+}
+
+fn event_json(event: &Event<'_>) -> Option<serde_json::Value> {
+    Some(match event {
+        Event::Start { first, layers } => {
+            json!({"event": "start", "first": first, "layers": layers})
+        }
+        Event::Step { .. } => return None,
+        Event::Pruned { layer, linear } => {
+            json!({"event": "pruned", "layer": layer, "linear": linear})
+        }
+        Event::Layer(record) => json!({"event": "layer", "layer": record}),
+        Event::Evaluated(found) => json!({"event": "evaluated", "evaluation": found}),
+        Event::Note(note) => json!({"event": "note", "note": note}),
+    })
+}
+
+/// The end of a run, in a few lines.
+pub fn summary(record: &Record) -> String {
+    let mut text = String::new();
+    let mut put = |line: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{line}");
+    };
+    put(format!("model        {} ({})", record.model, record.family));
+    put(format!("spec         {}", record.spec));
+    put(format!("method       {}", record.method));
+    put(format!("density      {:.2}%", 100.0 * record.totals.density));
+    put(format!("mean error   {:.4}", record.totals.mean_error));
+    if let Some(last) = record.last() {
+        let dense = record
+            .dense()
+            .map_or(String::new(), |dense| format!(" (dense {:.3})", dense.token_perplexity));
+        put(format!("perplexity   {:.3} per token{dense}", last.token_perplexity));
+        put(format!("             {:.3} per word", last.word_perplexity));
+    }
+    put(format!("time         {}", time(record.totals.seconds)));
+    if record.totals.peak_rss_bytes > 0 {
+        put(format!("memory       {}", size(record.totals.peak_rss_bytes)));
+    }
+    text
+}

@@ -1,0 +1,344 @@
+//! Writing a Hugging Face folder: shards, their index, and the small files
+//! beside them.
+//!
+//! ```
+//! use openwork_llm::checkpoint::{Dtype, write::{Data, Part, shard}};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! let weights = [1.0f32, 0.0, -2.5];
+//! let part = Part::new("w", Dtype::BF16, &[3], Data::F32(&weights));
+//! let written = shard(&folder.path().join("model.safetensors"), &[part], &[])?;
+//! assert_eq!(written.sha256.len(), 64);
+//! # Ok(())
+//! # }
+//! ```
+
+use super::dtype::Dtype;
+use super::folder::INDEX;
+use super::{Checkpoint, CheckpointError, Format, Tensor};
+use crate::disk::{self, Pending, Written};
+use half::{bf16, f16};
+use serde_json::{Map, Value, json};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Numbers converted at a time.
+const PIECE: usize = 1 << 20;
+
+/// Why something was not written. Nothing is left half-written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The system refused.
+    #[error("cannot write {}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        error: io::Error,
+    },
+    /// A number that the type cannot hold.
+    #[error(
+        "tensor {tensor:?} has {value}, which {dtype} cannot hold; write it as bf16 or f32 (--dtype)"
+    )]
+    Range {
+        /// The tensor.
+        tensor: String,
+        /// The number.
+        value: f32,
+        /// The type.
+        dtype: Dtype,
+    },
+    /// The source cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+}
+
+impl WriteError {
+    /// The system refused to write `path`.
+    pub fn io(path: &Path, error: io::Error) -> Self {
+        Self::Io { path: path.to_path_buf(), error }
+    }
+}
+
+/// A tensor to write.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    /// Its name in the file.
+    pub name: String,
+    /// How its numbers are stored.
+    pub dtype: Dtype,
+    /// The extent of each axis.
+    pub shape: Vec<usize>,
+    /// Where its numbers come from.
+    pub data: Data<'a>,
+}
+
+/// Where the numbers of a tensor come from.
+#[derive(Clone, Debug)]
+pub enum Data<'a> {
+    /// They are there, as they will be stored.
+    Bytes(&'a [u8]),
+    /// Rounded to the type.
+    F32(&'a [f32]),
+    /// Read a few rows at a time, and rounded to the type.
+    Tensor(Tensor<'a>),
+}
+
+impl<'a> Part<'a> {
+    /// A tensor to write.
+    pub fn new(name: &str, dtype: Dtype, shape: &[usize], data: Data<'a>) -> Self {
+        Self { name: name.to_string(), dtype, shape: shape.to_vec(), data }
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        let len = self.shape.iter().map(|&n| n as u64).product();
+        self.dtype.bytes_for(len).unwrap_or(0)
+    }
+
+    fn write(&self, out: &mut Pending, path: &Path) -> Result<(), WriteError> {
+        let io = |error| WriteError::io(path, error);
+        match &self.data {
+            Data::Bytes(bytes) => out.write_all(bytes).map_err(io),
+            Data::F32(values) => {
+                let mut bytes = Vec::new();
+                for values in values.chunks(PIECE) {
+                    self.encode(values, &mut bytes)?;
+                    out.write_all(&bytes).map_err(io)?;
+                }
+                Ok(())
+            }
+            Data::Tensor(tensor) => {
+                if let Some(bytes) = tensor.bytes().filter(|_| tensor.dtype() == self.dtype) {
+                    return out.write_all(bytes).map_err(io);
+                }
+                let (rows, n) = (tensor.rows(), tensor.row_len());
+                let step = (PIECE / n.max(1)).max(1);
+                let (mut values, mut bytes) = (Vec::new(), Vec::new());
+                for start in (0..rows).step_by(step) {
+                    let end = rows.min(start + step);
+                    values.resize((end - start) * n, 0.0);
+                    tensor.rows_f32(start..end, &mut values);
+                    self.encode(&values, &mut bytes)?;
+                    out.write_all(&bytes).map_err(io)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn encode(&self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), WriteError> {
+        encode(self.dtype, values, bytes).map_err(|value| WriteError::Range {
+            tensor: self.name.clone(),
+            value,
+            dtype: self.dtype,
+        })
+    }
+}
+
+/// Rounds numbers to F32, F16 or BF16 and stores them; the first number that
+/// becomes infinite is the error.
+///
+/// # Panics
+/// If the type is another.
+pub fn encode(dtype: Dtype, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), f32> {
+    bytes.clear();
+    let rounded: fn(f32) -> f32 = match dtype {
+        Dtype::F32 => {
+            bytes.extend(values.iter().flat_map(|w| w.to_le_bytes()));
+            |w| w
+        }
+        Dtype::F16 => {
+            bytes.extend(values.iter().flat_map(|&w| f16::from_f32(w).to_le_bytes()));
+            |w| f16::from_f32(w).to_f32()
+        }
+        Dtype::BF16 => {
+            bytes.extend(values.iter().flat_map(|&w| bf16::from_f32(w).to_le_bytes()));
+            |w| bf16::from_f32(w).to_f32()
+        }
+        other => panic!("numbers are not rounded to {other}"),
+    };
+    match values.iter().find(|w| w.is_finite() && !rounded(**w).is_finite()) {
+        Some(&value) => Err(value),
+        None => Ok(()),
+    }
+}
+
+/// Writes one safetensors file. `metadata` is text by name; `format: pt`, which
+/// transformers asks for, is added.
+pub fn shard(
+    path: &Path,
+    parts: &[Part<'_>],
+    metadata: &[(&str, &str)],
+) -> Result<Written, WriteError> {
+    let mut header = Map::new();
+    let mut texts = Map::from_iter([("format".to_string(), json!("pt"))]);
+    texts.extend(metadata.iter().map(|(key, text)| (key.to_string(), json!(text))));
+    header.insert("__metadata__".to_string(), Value::Object(texts));
+    let mut at = 0;
+    for part in parts {
+        let end = at + part.bytes();
+        let entry =
+            json!({"dtype": part.dtype.name(), "shape": part.shape, "data_offsets": [at, end]});
+        header.insert(part.name.clone(), entry);
+        at = end;
+    }
+    let mut header = Value::Object(header).to_string().into_bytes();
+    // The numbers begin at a multiple of 8 bytes.
+    header.resize(header.len().next_multiple_of(8), b' ');
+
+    let io = |error| WriteError::io(path, error);
+    let mut out = Pending::create(path).map_err(io)?;
+    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
+    out.write_all(&header).map_err(io)?;
+    for part in parts {
+        part.write(&mut out, path)?;
+    }
+    out.finish().map_err(io)
+}
+
+/// The name of shard `number` of `count`, from 1.
+pub fn shard_name(number: usize, count: usize) -> String {
+    format!("model-{number:05}-of-{count:05}.safetensors")
+}
+
+/// A shard as the index needs it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its file name.
+    pub shard: String,
+    /// Its tensors.
+    pub tensors: Vec<String>,
+    /// Bytes of their numbers.
+    pub bytes: u64,
+}
+
+/// Writes the list of which shard has which tensor. A folder with it is whole.
+pub fn index(folder: &Path, shards: &[Listed]) -> Result<(), WriteError> {
+    let mut map: Vec<(&str, &str)> = shards
+        .iter()
+        .flat_map(|s| s.tensors.iter().map(|t| (t.as_str(), s.shard.as_str())))
+        .collect();
+    map.sort_by(|a, b| super::natural::compare(a.0, b.0));
+    let map: Map<String, Value> = map.into_iter().map(|(t, s)| (t.to_string(), json!(s))).collect();
+    let total: u64 = shards.iter().map(|s| s.bytes).sum();
+    let list = json!({"metadata": {"total_size": total}, "weight_map": map});
+    text(&folder.join(INDEX), &pretty(&list))
+}
+
+/// Files beside the weights that a reader of the folder may want.
+const BESIDE: &[&str] = &[
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+
+/// Writes `config.json` with the type of the weights, and the tokenizer's
+/// files: copied from a folder, made anew from a GGUF file. `change` may amend
+/// the config.
+pub fn companions(
+    source: &Checkpoint,
+    folder: &Path,
+    dtype: Dtype,
+    change: impl FnOnce(&mut Map<String, Value>),
+) -> Result<(), WriteError> {
+    let mut config = source.config().as_object().cloned().unwrap_or_default();
+    let name = match dtype {
+        Dtype::BF16 => "bfloat16",
+        Dtype::F16 => "float16",
+        _ => "float32",
+    };
+    // New and old transformers spell the key differently; keep the source's way.
+    let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };
+    config.insert(key.to_string(), json!(name));
+    change(&mut config);
+    text(&folder.join("config.json"), &pretty(&Value::Object(config)))?;
+    match source.format() {
+        Format::HuggingFace => {
+            for name in BESIDE {
+                let from = source.path().join(name);
+                match std::fs::read(&from) {
+                    Ok(bytes) => {
+                        let to = folder.join(name);
+                        disk::write(&to, &bytes).map_err(|error| WriteError::io(&to, error))?;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => {
+                        let fault = super::mapped::io_fault(error);
+                        return Err(CheckpointError::new(&from, fault).into());
+                    }
+                }
+            }
+        }
+        Format::Gguf => {
+            let tokenizer = source.tokenizer()?;
+            for (name, value) in tokenizer.files(source.chat_template().as_deref()) {
+                text(&folder.join(name), &value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+fn text(path: &Path, text: &str) -> Result<(), WriteError> {
+    disk::write(path, text.as_bytes()).map(|_| ()).map_err(|error| WriteError::io(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let (a, b) = (vec![1.5f32, -0.0, 3.0e-40, 7.0], [0x12, 0x34, 0xff]);
+        let parts = [
+            Part::new("b", Dtype::U8, &[3], Data::Bytes(&b)),
+            Part::new("a", Dtype::F32, &[2, 2], Data::F32(&a)),
+            Part::new("empty", Dtype::BF16, &[0, 4], Data::F32(&[])),
+        ];
+        let written = shard(&at("one.safetensors"), &parts, &[("spec", "2:4")]).unwrap();
+        assert_eq!(written.sha256, disk::sha256_of(&at("one.safetensors")).unwrap());
+        let listed = Listed {
+            shard: "one.safetensors".to_string(),
+            tensors: parts.iter().map(|part| part.name.clone()).collect(),
+            bytes: parts.iter().map(Part::bytes).sum(),
+        };
+        index(folder.path(), &[listed]).unwrap();
+        text(&at("config.json"), "{}").unwrap();
+        let read = Checkpoint::open(folder.path()).unwrap();
+        let found = read.tensor("a").unwrap();
+        assert_eq!(found.shape(), [2, 2]);
+        assert!(found.to_f32().iter().zip(&a).all(|(x, y)| x.to_bits() == y.to_bits()));
+        assert_eq!(read.tensor("b").unwrap().to_f32(), [18.0, 52.0, 255.0]);
+        // And by the format's own library.
+        let bytes = std::fs::read(at("one.safetensors")).unwrap();
+        let other = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(other.tensor("b").unwrap().data(), b);
+    }
+
+    #[test]
+    fn a_number_too_large_for_f16_is_named_and_nothing_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.safetensors");
+        let part = Part::new("w", Dtype::F16, &[2], Data::F32(&[1.0, 1e6]));
+        let error = shard(&path, &[part], &[]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "tensor \"w\" has 1000000, which F16 cannot hold; write it as bf16 or f32 (--dtype)"
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,158 @@
+//! Files that appear whole or not at all, and stay when the power goes.
+//!
+//! A file is written under another name in the same folder, brought to the
+//! disk, renamed, and its folder brought to the disk: at every moment there is
+//! the old file or the new one under the name.
+
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// What the names of unfinished files end with.
+pub const UNFINISHED: &str = ".unfinished";
+
+/// A file that does not have its name yet. Dropped, it is gone.
+#[derive(Debug)]
+pub struct Pending {
+    path: PathBuf,
+    unfinished: PathBuf,
+    file: Option<BufWriter<File>>,
+    hash: Sha256,
+    bytes: u64,
+}
+
+/// A file that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Its length.
+    pub bytes: u64,
+    /// Of its bytes, in hexadecimal digits.
+    pub sha256: String,
+}
+
+impl Pending {
+    /// Begins to write the file `path`.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
+        if path.is_dir() {
+            return Err(io::Error::other("it is a folder"));
+        }
+        let mut name = name.to_os_string();
+        name.push(UNFINISHED);
+        let unfinished = path.with_file_name(name);
+        let file = Some(BufWriter::with_capacity(1 << 20, File::create(&unfinished)?));
+        Ok(Self { path: path.to_path_buf(), unfinished, file, hash: Sha256::new(), bytes: 0 })
+    }
+
+    /// Gives the file its name, once it is on the disk.
+    pub fn finish(mut self) -> io::Result<Written> {
+        let file = self.file.take().ok_or_else(|| io::Error::other("it is finished already"))?;
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        drop(file);
+        fs::rename(&self.unfinished, &self.path)?;
+        sync_folder(&self.path)?;
+        let hash = std::mem::take(&mut self.hash);
+        Ok(Written { bytes: self.bytes, sha256: hex(&hash.finalize()) })
+    }
+}
+
+impl Write for Pending {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let file = self.file.as_mut().ok_or_else(|| io::Error::other("it is finished already"))?;
+        let count = file.write(bytes)?;
+        self.hash.update(&bytes[..count]);
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), Write::flush)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            // There may be nothing to remove; nobody could do more.
+            let _ = fs::remove_file(&self.unfinished);
+        }
+    }
+}
+
+/// Writes `bytes` to `path`, whole or not at all.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("text");
+/// let written = openwork_llm::disk::write(&path, b"abc")?;
+/// assert_eq!(std::fs::read(&path)?, b"abc");
+/// assert!(written.sha256.starts_with("ba7816bf"));
+/// # Ok(())
+/// # }
+/// ```
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<Written> {
+    let mut file = Pending::create(path)?;
+    file.write_all(bytes)?;
+    file.finish()
+}
+
+/// The sha256 of a file's bytes, in hexadecimal digits.
+pub fn sha256_of(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex(&hash.finalize())),
+            count => hash.update(&buffer[..count]),
+        }
+    }
+}
+
+/// The sha256 of some bytes, in hexadecimal digits.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Brings the folder of `path`, that is its list of names, to the disk.
+pub fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    // Only Unix opens folders.
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_finished_leaves_the_old_one_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        write(&path, b"old").unwrap();
+        let mut next = Pending::create(&path).unwrap();
+        next.write_all(b"new").unwrap();
+        drop(next);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        let written = write(&path, b"new").unwrap();
+        assert_eq!(sha256_of(&path).unwrap(), written.sha256);
+        assert_eq!((written.bytes, sha256(b"new")), (3, written.sha256));
+    }
+
+    #[test]
+    fn folders_and_missing_folders_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(write(folder.path(), b"").is_err());
+        assert!(write(&folder.path().join("no/file"), b"").is_err());
+    }
+}

@@ -1,0 +1,215 @@
+//! What a run will need, before it starts: memory, disk, time.
+
+use super::plan::{Plan, TaskPlan};
+use super::run::Job;
+use super::steps::chunk_windows;
+use crate::model::{Config, LINEARS, Layer, Model, Site};
+use openwork::linalg::{Threads, gemm};
+use openwork::prune::Needs;
+use openwork::{Matrix, MatrixRef};
+use std::time::Instant;
+
+/// What the program itself and the tokenizer take, in bytes.
+const BASE: u64 = 160 << 20;
+
+/// What a run will need.
+#[derive(Clone, Copy, Debug)]
+pub struct Estimate {
+    /// Bytes of memory with all states in memory.
+    pub memory: u64,
+    /// Bytes of memory with the states in a file.
+    pub memory_spilled: u64,
+    /// Bytes of states that would be in a file.
+    pub spilled: u64,
+    /// Bytes of the model that is written.
+    pub disk: u64,
+    /// Seconds in forward passes and sums of X'X.
+    pub forward_seconds: f64,
+    /// Seconds in pruning, within a factor of two or so.
+    pub prune_seconds: f64,
+}
+
+/// Estimates what a job needs on this machine; takes a small part of a second.
+pub fn estimate(job: &Job<'_>, model: &Model<'_>) -> Estimate {
+    let (c, plan) = (model.config(), &job.plan);
+    let tokens = job.calibration.tokens() as u64;
+    let seq_len = job.calibration.seq_len();
+    let chunk = (chunk_windows(seq_len) * seq_len) as u64;
+    let float = size_of::<f32>() as u64;
+
+    let states = 2 * tokens * c.hidden as u64 * float;
+    let shapes = Layer::linear_shapes(c);
+    let weights: u64 = shapes.iter().map(|[n, k]| (n * k) as u64).sum();
+    // One chunk within a layer: its states before, after and inside.
+    let wide = (4 * c.hidden + 2 * c.q_width() + 2 * c.kv_width() + 2 * c.ff) as u64;
+    let working = chunk * 3 * c.hidden as u64 * float + seq_len as u64 * wide * float;
+    let statistics = most(plan, |tasks| statistics(c, tasks));
+    let pruning = most(plan, |tasks| {
+        tasks.iter().map(|task| 4 * task.weights() as u64 * float).sum::<u64>() + curvature(tasks)
+    });
+    // A row of logits for a group of tokens, and a panel of the head, when perplexity is measured.
+    let head = job.evaluation.as_ref().map_or(0, |_| (64 << 20) + 1024 * c.vocab as u64 * float);
+    let fixed = BASE + weights * float + working + (statistics + pruning).max(head);
+
+    let rate = gemm_rate();
+    let per_token: f64 = forward_flops(c, seq_len);
+    let passes = if job.sequential { 2.7 } else { 2.0 };
+    let sums: f64 = sites(plan).iter().map(|&site| (width(c, site) as f64).powi(2)).sum();
+    let total = c.layers as f64 * tokens as f64;
+    let evaluations = job.evaluation.as_ref().map_or(0.0, |evaluation| {
+        let every = evaluation.every.map_or(0, |n| c.layers / n.max(1));
+        let scored = evaluation.scored.tokens as f64;
+        (2 + every) as f64
+            * scored
+            * (c.layers as f64 * per_token + 2.0 * (c.vocab * c.hidden) as f64)
+    });
+    let forward = total * (passes * per_token + 1.3 * sums) + evaluations;
+    let prune: f64 = plan.layers.iter().flat_map(|layer| &layer.tasks).map(prune_flops).sum();
+
+    let names = model.checkpoint().tensors();
+    let disk = names.map(|t| (t.len() * job.dtype.block_bytes()) as u64).sum();
+    Estimate {
+        memory: fixed + states,
+        memory_spilled: fixed,
+        spilled: states,
+        disk,
+        forward_seconds: forward / (0.75 * rate),
+        prune_seconds: prune / (0.4 * rate),
+    }
+}
+
+/// The most that any stage of any layer takes.
+fn most(plan: &Plan, bytes: impl Fn(&[&TaskPlan]) -> u64) -> u64 {
+    let stages = plan.layers.iter().flat_map(|layer| {
+        layer.stages.iter().map(|sites| {
+            let fed = |task: &&TaskPlan| task.sites().iter().all(|site| sites.contains(site));
+            layer.tasks.iter().filter(fed).collect::<Vec<_>>()
+        })
+    });
+    stages.map(|tasks| bytes(&tasks)).max().unwrap_or(0)
+}
+
+fn sites(plan: &Plan) -> Vec<Site> {
+    Site::ALL
+        .into_iter()
+        .filter(|site| {
+            plan.layers.iter().any(|layer| layer.stages.iter().flatten().any(|s| s == site))
+        })
+        .collect()
+}
+
+/// Width of the inputs of a site.
+fn width(c: &Config, site: Site) -> usize {
+    match site {
+        Site::Qkv | Site::GateUp => c.hidden,
+        Site::Out => c.q_width(),
+        Site::Down => c.ff,
+    }
+}
+
+/// X'X of the sites in f64: half matrices of the total and of a chunk, each in
+/// two parts, then two full ones.
+fn statistics(c: &Config, tasks: &[&TaskPlan]) -> u64 {
+    let mut sites: Vec<Site> = tasks.iter().flat_map(|task| task.sites()).collect();
+    sites.sort_unstable();
+    sites.dedup();
+    sites.iter().map(|&site| 8 * (width(c, site) as u64).pow(2) * 4).sum()
+}
+
+/// Factors and inverses of H while the widest tasks are pruned.
+fn curvature(tasks: &[&TaskPlan]) -> u64 {
+    tasks
+        .iter()
+        .filter(|task| task.recipe().needs() == Needs::Hessian)
+        .map(|task| {
+            let k = task.spec.tensors().iter().map(|t| t.matrix().1 as u64).max().unwrap_or(0);
+            8 * k * k * 4
+        })
+        .sum()
+}
+
+/// Operations of one token through one layer.
+fn forward_flops(c: &Config, seq_len: usize) -> f64 {
+    let weights: usize = Layer::linear_shapes(c).iter().map(|[n, k]| n * k).sum();
+    2.0 * weights as f64 + 2.0 * (seq_len * c.q_width()) as f64
+}
+
+/// Operations that pruning a task takes, roughly.
+fn prune_flops(task: &TaskPlan) -> f64 {
+    let recipe = task.recipe();
+    let (m, k) =
+        task.linears.iter().zip(task.spec.tensors()).fold((0.0, 0.0f64), |(m, k), (_, t)| {
+            let (rows, cols) = t.matrix();
+            (m + rows as f64, k.max(cols as f64))
+        });
+    let base = match task.method.split(['[', '+']).next().unwrap_or_default() {
+        "sparsegpt" => m * k * k,
+        "s-obs" => m * k.powi(3) / 6.0,
+        "admm" => 60.0 * m * k * k + 4.0 * k.powi(3),
+        _ => 0.0,
+    };
+    let factors = if recipe.needs() == Needs::Hessian { 12.0 * k.powi(3) } else { 0.0 };
+    let refit = if task.method.contains("+refit") { 24.0 * m * k * k } else { 0.0 };
+    let swap = if task.method.contains("+swap") { 3.0 * m * k.powi(3) } else { 0.0 };
+    base + factors + refit + swap
+}
+
+/// Operations per second of a product of matrices, on all threads.
+fn gemm_rate() -> f64 {
+    const N: usize = 512;
+    let a = Matrix::from_fn(N, N, |i, j| ((i * 7 + j) % 13) as f32);
+    let mut c = Matrix::zeros(N, N);
+    let view = MatrixRef::new(a.data(), N, N);
+    let best = (0..4)
+        .map(|_| {
+            let started = Instant::now();
+            gemm(0.0, c.view_mut(), 1.0, view, view, Threads::All);
+            started.elapsed().as_secs_f64()
+        })
+        .fold(f64::INFINITY, f64::min);
+    2.0 * (N as f64).powi(3) / best.max(1e-9)
+}
+
+/// The most memory that this process had at once; 0 where the system does not say.
+pub fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib =
+        line.and_then(|line| line.split_whitespace().next()).and_then(|n| n.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// The linears that a plan prunes, with what is done to each: layer, name,
+/// shape, spec, method, density; no spec for those that stay dense.
+pub fn table(plan: &Plan, config: &Config) -> Vec<Line> {
+    let shapes = Layer::linear_shapes(config);
+    let mut lines = Vec::new();
+    for (index, layer) in plan.layers.iter().enumerate() {
+        for (linear, &shape) in shapes.iter().enumerate().take(LINEARS.len()) {
+            let task = layer.tasks.iter().find(|task| task.linears.contains(&linear));
+            lines.push(Line {
+                name: Layer::weight_name(index, linear),
+                shape,
+                spec: task.map(|task| task.pattern.to_string()),
+                method: task.map(|task| task.method.clone()),
+                density: task.map_or(1.0, |task| task.spec.density()),
+            });
+        }
+    }
+    lines
+}
+
+/// One linear in a plan.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The tensor.
+    pub name: String,
+    /// Rows and columns.
+    pub shape: [usize; 2],
+    /// Its spec, unless it stays dense.
+    pub spec: Option<String>,
+    /// Its method, unless it stays dense.
+    pub method: Option<String>,
+    /// The share of blocks that stay.
+    pub density: f64,
+}

@@ -1,0 +1,107 @@
+//! The states of all windows between layers, chunk by chunk: in memory, or in
+//! a file.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+/// States by chunk. What was put is taken out again once.
+#[derive(Debug)]
+pub enum Shelf {
+    /// In memory.
+    Memory(Vec<Vec<f32>>),
+    /// In a file that has no name and is gone when the run ends.
+    File {
+        /// The file.
+        file: File,
+        /// Where each chunk begins, and its length, in entries.
+        places: Vec<(u64, usize)>,
+    },
+}
+
+impl Shelf {
+    /// Room for chunks of these many entries, in memory.
+    pub fn in_memory(sizes: &[usize]) -> Self {
+        Self::Memory(vec![Vec::new(); sizes.len()])
+    }
+
+    /// Room for chunks of these many entries, in a file within `folder`.
+    pub fn in_file(folder: &Path, sizes: &[usize]) -> io::Result<Self> {
+        let file = tempfile::tempfile_in(folder)?;
+        let mut start = 0;
+        let places = sizes
+            .iter()
+            .map(|&size| {
+                let place = (start, size);
+                start += (size * size_of::<f32>()) as u64;
+                place
+            })
+            .collect();
+        file.set_len(start)?;
+        Ok(Self::File { file, places })
+    }
+
+    /// Takes a chunk out.
+    pub fn take(&mut self, chunk: usize) -> io::Result<Vec<f32>> {
+        match self {
+            Self::Memory(chunks) => Ok(std::mem::take(&mut chunks[chunk])),
+            Self::File { file, places } => {
+                let (start, size) = places[chunk];
+                let mut bytes = vec![0; size * size_of::<f32>()];
+                file.seek(SeekFrom::Start(start))?;
+                file.read_exact(&mut bytes)?;
+                Ok(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
+            }
+        }
+    }
+
+    /// Puts a chunk back.
+    ///
+    /// # Panics
+    ///
+    /// If it has another size than it had.
+    pub fn put(&mut self, chunk: usize, states: Vec<f32>) -> io::Result<()> {
+        match self {
+            Self::Memory(chunks) => {
+                chunks[chunk] = states;
+                Ok(())
+            }
+            Self::File { file, places } => {
+                let (start, size) = places[chunk];
+                assert_eq!(states.len(), size, "chunk {chunk} has another size");
+                file.seek(SeekFrom::Start(start))?;
+                let mut bytes = Vec::with_capacity(1 << 20);
+                for states in states.chunks(1 << 18) {
+                    bytes.clear();
+                    bytes.extend(states.iter().flat_map(|x| x.to_le_bytes()));
+                    file.write_all(&bytes)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_give_back_what_was_put() {
+        let sizes = [3, 0, 5];
+        let chunks: Vec<Vec<f32>> =
+            sizes.iter().map(|&n| (0..n).map(|i| i as f32 - 0.5).collect()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        for mut shelf in [Shelf::in_memory(&sizes), Shelf::in_file(folder.path(), &sizes).unwrap()]
+        {
+            for order in [[2, 0, 1], [0, 1, 2]] {
+                for i in order {
+                    shelf.put(i, chunks[i].clone()).unwrap();
+                }
+                for i in order {
+                    assert_eq!(shelf.take(i).unwrap(), chunks[i]);
+                }
+            }
+        }
+    }
+}

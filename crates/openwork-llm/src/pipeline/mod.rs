@@ -1,0 +1,35 @@
+//! Prunes a whole model, layer by layer:
+//!
+//! ```text
+//! for each layer:
+//!     windows through the layer        its outputs, and X'X at four sites
+//!     prune its linears                jointly where they are coupled
+//!     windows through the pruned layer the inputs of the next
+//!     shard and measurements           to the disk
+//! ```
+//!
+//! The loop in [`run`] is made of the functions in [`steps`]. What is asked for
+//! is a [`Recipe`], bound to the model as a [`Plan`]; what was measured is a
+//! [`Record`](crate::report::Record).
+
+mod budget;
+mod calibration;
+mod card;
+mod error;
+pub mod estimate;
+mod hidden;
+mod plan;
+mod recipe;
+mod run;
+mod run_dir;
+pub mod steps;
+mod watch;
+
+pub use calibration::Calibration;
+pub use error::PipelineError;
+pub use hidden::Shelf;
+pub use plan::{Choice, LayerPlan, METHOD, Plan, TaskPlan};
+pub use recipe::{Budget, Recipe, RecipeError, Rule};
+pub use run::{Evaluation, Job, fingerprint, run};
+pub use run_dir::{Fingerprint, LayerDone, RunDir, Start, check_folder};
+pub use watch::{Event, Step, Watch};

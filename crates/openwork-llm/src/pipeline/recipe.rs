@@ -1,0 +1,242 @@
+//! What to do to which tensors, as a TOML file.
+//!
+//! ```toml
+//! spec = "2:4"                       # for every linear that no rule names
+//! method = "sparsegpt+refit"
+//!
+//! [budget]                           # optional: densities by sensitivity
+//! density = 0.5
+//! spread = 0.15
+//!
+//! [[rule]]                           # later rules win
+//! match = "layers.(0|1|2).*down_proj"
+//! spec = "rowwise(60%)"
+//!
+//! [[rule]]
+//! layers = "28-29"                   # first and last, both included
+//! dense = true
+//!
+//! [[rule]]                           # tensors of a layer, pruned together
+//! spec = "blocks gate_proj: block (1,_) & up_proj: block (1,_) & down_proj: block (_,1) perm (1,0) keep 75%"
+//! ```
+
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What a person asks for; see the module.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// The spec of every linear that no rule names; without it those stay dense.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<String>,
+    /// The method where a rule gives none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// Densities by sensitivity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// Exceptions; where two name the same tensor, the later wins.
+    #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+}
+
+/// A mean density, shared among the layers by their sensitivity.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    /// The mean over all weights with the recipe's own spec.
+    pub density: f64,
+    /// How far a layer's density may be from it.
+    #[serde(default = "default_spread")]
+    pub spread: f64,
+}
+
+fn default_spread() -> f64 {
+    0.15
+}
+
+/// An exception for some tensors.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// A regular expression that is found in the tensor's name; all if not given.
+    #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
+    pub matches: Option<String>,
+    /// Layers: `3`, `0-5`, or a list `0-2,9`; all if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<String>,
+    /// Another spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<String>,
+    /// Another method.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// The same spec with another share of blocks kept in each scope.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub density: Option<f64>,
+    /// Leave these tensors as they are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dense: bool,
+}
+
+/// What is wrong with a recipe.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RecipeError(pub(super) String);
+
+impl Recipe {
+    /// One spec and one method for all linears.
+    pub fn new(spec: &str, method: &str) -> Self {
+        Self { spec: Some(spec.to_string()), method: Some(method.to_string()), ..Self::default() }
+    }
+
+    /// Reads the text of a recipe.
+    ///
+    /// ```
+    /// use openwork_llm::pipeline::Recipe;
+    /// let recipe = Recipe::parse("spec = '2:4'\n[[rule]]\nmatch = 'down'\ndense = true").unwrap();
+    /// assert!(recipe.rules[0].dense);
+    /// assert!(Recipe::parse("speck = '2:4'").unwrap_err().to_string().contains("speck"));
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, RecipeError> {
+        let recipe: Self = toml::from_str(text).map_err(|error| {
+            RecipeError(format!("the recipe is not valid: {}", error.to_string().trim_end()))
+        })?;
+        if let Some(budget) = recipe.budget {
+            let Budget { density, spread } = budget;
+            if !(density > 0.0 && density < 1.0) {
+                return Err(RecipeError(format!(
+                    "[budget] density is {density}; give a share between 0 and 1"
+                )));
+            }
+            if !(0.0..1.0).contains(&spread) {
+                return Err(RecipeError(format!(
+                    "[budget] spread is {spread}; give a number from 0 to 1"
+                )));
+            }
+        }
+        for (i, rule) in recipe.rules.iter().enumerate() {
+            rule.check().map_err(|why| RecipeError(format!("[[rule]] {}: {why}", i + 1)))?;
+        }
+        Ok(recipe)
+    }
+
+    /// The text of a recipe.
+    pub fn to_toml(&self) -> String {
+        // A recipe has tables of plain values only, which can always be written.
+        toml::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Rule {
+    fn check(&self) -> Result<(), String> {
+        self.pick()?;
+        if let Some(density) = self.density
+            && !(density > 0.0 && density <= 1.0)
+        {
+            return Err(format!("density is {density}; give a share above 0, up to 1"));
+        }
+        let says = [self.spec.is_some(), self.method.is_some(), self.density.is_some(), self.dense];
+        if !says.contains(&true) {
+            return Err("it changes nothing; give spec, method, density or dense".to_string());
+        }
+        if self.dense && says[..3].contains(&true) {
+            return Err("dense tensors have no spec, method or density".to_string());
+        }
+        Ok(())
+    }
+
+    /// Which tensors it is for.
+    pub(super) fn pick(&self) -> Result<Pick, String> {
+        let layers = self.layers.as_deref().map(layer_ranges).transpose()?;
+        let name = match &self.matches {
+            Some(text) => Some(expression(text)?),
+            None => None,
+        };
+        Ok(Pick { name, layers })
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.matches.as_ref().map(|text| format!("match = {text:?}"));
+        let layers = self.layers.as_ref().map(|text| format!("layers = {text:?}"));
+        let parts: Vec<String> = name.into_iter().chain(layers).collect();
+        f.write_str(&if parts.is_empty() { "all tensors".to_string() } else { parts.join(", ") })
+    }
+}
+
+/// Which tensors a rule is for.
+#[derive(Clone, Debug)]
+pub(super) struct Pick {
+    name: Option<Regex>,
+    layers: Option<Vec<(usize, usize)>>,
+}
+
+impl Pick {
+    /// Whether it is for a tensor of a layer.
+    pub fn takes(&self, layer: usize, name: &str) -> bool {
+        let in_layers = |ranges: &Vec<(usize, usize)>| {
+            ranges.iter().any(|&(first, last)| (first..=last).contains(&layer))
+        };
+        self.layers.as_ref().is_none_or(in_layers)
+            && self.name.as_ref().is_none_or(|name_is| name_is.is_match(name))
+    }
+
+    /// The first layer it asks for that a model of `layers` layers does not have.
+    pub fn beyond(&self, layers: usize) -> Option<usize> {
+        let ranges = self.layers.as_ref()?;
+        ranges.iter().find(|(_, last)| *last >= layers).map(|(_, last)| *last)
+    }
+}
+
+/// A regular expression, or why it is none.
+pub(super) fn expression(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| format!("{text:?} is no regular expression: {error}"))
+}
+
+/// `3`, `0-5` or `0-2,9` as first and last layers.
+fn layer_ranges(text: &str) -> Result<Vec<(usize, usize)>, String> {
+    let wrong = || format!("layers = {text:?}: write 3, 0-5 or 0-2,9");
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
+        let (first, last) = (number(first)?, number(last)?);
+        if first <= last { Ok((first, last)) } else { Err(wrong()) }
+    };
+    text.split(',').map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipe_reads_back_what_it_writes() {
+        let text = "spec = \"2:4\"\nmethod = \"s-obs\"\n\n[budget]\ndensity = 0.5\nspread = 0.1\n\n\
+                    [[rule]]\nmatch = \"down\"\nlayers = \"0-2,9\"\ndensity = 0.75\n";
+        let recipe = Recipe::parse(text).unwrap();
+        assert_eq!(Recipe::parse(&recipe.to_toml()).unwrap(), recipe);
+        let pick = recipe.rules[0].pick().unwrap();
+        assert!(pick.takes(9, "layers.9.mlp.down_proj"));
+        assert!(!pick.takes(3, "down") && !pick.takes(2, "up"));
+        assert_eq!((pick.beyond(10), pick.beyond(9)), (None, Some(9)));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let why = |text: &str| Recipe::parse(text).unwrap_err().to_string();
+        assert!(why("spec = 3").contains("invalid type"));
+        assert!(why("[[rule]]\nmatch='('\ndense=true").contains("[[rule]] 1: \"(\" is no regular"));
+        assert_eq!(
+            why("[[rule]]\nmatch='x'"),
+            "[[rule]] 1: it changes nothing; give spec, method, density or dense"
+        );
+        assert!(why("[[rule]]\nlayers='5-2'\ndense=true").contains("write 3, 0-5 or 0-2,9"));
+        assert!(why("[[rule]]\ndense=true\nspec='2:4'").contains("dense tensors have no spec"));
+        assert!(why("[budget]\ndensity = 1.5").contains("between 0 and 1"));
+        assert!(why("[[rule]]\ndensity = 0.0").contains("above 0"));
+    }
+}

@@ -1,0 +1,580 @@
+//! The run itself.
+
+use super::budget;
+use super::calibration::Calibration;
+use super::card;
+use super::estimate::peak_rss_bytes;
+use super::hidden::Shelf;
+use super::plan::{LayerPlan, Plan, TaskPlan};
+use super::run_dir::{Fingerprint, LayerDone, RunDir, Start};
+use super::steps::{self, Chunk, Sums, chunk_windows};
+use super::watch::{Event, Step, StepWatch, Watch};
+use super::{PipelineError, steps::merge};
+use crate::checkpoint::write::{self, Data, Listed, Part};
+use crate::checkpoint::{Checkpoint, Dtype};
+use crate::disk;
+use crate::evaluate::{Scored, nats};
+use crate::model::{LINEARS, Layer, Model, Site, Storage};
+use crate::report::{self, EvaluationRecord, LayerRecord, LinearRecord, Record, Totals};
+use openwork::hessian::Hessian;
+use openwork::prune::Pruned;
+use openwork::prune::measure::OutputError;
+use rayon::prelude::*;
+use std::path::Path;
+use std::time::Instant;
+
+/// A text that perplexity is measured on.
+#[derive(Clone, Debug)]
+pub struct Evaluation {
+    /// The text as windows.
+    pub scored: Scored,
+    /// Measure after every so many layers, beside the end.
+    pub every: Option<usize>,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// The model, read as it will be written ([`Checkpoint::rounded`]).
+    pub source: &'a Checkpoint,
+    /// What to do to each tensor.
+    pub plan: Plan,
+    /// What to measure inputs on.
+    pub calibration: Calibration,
+    /// What to measure perplexity on.
+    pub evaluation: Option<Evaluation>,
+    /// Type of the written weights.
+    pub dtype: Dtype,
+    /// Whether inputs are captured anew after each site.
+    pub sequential: bool,
+    /// Keep states between layers in a file, not in memory.
+    pub spill: bool,
+    /// For the record.
+    pub include: Option<String>,
+    /// For the record.
+    pub exclude: Option<String>,
+}
+
+/// Everything that determines the result of a job.
+pub fn fingerprint(job: &Job<'_>) -> Result<Fingerprint, PipelineError> {
+    let files: Vec<_> = job.source.files().map(|(path, _)| path.to_path_buf()).collect();
+    let model = files
+        .par_iter()
+        .map(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let hash = disk::sha256_of(path).map_err(|error| PipelineError::io(path, error))?;
+            Ok((name, hash))
+        })
+        .collect::<Result<_, PipelineError>>()?;
+    Ok(Fingerprint {
+        openwork: env!("CARGO_PKG_VERSION").to_string(),
+        model,
+        calibration: job.calibration.sha256(),
+        seq_len: job.calibration.seq_len(),
+        dtype: job.dtype.name().to_lowercase(),
+        sequential: job.sequential,
+        budget: job.plan.recipe.budget,
+        plan: job.plan.lines(),
+    })
+}
+
+/// Prunes a model into `folder`, or goes on with a run that was stopped there.
+pub fn run(
+    job: &Job<'_>,
+    folder: &Path,
+    start: Start,
+    watch: &dyn Watch,
+) -> Result<Record, PipelineError> {
+    let model = Model::open(job.source)?;
+    let dir = RunDir::open(folder, model.config().layers, &fingerprint(job)?, start)?;
+    let mut run = Run { job, model, dir, watch, started: Instant::now(), before: 0.0 };
+    run.whole()
+}
+
+/// A run in progress.
+struct Run<'a> {
+    job: &'a Job<'a>,
+    model: Model<'a>,
+    dir: RunDir,
+    watch: &'a dyn Watch,
+    started: Instant,
+    /// Seconds of earlier starts.
+    before: f64,
+}
+
+/// The states of all windows, between layers or within one.
+struct States {
+    shelf: Shelf,
+    targets: Shelf,
+    /// The first sample of each chunk, and one more than the last.
+    firsts: Vec<usize>,
+    seq_len: usize,
+    attended: bool,
+}
+
+impl Run<'_> {
+    fn whole(&mut self) -> Result<Record, PipelineError> {
+        let layers = self.model.config().layers;
+        let mut done = self.dir.done()?;
+        self.before = done.last().map_or(0.0, |last| last.elapsed);
+        self.watch.see(Event::Start { first: done.len(), layers });
+        let dense = self.dense()?;
+        let shares = self.shares()?;
+
+        if done.len() < layers {
+            let mut states = self.embed()?;
+            for layer in 0..done.len() {
+                self.step(layer, Step::Replay, 1.0)?;
+                let shard = self.shard(layer)?;
+                let layer = self.model.layer_of(&shard, layer, Storage::F32)?;
+                self.each_chunk(&mut states, None, |chunk| {
+                    chunk.finish(&layer);
+                    Ok(())
+                })?;
+            }
+            for index in done.len()..layers {
+                let (record, sha256) = self.layer(index, shares.as_deref(), &mut states)?;
+                let every = self.job.evaluation.as_ref().and_then(|e| e.every);
+                let now = index + 1 < layers && every.is_some_and(|n| (index + 1) % n.max(1) == 0);
+                let evaluation = if now { self.evaluate(Some(index))? } else { None };
+                let elapsed = self.before + self.started.elapsed().as_secs_f64();
+                let state = LayerDone { record, sha256, evaluation, elapsed };
+                self.dir.save(index, &state)?;
+                self.watch.see(Event::Layer(&state.record));
+                done.push(state);
+                self.job.source.release();
+            }
+        }
+        self.finish(done, dense)
+    }
+
+    /// The perplexity of the dense model, measured once.
+    fn dense(&self) -> Result<Option<EvaluationRecord>, PipelineError> {
+        if let Some(known) = self.dir.dense()? {
+            return Ok(Some(known));
+        }
+        let found = self.evaluate(None)?;
+        if let Some(found) = &found {
+            self.dir.save_dense(found)?;
+        }
+        Ok(found)
+    }
+
+    /// The densities of the layers, where a budget asks for them; measured once.
+    fn shares(&self) -> Result<Option<Vec<f64>>, PipelineError> {
+        let Some(budget) = self.job.plan.recipe.budget else { return Ok(None) };
+        if let Some(known) = self.dir.shares()? {
+            return Ok(Some(known));
+        }
+        let seen = |layer, share| self.step(layer, Step::Probe, share);
+        let shares =
+            budget::shares(&self.model, &self.job.plan, &self.job.calibration, budget, &seen)?;
+        self.dir.save_shares(&shares)?;
+        Ok(Some(shares))
+    }
+
+    /// The states before the first layer.
+    fn embed(&self) -> Result<States, PipelineError> {
+        let calibration = &self.job.calibration;
+        let seq_len = calibration.seq_len();
+        let chunks: Vec<&[Vec<u32>]> = calibration.windows.chunks(chunk_windows(seq_len)).collect();
+        let width = self.model.config().hidden;
+        let sizes: Vec<usize> =
+            chunks.iter().map(|windows| windows.len() * seq_len * width).collect();
+        let shelf = || match self.job.spill {
+            false => Ok(Shelf::in_memory(&sizes)),
+            true => Shelf::in_file(self.dir.folder(), &sizes).map_err(|error| self.io(error)),
+        };
+        let (mut shelf, targets) = (shelf()?, shelf()?);
+        let mut firsts = vec![0];
+        for (i, windows) in chunks.iter().enumerate() {
+            let states = self.model.embed(windows)?.into_states();
+            firsts.push(firsts[i] + states.rows());
+            shelf.put(i, states.into_vec()).map_err(|error| self.io(error))?;
+        }
+        self.job.source.release();
+        Ok(States { shelf, targets, firsts, seq_len, attended: false })
+    }
+
+    /// Prunes one layer and writes its shard; the states go through it.
+    fn layer(
+        &self,
+        index: usize,
+        shares: Option<&[f64]>,
+        states: &mut States,
+    ) -> Result<(LayerRecord, String), PipelineError> {
+        let started = Instant::now();
+        let (mut forward_seconds, mut prune_seconds) = (0.0, 0.0);
+        let mut layer = self.model.layer(index, Storage::F32)?;
+        let plan = with_share(&self.job.plan.layers[index], shares.map(|shares| shares[index]));
+        let mut linears = dense_linears(&layer);
+        let mut known: Vec<(Site, Hessian)> = Vec::new();
+
+        for (stage, sites) in plan.stages.iter().enumerate() {
+            let at = Instant::now();
+            let hessians = self.capture(&layer, stage == 0, sites, states)?;
+            known.extend(hessians);
+            forward_seconds += at.elapsed().as_secs_f64();
+
+            let at = Instant::now();
+            let fed = |task: &&TaskPlan| task.sites().iter().all(|site| sites.contains(site));
+            let ready: Vec<&TaskPlan> = plan.tasks.iter().filter(fed).collect();
+            for (task, pruned) in self.prune(&ready, &layer, &known)? {
+                self.put(task, pruned, &mut layer, &mut linears)?;
+            }
+            known.retain(|(site, _)| !sites.contains(site));
+            prune_seconds += at.elapsed().as_secs_f64();
+        }
+
+        let at = Instant::now();
+        if plan.stages.is_empty() {
+            // Nothing to prune here: the layer only takes the states along.
+            self.capture(&layer, true, &[], states)?;
+        }
+        let errors = self
+            .each_chunk(states, Some((index, Step::Advance)), |chunk| Ok(chunk.finish(&layer)))?;
+        states.attended = false;
+        let decoder_error = errors.into_iter().sum::<OutputError>().relative();
+        if !decoder_error.is_finite() {
+            return Err(PipelineError::Plan(format!(
+                "the outputs of layer {index} are NaN or infinite after pruning; use a higher damping"
+            )));
+        }
+        forward_seconds += at.elapsed().as_secs_f64();
+        let sha256 = self.write_layer(&layer)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let record =
+            LayerRecord { index, seconds, forward_seconds, prune_seconds, decoder_error, linears };
+        Ok((record, sha256))
+    }
+
+    /// The statistics of some sites' inputs. At the beginning of a layer its
+    /// outputs become the targets.
+    fn capture(
+        &self,
+        layer: &Layer,
+        begin: bool,
+        sites: &[Site],
+        states: &mut States,
+    ) -> Result<Vec<(Site, Hessian)>, PipelineError> {
+        let attend = !begin && !states.attended && sites.first() >= Some(&Site::GateUp);
+        let mut total: Sums = Vec::new();
+        let step = (layer.index(), Step::Calibrate);
+        let work = |chunk: &mut Chunk| {
+            if begin {
+                return chunk.begin(layer, sites);
+            }
+            if attend {
+                chunk.attend(layer);
+            }
+            chunk.look(layer, sites)
+        };
+        self.each_chunk_ordered(states, step, work, |sums| merge(&mut total, sums))?;
+        states.attended |= attend;
+        let finish = |(site, sum): (Site, openwork::hessian::HessianSum)| {
+            let hessian = sum.finish().map_err(|error| PipelineError::Inputs {
+                tensor: format!("model.layers.{}, {}", layer.index(), site.name()),
+                error,
+            })?;
+            Ok((site, hessian))
+        };
+        total.into_iter().map(finish).collect()
+    }
+
+    /// Prunes tasks that have nothing to do with each other, in parallel.
+    fn prune<'t>(
+        &self,
+        tasks: &[&'t TaskPlan],
+        layer: &Layer,
+        hessians: &[(Site, Hessian)],
+    ) -> Result<Vec<(&'t TaskPlan, Pruned)>, PipelineError> {
+        let watch = StepWatch { watch: self.watch, layer: layer.index(), step: Step::Prune };
+        let of = |site| hessians.iter().find(|(known, _)| *known == site).map(|(_, h)| h);
+        tasks
+            .par_iter()
+            .map(|&task| Ok((task, steps::prune_task(task, layer, &of, &watch)?)))
+            .collect()
+    }
+
+    /// Puts the new weights, rounded as they will be written, into the layer.
+    fn put(
+        &self,
+        task: &TaskPlan,
+        pruned: Pruned,
+        layer: &mut Layer,
+        linears: &mut [LinearRecord],
+    ) -> Result<(), PipelineError> {
+        let count = task.linears.len() as f64;
+        for ((&linear, mut weights), error) in
+            task.linears.iter().zip(pruned.weights).zip(&pruned.errors)
+        {
+            self.job.dtype.round(weights.data_mut());
+            let record = &mut linears[linear];
+            record.density = density(weights.data());
+            record.error = *error;
+            record.spec = Some(task.pattern.to_string());
+            record.method = Some(task.method.clone());
+            record.damping = pruned.damping.map(|damping| damping.to_string());
+            record.seconds = pruned.seconds / count;
+            record.notes = pruned.notes.clone();
+            if let Some(matrix) = layer.linears_mut()[linear].matrix_mut() {
+                *matrix = weights;
+            }
+            self.watch.see(Event::Pruned { layer: layer.index(), linear: record });
+        }
+        Ok(())
+    }
+
+    /// Writes the shard of a layer, new linears and all else as it was; its hash.
+    fn write_layer(&self, layer: &Layer) -> Result<String, PipelineError> {
+        let mut parts = Vec::new();
+        for name in self.model.layer_tensors(layer.index()) {
+            let tensor = self.job.source.tensor(&name)?;
+            let linear = (0..LINEARS.len()).find(|&i| Layer::weight_name(layer.index(), i) == name);
+            let data = match linear.and_then(|i| layer.linears()[i].matrix()) {
+                Some(matrix) => Data::F32(matrix.data()),
+                None => Data::Tensor(tensor),
+            };
+            parts.push(Part::new(&name, self.job.dtype, tensor.shape(), data));
+        }
+        Ok(write::shard(&self.dir.shard(layer.index()), &parts, &[])?.sha256)
+    }
+
+    fn shard(&self, layer: usize) -> Result<Checkpoint, PipelineError> {
+        Ok(Checkpoint::open_shard(&self.dir.shard(layer), self.job.source.config().clone())?)
+    }
+
+    /// Perplexity with the layers up to `after` pruned; nothing if no text was given.
+    fn evaluate(&self, after: Option<usize>) -> Result<Option<EvaluationRecord>, PipelineError> {
+        let Some(Evaluation { scored, .. }) = &self.job.evaluation else { return Ok(None) };
+        let started = Instant::now();
+        let at = after.unwrap_or(0);
+        let mut layer = |index: usize| match after {
+            Some(last) if index <= last => {
+                let path = self.dir.shard(index);
+                let shard = Checkpoint::open_shard(&path, self.job.source.config().clone())?;
+                self.model.layer_of(&shard, index, Storage::F32)
+            }
+            _ => self.model.layer(index, Storage::F32),
+        };
+        let mut stopped = false;
+        let nats = nats(&self.model, &mut layer, &scored.windows, &mut |progress| {
+            let share = progress.done as f64 / progress.total.max(1) as f64;
+            stopped |= self.step(at, Step::Evaluate, share).is_err();
+        })?;
+        if stopped {
+            return Err(PipelineError::Stopped);
+        }
+        self.job.source.release();
+        let record = EvaluationRecord {
+            after_layer: after,
+            token_perplexity: (nats / scored.tokens as f64).exp(),
+            word_perplexity: (nats / scored.words as f64).exp(),
+            tokens: scored.tokens,
+            seconds: started.elapsed().as_secs_f64(),
+        };
+        self.watch.see(Event::Evaluated(&record));
+        Ok(Some(record))
+    }
+
+    /// Everything beside the layers, the record, and last the index.
+    fn finish(
+        &self,
+        done: Vec<LayerDone>,
+        dense: Option<EvaluationRecord>,
+    ) -> Result<Record, PipelineError> {
+        let layers = done.len();
+        let mut listed = vec![self.write_rest()?];
+        for layer in 0..layers {
+            let tensors = self.model.layer_tensors(layer);
+            let mut bytes = 0;
+            for name in &tensors {
+                bytes +=
+                    (self.job.source.tensor(name)?.len() * self.job.dtype.block_bytes()) as u64;
+            }
+            let path = self.dir.shard(layer);
+            let shard = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            listed.push(Listed { shard, tensors, bytes });
+        }
+        let last = self.evaluate(layers.checked_sub(1))?;
+        let record = self.record(done, dense, last);
+        write::companions(self.job.source, self.dir.folder(), self.job.dtype, |_| {})?;
+        let json = serde_json::to_string_pretty(&record).unwrap_or_default();
+        self.dir.write("openwork/recipe.toml", &self.job.plan.recipe.to_toml())?;
+        self.dir.write("openwork/record.json", &json)?;
+        self.dir.write("README.md", &card::text(&record))?;
+        write::index(self.dir.folder(), &listed)?;
+        Ok(record)
+    }
+
+    fn write_rest(&self) -> Result<Listed, PipelineError> {
+        let in_layers = |name: &str| name.starts_with("model.layers.");
+        let tied = self.model.config().tied;
+        let parts: Vec<Part<'_>> = self
+            .job
+            .source
+            .tensors()
+            .filter(|t| !in_layers(t.name()) && !(tied && t.name() == "lm_head.weight"))
+            .map(|t| Part::new(t.name(), self.job.dtype, t.shape(), Data::Tensor(t)))
+            .collect();
+        let path = self.dir.rest();
+        write::shard(&path, &parts, &[])?;
+        let shard = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let bytes = parts.iter().map(Part::bytes).sum();
+        Ok(Listed { shard, tensors: parts.into_iter().map(|part| part.name).collect(), bytes })
+    }
+
+    fn record(
+        &self,
+        done: Vec<LayerDone>,
+        dense: Option<EvaluationRecord>,
+        last: Option<EvaluationRecord>,
+    ) -> Record {
+        let job = self.job;
+        let evaluations = dense
+            .into_iter()
+            .chain(done.iter().filter_map(|state| state.evaluation.clone()))
+            .chain(last)
+            .collect();
+        let layers: Vec<LayerRecord> = done.into_iter().map(|state| state.record).collect();
+        let linears: Vec<&LinearRecord> = layers.iter().flat_map(|layer| &layer.linears).collect();
+        let pruned = || linears.iter().filter(|linear| linear.spec.is_some());
+        let weights = |linear: &LinearRecord| (linear.shape[0] * linear.shape[1]) as f64;
+        let all: f64 = linears.iter().map(|linear| weights(linear)).sum();
+        let kept: f64 = linears.iter().map(|linear| linear.density * weights(linear)).sum();
+        let totals = Totals {
+            seconds: self.before + self.started.elapsed().as_secs_f64(),
+            peak_rss_bytes: peak_rss_bytes(),
+            mean_error: pruned().map(|linear| linear.error).sum::<f64>()
+                / pruned().count().max(1) as f64,
+            density: kept / all.max(1.0),
+            weights: all as u64,
+        };
+        let name = job.source.path().file_name().unwrap_or_default().to_string_lossy();
+        Record {
+            openwork: env!("CARGO_PKG_VERSION").to_string(),
+            model: name.into_owned(),
+            family: self.model.config().family.name.to_string(),
+            spec: several(pruned().filter_map(|linear| linear.spec.clone())),
+            method: several(pruned().filter_map(|linear| linear.method.clone())),
+            options: report::Options {
+                dtype: job.dtype.name().to_lowercase(),
+                sequential: job.sequential,
+                threads: rayon::current_num_threads(),
+                include: job.include.clone(),
+                exclude: job.exclude.clone(),
+            },
+            seed: job.calibration.seed,
+            calibration: job.calibration.record(),
+            layers,
+            evaluations,
+            totals,
+            notes: job.plan.notes.clone(),
+        }
+    }
+
+    fn step(&self, layer: usize, step: Step, share: f64) -> Result<(), PipelineError> {
+        if self.watch.stopped() {
+            return Err(PipelineError::Stopped);
+        }
+        self.watch.see(Event::Step { layer, step, share });
+        Ok(())
+    }
+
+    fn io(&self, error: std::io::Error) -> PipelineError {
+        PipelineError::io(self.dir.folder(), error)
+    }
+
+    /// Runs `work` on every chunk, in order.
+    fn each_chunk<T>(
+        &self,
+        states: &mut States,
+        step: Option<(usize, Step)>,
+        work: impl FnMut(&mut Chunk) -> Result<T, PipelineError>,
+    ) -> Result<Vec<T>, PipelineError> {
+        let mut all = Vec::new();
+        let keep = |result| {
+            all.push(result);
+            Ok(())
+        };
+        self.each_chunk_ordered(states, step.unwrap_or((0, Step::Replay)), work, keep)?;
+        Ok(all)
+    }
+
+    /// Runs `work` on every chunk and hands what it gives to `then`, in order.
+    fn each_chunk_ordered<T>(
+        &self,
+        states: &mut States,
+        (layer, step): (usize, Step),
+        mut work: impl FnMut(&mut Chunk) -> Result<T, PipelineError>,
+        mut then: impl FnMut(T) -> Result<(), PipelineError>,
+    ) -> Result<(), PipelineError> {
+        let count = states.firsts.len() - 1;
+        for i in 0..count {
+            self.step(layer, step, i as f64 / count as f64)?;
+            let taken = states.shelf.take(i).map_err(|error| self.io(error))?;
+            let mut chunk =
+                Chunk::new(states.firsts[i], taken, states.seq_len, self.model.config());
+            chunk.attended = states.attended;
+            if step == Step::Advance {
+                chunk.target = states.targets.take(i).map_err(|error| self.io(error))?;
+            }
+            let result = work(&mut chunk);
+            let Chunk { hidden, target, .. } = chunk;
+            let states_after = hidden.into_states().into_vec();
+            states.shelf.put(i, states_after).map_err(|error| self.io(error))?;
+            if step == Step::Calibrate && !target.is_empty() {
+                states.targets.put(i, target).map_err(|error| self.io(error))?;
+            }
+            then(result?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The plan of a layer with its share of the budget.
+fn with_share(plan: &LayerPlan, share: Option<f64>) -> LayerPlan {
+    let mut plan = plan.clone();
+    if let Some(share) = share {
+        for task in plan.tasks.iter_mut().filter(|task| task.is_variable()) {
+            *task = task.with_density(share);
+        }
+    }
+    plan
+}
+
+/// The record of a layer's linears before anything is pruned.
+fn dense_linears(layer: &Layer) -> Vec<LinearRecord> {
+    layer
+        .linears()
+        .iter()
+        .enumerate()
+        .map(|(i, linear)| LinearRecord {
+            name: Layer::weight_name(layer.index(), i),
+            shape: [linear.weight().rows(), linear.weight().cols()],
+            spec: None,
+            method: None,
+            error: 0.0,
+            density: linear.matrix().map_or(1.0, |matrix| density(matrix.data())),
+            damping: None,
+            seconds: 0.0,
+            notes: Vec::new(),
+        })
+        .collect()
+}
+
+fn density(weights: &[f32]) -> f64 {
+    let kept = weights.iter().filter(|w| **w != 0.0).count();
+    kept as f64 / weights.len().max(1) as f64
+}
+
+/// Texts that occur, each once, in the order of their first.
+fn several(texts: impl Iterator<Item = String>) -> String {
+    let mut seen: Vec<String> = Vec::new();
+    for text in texts {
+        if !seen.contains(&text) {
+            seen.push(text);
+        }
+    }
+    seen.join(" | ")
+}

@@ -1,0 +1,7 @@
+//! What a run measured, and pages made of it.
+
+mod record;
+
+pub use record::{
+    Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, Record, RecordError, Totals,
+};

@@ -1,0 +1,189 @@
+//! Everything measured in a run, as JSON: `DIR/openwork/record.json`.
+//!
+//! Pages and tables read a record, never the model.
+
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What happened when a model was pruned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The version of openwork.
+    pub openwork: String,
+    /// The model's folder or file name, without its folders.
+    pub model: String,
+    /// The family, for instance `Llama`.
+    pub family: String,
+    /// The spec of the run; where rules give several, those that occur, joined by ` | `.
+    pub spec: String,
+    /// The method of the run, joined likewise.
+    pub method: String,
+    /// Everything else that was asked for.
+    pub options: Options,
+    /// The seed that drew the calibration windows.
+    pub seed: u64,
+    /// What the inputs were measured on.
+    pub calibration: Calibration,
+    /// One for each decoder layer.
+    pub layers: Vec<LayerRecord>,
+    /// Perplexities, in the order they were measured.
+    pub evaluations: Vec<EvaluationRecord>,
+    /// Sums.
+    pub totals: Totals,
+    /// What the user should know about the run as a whole.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// What was asked for beside spec and method.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// Type of the written weights: `bf16`, `f16` or `f32`.
+    pub dtype: String,
+    /// Whether inputs were captured anew after each of the four sites.
+    pub sequential: bool,
+    /// Threads that were used.
+    pub threads: usize,
+    /// Expressions that chose tensors, if given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub include: Option<String>,
+    /// Expressions that left tensors out, if given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclude: Option<String>,
+}
+
+/// The calibration windows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// The text's file name, without its folders.
+    pub text: String,
+    /// Windows.
+    pub samples: usize,
+    /// Tokens in a window.
+    pub seq_len: usize,
+    /// Tokens in all windows.
+    pub tokens: usize,
+    /// Of all windows' tokens, as little-endian u32.
+    pub sha256: String,
+}
+
+/// One decoder layer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerRecord {
+    /// From 0.
+    pub index: usize,
+    /// Time from loading to writing.
+    pub seconds: f64,
+    /// Of that, forward passes and sums of X'X.
+    pub forward_seconds: f64,
+    /// Of that, pruning.
+    pub prune_seconds: f64,
+    /// `|Y' - Y| / |Y|` over the layer's outputs before (Y) and after pruning,
+    /// both on the inputs that the pruned layers before it give.
+    pub decoder_error: f64,
+    /// Its linears, in the order of the forward pass.
+    pub linears: Vec<LinearRecord>,
+}
+
+/// One linear.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinearRecord {
+    /// The tensor: `model.layers.0.self_attn.q_proj.weight`.
+    pub name: String,
+    /// Rows and columns.
+    pub shape: [usize; 2],
+    /// Its spec; none if it was left dense. Tensors pruned together share one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<String>,
+    /// Its method; none if it was left dense.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// `sqrt(tr(D H D') / tr(W H W'))`; 0 if it was left dense.
+    pub error: f64,
+    /// Share of weights that are not zero.
+    pub density: f64,
+    /// The damping in force, for instance `diag:0.1`.
+    pub damping: Option<String>,
+    /// Time to prune; tensors pruned together share it evenly.
+    pub seconds: f64,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// A perplexity.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationRecord {
+    /// The last layer that was pruned; none for the dense model.
+    pub after_layer: Option<usize>,
+    /// exp(nats / tokens).
+    pub token_perplexity: f64,
+    /// exp(nats / words).
+    pub word_perplexity: f64,
+    /// Scored tokens.
+    pub tokens: usize,
+    /// Time it took.
+    pub seconds: f64,
+}
+
+/// Sums over a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Wall time, over all starts of a run that was resumed.
+    pub seconds: f64,
+    /// The most memory that was resident.
+    pub peak_rss_bytes: u64,
+    /// Mean of the errors of all pruned linears.
+    pub mean_error: f64,
+    /// Share of weights that are not zero, over all linears.
+    pub density: f64,
+    /// Weights in all linears.
+    pub weights: u64,
+}
+
+/// Why a record cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// There is no file, or it cannot be read.
+    #[error("{path}: {error}; give a folder that `openwork prune` wrote, or its record.json")]
+    File {
+        /// The file.
+        path: String,
+        /// The system's words.
+        error: std::io::Error,
+    },
+    /// It is no record.
+    #[error("{path}: not a record of a run: {error}")]
+    Json {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        error: serde_json::Error,
+    },
+}
+
+impl Record {
+    /// Reads a record: from a run's folder, or from the file itself.
+    pub fn read(path: &Path) -> Result<Self, RecordError> {
+        let file =
+            if path.is_dir() { path.join("openwork/record.json") } else { path.to_path_buf() };
+        let shown = || file.display().to_string();
+        let bytes =
+            std::fs::read(&file).map_err(|error| RecordError::File { path: shown(), error })?;
+        serde_json::from_slice(&bytes).map_err(|error| RecordError::Json { path: shown(), error })
+    }
+
+    /// All linears of all layers.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearRecord> {
+        self.layers.iter().flat_map(|layer| &layer.linears)
+    }
+
+    /// The perplexity of the dense model, if it was measured.
+    pub fn dense(&self) -> Option<&EvaluationRecord> {
+        self.evaluations.iter().find(|evaluation| evaluation.after_layer.is_none())
+    }
+
+    /// The last perplexity of the pruned model, if it was measured.
+    pub fn last(&self) -> Option<&EvaluationRecord> {
+        self.evaluations.iter().rfind(|evaluation| evaluation.after_layer.is_some())
+    }
+}
