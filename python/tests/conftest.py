@@ -1,7 +1,13 @@
 """Shared cases: one weight matrix and its inputs, as numpy and as torch."""
 
+import os
+import sys
+
 import numpy as np
 import pytest
+
+if os.environ.get("OPENWORK_NO_TORCH"):
+    sys.modules["torch"] = None  # as if it were not installed
 
 
 def as_kind(array, kind):

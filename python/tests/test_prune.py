@@ -185,7 +185,7 @@ h = openwork.Hessian.of(rng.standard_normal((2048, 1024)).astype("float32"))
 old = W.copy()
 print("ready", flush=True)
 try:
-    openwork.prune(W, "2:4", "s-obs+swap[rounds=50]" if False else "s-obs+swap", hessian=h)
+    openwork.prune(W, "2:4", "s-obs+swap", hessian=h)
     print("done")
 except KeyboardInterrupt:
     print("stopped", (W == old).all())

@@ -8,6 +8,7 @@ mod dynamic;
 mod error;
 mod facts;
 mod hessian;
+mod model;
 mod prune;
 mod spec;
 mod store;
@@ -27,6 +28,8 @@ mod _native {
     use super::error::{HessianError, MethodError, OpenworkError, PruneError, SpecError};
     #[pymodule_export]
     use super::hessian::Hessian;
+    #[pymodule_export]
+    use super::model::prune_folder;
     #[pymodule_export]
     use super::prune::prune;
     #[pymodule_export]

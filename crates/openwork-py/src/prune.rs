@@ -45,9 +45,17 @@ pub fn prune<'py>(
         .zip(&known)
         .map(|(weights, h)| Member { weights, hessian: h.as_ref().map(Arc::as_ref) })
         .collect();
-    let pruned = watch::run(py, progress.as_ref(), |flag| {
-        openwork::prune::prune(&recipe, &Task { spec, members, watch: flag })
-    })?
+    let flag = watch::Flag::default();
+    let tell = |py: Python<'_>| match &progress {
+        Some(progress) => progress.call1(py, (flag.share(),)).map(drop),
+        None => Ok(()),
+    };
+    let pruned = watch::run(
+        py,
+        tell,
+        || flag.stop(),
+        || openwork::prune::prune(&recipe, &Task { spec, members, watch: &flag }),
+    )?
     .map_err(error::prune)?;
     drop(read);
 

@@ -18,6 +18,18 @@ pub struct Flag {
     share: AtomicU64,
 }
 
+impl Flag {
+    /// Asks the work to stop.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// The share of the work that is done.
+    pub fn share(&self) -> f64 {
+        f64::from_bits(self.share.load(Ordering::Relaxed))
+    }
+}
+
 impl Watch for Flag {
     fn progress(&self, share: f64) {
         self.share.store(share.to_bits(), Ordering::Relaxed);
@@ -29,21 +41,20 @@ impl Watch for Flag {
 }
 
 /// Runs `work` on another thread with the interpreter released. This thread
-/// looks for signals and tells `progress` the share that is done; if either
-/// raises, `work` is asked to stop, and what was raised is raised here after it
-/// has ended.
+/// looks for signals and lets `tick` say what is new; if either raises, `stop`
+/// is called to end the work, and what was raised is raised here after it has
+/// ended.
 pub fn run<T: Send>(
     py: Python<'_>,
-    progress: Option<&Py<PyAny>>,
-    work: impl FnOnce(&Flag) -> T + Send,
+    mut tick: impl FnMut(Python<'_>) -> PyResult<()> + Send,
+    stop: impl Fn() + Sync,
+    work: impl FnOnce() -> T + Send,
 ) -> PyResult<T> {
-    let flag = Flag::default();
     let (raised, done) = py.detach(|| {
         std::thread::scope(|scope| {
             let (tell, told) = channel();
-            let flag = &flag;
             scope.spawn(move || {
-                let done = work(flag);
+                let done = work();
                 // The other end waits for it, or is past waiting.
                 let _ = tell.send(done);
             });
@@ -56,14 +67,10 @@ pub fn run<T: Send>(
                     Err(RecvTimeoutError::Timeout) => {
                         let looked = Python::attach(|py| {
                             py.check_signals()?;
-                            if let Some(progress) = progress {
-                                let share = f64::from_bits(flag.share.load(Ordering::Relaxed));
-                                progress.call1(py, (share,))?;
-                            }
-                            Ok::<(), PyErr>(())
+                            tick(py)
                         });
                         if let Err(error) = looked {
-                            flag.stopped.store(true, Ordering::Relaxed);
+                            stop();
                             raised = Some(error);
                         }
                     }
