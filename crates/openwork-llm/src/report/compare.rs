@@ -112,9 +112,8 @@ fn both<'a>(a: &'a Record, b: &'a Record, kinds: &'a Kinds) -> impl Iterator<Ite
     let (a, b) = (kinds.cells(a), kinds.cells(b));
     let layers = a.layers.min(b.layers);
     (0..layers).flat_map(move |layer| {
-        let point = |kind| {
-            Some(Point { layer, kind, a: a.error(layer, kind)?, b: b.error(layer, kind)? })
-        };
+        let point =
+            |kind| Some(Point { layer, kind, a: a.error(layer, kind)?, b: b.error(layer, kind)? });
         (0..kinds.len()).filter_map(point).collect::<Vec<_>>()
     })
 }
@@ -127,12 +126,13 @@ fn pair(a: &(String, Record), b: &(String, Record), kinds: &Kinds) -> String {
         return card(&title, "They have no pruned linear in common.", true, "");
     }
     let lower = points.iter().filter(|p| p.b < p.a).count();
-    let mean = change(mean(points.iter().map(Point::gain)));
-    let about = format!(
-        "{} has the lower error in {lower} of {} linears; {mean:+.1}% in geometric mean.",
-        b.0,
-        points.len()
-    );
+    let mean = mean(points.iter().map(Point::gain));
+    let said = match mean.is_finite() {
+        true => format!("; {:+.1}% in geometric mean", change(mean)),
+        false => String::new(),
+    };
+    let about =
+        format!("{} has the lower error in {lower} of {} linears{said}.", b.0, points.len());
     let keys = legend(kinds.names.iter().map(String::as_str), "dot");
     let content = format!(
         "<div class=\"pair\"><div>{keys}{}</div><div>{}{}</div></div>",
@@ -194,10 +194,7 @@ fn gains(a: &(String, Record), b: &(String, Record), points: &[Point], kinds: &K
         rows: &kinds.names,
         columns: (0..layers).map(|layer| layer.to_string()).collect(),
         tone: "two",
-        ends: (
-            format!("worse, {:+.0}%", change(-top)),
-            format!("better, {:+.0}%", change(top)),
-        ),
+        ends: (format!("worse, {:+.0}%", change(-top)), format!("better, {:+.0}%", change(top))),
     };
     let by_cell: HashMap<(usize, usize), &Point> =
         points.iter().map(|point| ((point.layer, point.kind), point)).collect();

@@ -25,9 +25,7 @@ pub(super) fn headline(record: &Record) -> String {
     };
     let (dense, last) = (record.dense(), record.last());
     let factor = match (dense, last) {
-        (Some(dense), Some(last)) => {
-            factor_of(last.token_perplexity / dense.token_perplexity)
-        }
+        (Some(dense), Some(last)) => factor_of(last.token_perplexity / dense.token_perplexity),
         _ => String::new(),
     };
     let scored =
