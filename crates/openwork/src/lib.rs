@@ -2,6 +2,8 @@
 //! becomes a spec whose promises are checked once; any pruning method works
 //! on any spec.
 
+pub mod blocks;
+pub mod dynamic;
 pub mod hessian;
 pub mod layout;
 pub mod linalg;

@@ -129,6 +129,12 @@ impl Tensor {
         self.padded
     }
 
+    /// Where a scope begins, if the view's strides are those of storage.
+    pub(crate) fn scope_offset(&self, scope: usize) -> usize {
+        let first = if let Space::Direct { first } = &self.space { *first } else { 0 };
+        first + self.scope.at(scope)
+    }
+
     /// Whether the view's strides are those of storage; they are not where they
     /// count the elements of a set or of a padded domain.
     pub fn is_direct(&self) -> bool {

@@ -147,7 +147,7 @@ fn write(
     head.extend((jobs.len() as u64).to_le_bytes());
     head.extend((entry_count as u64).to_le_bytes());
     head.extend(entries);
-    let mut offset = 0;
+    let mut offset = 0u64;
     for job in jobs {
         text(&mut head, &job.name);
         head.extend((job.shape.len() as u32).to_le_bytes());

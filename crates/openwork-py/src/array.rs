@@ -1,0 +1,270 @@
+//! Tensors as Python hands them over: `(kind, array)`, where the array is
+//! numpy's over the tensor's own memory and the kind is `f32`, `f64`, `f16` or
+//! `bf16`. The last two come as 16-bit integers.
+
+use crate::error;
+use half::{bf16, f16};
+use numpy::{
+    BorrowError, Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
+    PyUntypedArrayMethods,
+};
+use pyo3::prelude::*;
+use rayon::prelude::*;
+use std::borrow::Cow;
+
+/// A tensor of numpy or torch as a kind and an array over its memory.
+pub fn adapted<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<(String, Bound<'py, PyAny>)> {
+    tensor.py().import("openwork._tensor")?.getattr("borrowed")?.call1((tensor,))?.extract()
+}
+
+/// What a number in memory means.
+pub trait Kind: Send + Sync + 'static {
+    /// How numpy holds it.
+    type Item: Element + Copy + PartialEq + Default;
+    /// Its name.
+    const NAME: &'static str;
+    /// As an f32.
+    fn f32(item: Self::Item) -> f32;
+    /// From an f32, rounded.
+    fn of(x: f32) -> Self::Item;
+}
+
+macro_rules! kind {
+    ($kind:ident, $item:ty, $name:literal, $widen:expr, $narrow:expr) => {
+        #[doc = concat!("Numbers of type ", $name, ".")]
+        pub struct $kind;
+        impl Kind for $kind {
+            type Item = $item;
+            const NAME: &'static str = $name;
+            #[inline]
+            fn f32(item: $item) -> f32 {
+                ($widen)(item)
+            }
+            #[inline]
+            fn of(x: f32) -> $item {
+                ($narrow)(x)
+            }
+        }
+    };
+}
+
+kind!(F32, f32, "f32", |x| x, |x| x);
+kind!(F64, f64, "f64", |x: f64| x as f32, f64::from);
+kind!(F16, u16, "f16", |x| f16::from_bits(x).to_f32(), |x| f16::from_f32(x).to_bits());
+kind!(Bf16, u16, "bf16", |x| bf16::from_bits(x).to_f32(), |x| bf16::from_f32(x).to_bits());
+
+/// A tensor, borrowed from Python.
+pub enum Tensor<'py> {
+    /// f32.
+    F32(Held<'py, F32>),
+    /// f64: computed with as f32.
+    F64(Held<'py, F64>),
+    /// f16.
+    F16(Held<'py, F16>),
+    /// bf16.
+    Bf16(Held<'py, Bf16>),
+}
+
+/// `match` over the kinds of a tensor.
+macro_rules! each_kind {
+    ($tensor:expr, $held:ident => $body:expr) => {
+        match $tensor {
+            $crate::array::Tensor::F32($held) => $body,
+            $crate::array::Tensor::F64($held) => $body,
+            $crate::array::Tensor::F16($held) => $body,
+            $crate::array::Tensor::Bf16($held) => $body,
+        }
+    };
+}
+pub(crate) use each_kind;
+
+/// An array for reading, or for writing too.
+pub enum Held<'py, K: Kind> {
+    /// Only read.
+    Read(PyReadonlyArrayDyn<'py, K::Item>),
+    /// Written to, and nobody else may.
+    Write(PyReadwriteArrayDyn<'py, K::Item>),
+}
+
+impl<'py> Tensor<'py> {
+    /// Borrows an array of the given kind.
+    pub fn borrow(kind: &str, array: &Bound<'py, PyAny>, write: bool) -> PyResult<Self> {
+        Ok(match kind {
+            "f32" => Self::F32(Held::borrow(array, write)?),
+            "f64" => Self::F64(Held::borrow(array, write)?),
+            "f16" => Self::F16(Held::borrow(array, write)?),
+            "bf16" => Self::Bf16(Held::borrow(array, write)?),
+            other => {
+                return Err(error::tensor(format!(
+                    "tensors of type {other} cannot be pruned; use float32, float16 or bfloat16"
+                )));
+            }
+        })
+    }
+
+    /// Its dims.
+    pub fn shape(&self) -> Vec<usize> {
+        each_kind!(self, held => held.shape().to_vec())
+    }
+
+    /// The numbers as f32, row-major: borrowed where they lie so in memory.
+    pub fn read(&self) -> PyResult<Cow<'_, [f32]>> {
+        match self {
+            Self::F32(held) if held.slice().is_some() => {
+                Ok(Cow::Borrowed(held.slice().expect("just looked")))
+            }
+            _ => each_kind!(self, held => held.widened()).map(Cow::Owned),
+        }
+    }
+
+    /// The same where no f32 copy is wanted: each number by its offset.
+    pub fn reader(&self) -> PyResult<Reader<'_>> {
+        Ok(match self {
+            Self::F32(held) if held.slice().is_some() => {
+                Reader::F32(held.slice().expect("just looked"))
+            }
+            Self::F16(held) if held.slice().is_some() => {
+                Reader::F16(held.slice().expect("just looked"))
+            }
+            Self::Bf16(held) if held.slice().is_some() => {
+                Reader::Bf16(held.slice().expect("just looked"))
+            }
+            _ => Reader::Own(self.read()?.into_owned()),
+        })
+    }
+
+    /// Refuses new weights that the tensor's type cannot hold.
+    pub fn check(&self, name: &str, new: &[f32]) -> PyResult<()> {
+        let Self::F16(_) = self else { return Ok(()) };
+        match new.iter().position(|&x| x.is_finite() && !f16::from_f32(x).is_finite()) {
+            None => Ok(()),
+            Some(offset) => Err(error::tensor(format!(
+                "the new weight {:e} at offset {offset} of `{name}` is beyond f16; nothing was \
+                 written: use more damping, or store the weights as f32 or bf16",
+                new[offset]
+            ))),
+        }
+    }
+
+    /// Writes new weights; those that did not change keep their bits.
+    pub fn write(&mut self, new: &[f32]) {
+        each_kind!(self, held => held.write(new));
+    }
+}
+
+impl<'py, K: Kind> Held<'py, K> {
+    fn borrow(array: &Bound<'py, PyAny>, write: bool) -> PyResult<Self> {
+        let array = array
+            .cast::<PyArrayDyn<K::Item>>()
+            .map_err(|_| error::tensor(format!("this array does not hold {} numbers", K::NAME)))?;
+        let wrong = |why: BorrowError| {
+            error::tensor(match why {
+                BorrowError::NotWriteable => {
+                    "the array is read-only; copy it first, or use inplace=False"
+                }
+                _ => "the tensor is in use by another call; wait for that one to end",
+            })
+        };
+        Ok(if write {
+            Self::Write(array.try_readwrite().map_err(wrong)?)
+        } else {
+            Self::Read(array.try_readonly().map_err(wrong)?)
+        })
+    }
+
+    fn array(&self) -> &Bound<'py, PyArrayDyn<K::Item>> {
+        match self {
+            Self::Read(array) => array,
+            Self::Write(array) => array,
+        }
+    }
+
+    /// Its dims.
+    pub fn shape(&self) -> &[usize] {
+        self.array().shape()
+    }
+
+    /// All numbers, where they lie row-major in memory.
+    pub fn slice(&self) -> Option<&[K::Item]> {
+        // `as_slice` alone would also give what lies column-major.
+        if !self.array().is_c_contiguous() {
+            return None;
+        }
+        match self {
+            Self::Read(array) => array.as_slice().ok(),
+            Self::Write(array) => array.as_slice().ok(),
+        }
+    }
+
+    /// The same for writing.
+    pub fn slice_mut(&mut self) -> Option<&mut [K::Item]> {
+        if !self.array().is_c_contiguous() {
+            return None;
+        }
+        match self {
+            Self::Read(_) => None,
+            Self::Write(array) => array.as_slice_mut().ok(),
+        }
+    }
+
+    /// Numbers as f32; one that is beyond f32 is refused.
+    fn widened(&self) -> PyResult<Vec<f32>> {
+        let wide: Vec<f32> = match self.slice() {
+            Some(slice) => slice.par_iter().map(|&x| K::f32(x)).collect(),
+            None => match self {
+                Self::Read(array) => array.as_array().iter().map(|&x| K::f32(x)).collect(),
+                Self::Write(array) => array.as_array().iter().map(|&x| K::f32(x)).collect(),
+            },
+        };
+        Ok(wide)
+    }
+
+    fn write(&mut self, new: &[f32]) {
+        let put = |item: &mut K::Item, &new: &f32| {
+            if K::f32(*item) != new || (new == 0.0 && *item != K::Item::default()) {
+                *item = K::of(new);
+            }
+        };
+        if let Some(slice) = self.slice_mut() {
+            slice.iter_mut().zip(new).for_each(|(item, new)| put(item, new));
+        } else if let Self::Write(array) = self {
+            array.as_array_mut().iter_mut().zip(new).for_each(|(item, new)| put(item, new));
+        }
+    }
+}
+
+/// Numbers by their row-major offset.
+pub enum Reader<'a> {
+    /// f32 in place.
+    F32(&'a [f32]),
+    /// f16 in place.
+    F16(&'a [u16]),
+    /// bf16 in place.
+    Bf16(&'a [u16]),
+    /// A copy.
+    Own(Vec<f32>),
+}
+
+impl Reader<'_> {
+    /// The number at an offset.
+    #[inline]
+    pub fn at(&self, offset: usize) -> f32 {
+        match self {
+            Self::F32(all) => all[offset],
+            Self::F16(all) => F16::f32(all[offset]),
+            Self::Bf16(all) => Bf16::f32(all[offset]),
+            Self::Own(all) => all[offset],
+        }
+    }
+
+    /// The first number that is not finite.
+    pub fn first_not_finite(&self) -> Option<(usize, f32)> {
+        let at = match self {
+            Self::F32(all) => all.par_iter().position_first(|x| !x.is_finite()),
+            Self::F16(all) => all.par_iter().position_first(|&x| !F16::f32(x).is_finite()),
+            Self::Bf16(all) => all.par_iter().position_first(|&x| !Bf16::f32(x).is_finite()),
+            Self::Own(all) => all.par_iter().position_first(|x| !x.is_finite()),
+        }?;
+        Some((at, self.at(at)))
+    }
+}

@@ -1,0 +1,44 @@
+//! The native part of the Python package `openwork`. It is thin: convert,
+//! release the interpreter, call the library, convert back. What a user sees is
+//! in `python/openwork`; every item here has its type in `_native.pyi`.
+
+mod array;
+mod blocks;
+mod dynamic;
+mod error;
+mod facts;
+mod hessian;
+mod model;
+mod prune;
+mod spec;
+mod store;
+mod tables;
+mod watch;
+
+/// The module `openwork._native`.
+#[pyo3::pymodule(gil_used = true)]
+mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::blocks::{block_elements, clear, fold, grid_order, masks, scale, stays, stays_by};
+    #[pymodule_export]
+    use super::dynamic::{random_stays, saliency, scheduled, update_stays};
+    #[pymodule_export]
+    use super::error::{HessianError, MethodError, OpenworkError, PruneError, SpecError};
+    #[pymodule_export]
+    use super::hessian::Hessian;
+    #[pymodule_export]
+    use super::model::prune_folder;
+    #[pymodule_export]
+    use super::prune::prune;
+    #[pymodule_export]
+    use super::spec::{BoundSpec, Spec};
+    #[pymodule_export]
+    use super::tables::{methods, presets, set_threads};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,88 @@
+//! `prune`: one task of the library.
+
+use crate::blocks::{Arrays, borrow};
+use crate::hessian::Hessian;
+use crate::spec::BoundSpec;
+use crate::{array::Tensor, error, watch};
+use numpy::{IntoPyArray, PyArrayMethods};
+use openwork::prune::{Member, Recipe, Task};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::Arc;
+
+/// Prunes tensors together. In place, they are written to after all is done; an
+/// error or an interruption leaves them as they were.
+#[pyfunction]
+#[pyo3(signature = (spec, arrays, hessians, method, inplace=true, progress=None))]
+pub fn prune<'py>(
+    py: Python<'py>,
+    spec: &BoundSpec,
+    arrays: Arrays<'py>,
+    hessians: Vec<Option<Py<Hessian>>>,
+    method: &str,
+    inplace: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let recipe: Recipe = method.parse().map_err(error::method)?;
+    let spec = &spec.0;
+    let mut tensors = borrow(spec, &arrays, inplace)?;
+    let known = hessians
+        .iter()
+        .map(|h| h.as_ref().map(|h| py.detach(|| h.get().known())).transpose())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(error::hessian)?;
+    if known.len() != tensors.len() {
+        return Err(error::tensor(format!(
+            "{} Hessians were given for {} tensors",
+            known.len(),
+            tensors.len()
+        )));
+    }
+    let read = tensors.iter().map(Tensor::read).collect::<PyResult<Vec<_>>>()?;
+    // One Hessian given twice is one Hessian.
+    let members: Vec<Member<'_>> = read
+        .iter()
+        .zip(&known)
+        .map(|(weights, h)| Member { weights, hessian: h.as_ref().map(Arc::as_ref) })
+        .collect();
+    let flag = watch::Flag::default();
+    let tell = |py: Python<'_>| match &progress {
+        Some(progress) => progress.call1(py, (flag.share(),)).map(drop),
+        None => Ok(()),
+    };
+    let pruned = watch::run(
+        py,
+        tell,
+        || flag.stop(),
+        || openwork::prune::prune(&recipe, &Task { spec, members, watch: &flag }),
+    )?
+    .map_err(error::prune)?;
+    drop(read);
+
+    let result = PyDict::new(py);
+    result.set_item("error", pruned.error)?;
+    result.set_item("errors", &pruned.errors)?;
+    result.set_item("damping", pruned.damping.map(|damping| damping.to_string()))?;
+    result.set_item("seconds", pruned.seconds)?;
+    result.set_item("notes", &pruned.notes)?;
+    let (mut masks, mut weights) = (Vec::new(), Vec::new());
+    for (bits, tensor) in pruned.mask.tensors().iter().zip(spec.tensors()) {
+        let mask: Vec<bool> = (0..bits.len()).map(|i| bits.get(i)).collect();
+        masks.push(mask.into_pyarray(py).reshape(tensor.dims())?);
+    }
+    result.set_item("masks", masks)?;
+    for ((new, tensor), known) in pruned.weights.iter().zip(&tensors).zip(spec.tensors()) {
+        tensor.check(known.name(), new.data())?;
+    }
+    if inplace {
+        for (new, tensor) in pruned.weights.iter().zip(&mut tensors) {
+            tensor.write(new.data());
+        }
+    } else {
+        for (new, tensor) in pruned.weights.into_iter().zip(spec.tensors()) {
+            weights.push(new.into_data().into_pyarray(py).reshape(tensor.dims())?);
+        }
+    }
+    result.set_item("weights", weights)?;
+    Ok(result)
+}

@@ -1,0 +1,65 @@
+//! The tables of presets and methods, and the number of threads.
+
+use openwork::prune::{METHODS, MODIFIERS, Method, Needs, Recipe};
+use openwork::spec::PRESETS;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// Every preset: its name, an example, a shape for it and one line.
+///
+/// >>> import openwork
+/// >>> openwork.presets()[0]["example"]
+/// '2:4'
+#[pyfunction]
+pub fn presets(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let row = |preset: &openwork::spec::Preset| {
+        let row = PyDict::new(py);
+        row.set_item("name", preset.name)?;
+        row.set_item("example", preset.example)?;
+        row.set_item("shape", preset.shape)?;
+        row.set_item("summary", preset.summary)?;
+        Ok(row)
+    };
+    PRESETS.iter().map(row).collect()
+}
+
+/// Every method and modifier, with what it needs and its options.
+///
+/// >>> import openwork
+/// >>> [row["name"] for row in openwork.methods()]
+/// ['magnitude', 'wanda', 's-obd', 'sparsegpt', 's-obs', 'admm', '+refit', '+swap']
+#[pyfunction]
+pub fn methods(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let base = METHODS.iter().map(|method| row(py, method, ""));
+    base.chain(MODIFIERS.iter().map(|method| row(py, method, "+"))).collect()
+}
+
+fn row<'py>(py: Python<'py>, method: &Method, plus: &str) -> PyResult<Bound<'py, PyDict>> {
+    let needs = match method.name.parse::<Recipe>().map(|recipe| recipe.needs()) {
+        Ok(Needs::Weights) => "weights",
+        Ok(Needs::Norms) => "norms",
+        // Every modifier needs H.
+        Ok(Needs::Hessian) | Err(_) => "hessian",
+    };
+    let row = PyDict::new(py);
+    row.set_item("name", format!("{plus}{}", method.name))?;
+    row.set_item("summary", method.summary)?;
+    row.set_item("needs", needs)?;
+    let options = method.options.iter().map(|option| {
+        let row = PyDict::new(py);
+        row.set_item("name", option.name)?;
+        row.set_item("values", option.values)?;
+        row.set_item("default", option.default)?;
+        row.set_item("help", option.help)?;
+        Ok(row)
+    });
+    row.set_item("options", options.collect::<PyResult<Vec<_>>>()?)?;
+    Ok(row)
+}
+
+/// Sets how many threads all calls share. Works once, before the first long call;
+/// says whether it did. Without it the machine's cores or `RAYON_NUM_THREADS`.
+#[pyfunction]
+pub fn set_threads(threads: usize) -> bool {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok()
+}

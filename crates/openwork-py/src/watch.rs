@@ -1,0 +1,86 @@
+//! Long calls: the interpreter is free, Ctrl-C stops them, and somebody may hear
+//! how far they are.
+
+use openwork::prune::Watch;
+use pyo3::prelude::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How long a call runs before the interpreter is asked for signals, and how
+/// often from then on.
+const TICK: Duration = Duration::from_millis(40);
+
+/// What the working threads see.
+#[derive(Default)]
+pub struct Flag {
+    stopped: AtomicBool,
+    share: AtomicU64,
+}
+
+impl Flag {
+    /// Asks the work to stop.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// The share of the work that is done.
+    pub fn share(&self) -> f64 {
+        f64::from_bits(self.share.load(Ordering::Relaxed))
+    }
+}
+
+impl Watch for Flag {
+    fn progress(&self, share: f64) {
+        self.share.store(share.to_bits(), Ordering::Relaxed);
+    }
+
+    fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs `work` on another thread with the interpreter released. This thread
+/// looks for signals and lets `tick` say what is new; if either raises, `stop`
+/// is called to end the work, and what was raised is raised here after it has
+/// ended.
+pub fn run<T: Send>(
+    py: Python<'_>,
+    mut tick: impl FnMut(Python<'_>) -> PyResult<()> + Send,
+    stop: impl Fn() + Sync,
+    work: impl FnOnce() -> T + Send,
+) -> PyResult<T> {
+    let (raised, done) = py.detach(|| {
+        std::thread::scope(|scope| {
+            let (tell, told) = channel();
+            scope.spawn(move || {
+                let done = work();
+                // The other end waits for it, or is past waiting.
+                let _ = tell.send(done);
+            });
+            let mut raised = None;
+            loop {
+                match told.recv_timeout(TICK) {
+                    Ok(done) => return (raised, Some(done)),
+                    Err(RecvTimeoutError::Disconnected) => return (raised, None),
+                    Err(RecvTimeoutError::Timeout) if raised.is_some() => {}
+                    Err(RecvTimeoutError::Timeout) => {
+                        let looked = Python::attach(|py| {
+                            py.check_signals()?;
+                            tick(py)
+                        });
+                        if let Err(error) = looked {
+                            stop();
+                            raised = Some(error);
+                        }
+                    }
+                }
+            }
+        })
+    });
+    if let Some(error) = raised {
+        return Err(error);
+    }
+    // A panic in `work` has been raised by the scope already.
+    done.ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the work ended early"))
+}

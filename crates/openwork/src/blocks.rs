@@ -1,0 +1,224 @@
+//! Numbers over blocks: a score for each, which of them stay, a change to all
+//! their weights. Blocks are numbered scope after scope.
+
+use crate::select::{dropped, stay};
+use crate::spec::{Element, Spec, Walker};
+use rayon::prelude::*;
+
+/// Scopes that one thread handles at a time.
+const CHUNK: usize = 1024;
+/// The longest list of a scope's offsets that is written out.
+const MAX_TABLE: usize = 1 << 16;
+
+/// The blocks of a spec, ready to be visited many at a time. Block `b` of scope
+/// `s` has number `s * blocks_per_scope + b`.
+///
+/// ```
+/// use openwork::{Pattern, blocks::Blocks};
+/// let spec = "1:2".parse::<Pattern>().unwrap().bind(&[1, 4]).unwrap();
+/// let blocks = Blocks::new(&spec);
+/// let mut w = [3.0f32, -1.0, 0.5, 2.0];
+/// let stays = blocks.stays(|e| f64::from(w[e.offset]).powi(2));
+/// blocks.update(0, &mut w, |block, w| if !stays[block] { *w = 0.0 });
+/// assert_eq!(w, [3.0, 0.0, 0.0, 2.0]);
+/// ```
+pub struct Blocks<'a> {
+    spec: &'a Spec,
+    walker: Walker<'a>,
+    table: Option<Table>,
+}
+
+impl<'a> Blocks<'a> {
+    /// Makes ready for a spec.
+    pub fn new(spec: &'a Spec) -> Self {
+        Self { spec, walker: Walker::new(spec), table: Table::new(spec) }
+    }
+
+    /// Which blocks stay: in every scope exactly `keep` of highest score, the
+    /// score of a block being the sum over its elements, at least zero. Ties go
+    /// to the lower index, padding stays last.
+    pub fn stays(&self, score: impl Fn(Element) -> f64 + Sync) -> Vec<bool> {
+        let (count, keep) = (self.spec.blocks_per_scope(), self.spec.keep());
+        let mut stays = vec![true; self.spec.blocks()];
+        stays.par_chunks_mut(CHUNK * count).enumerate().for_each(|(chunk, stays)| {
+            let (mut scores, mut order, mut bases) = (vec![-1.0f64; count], Vec::new(), Vec::new());
+            for (at, stays) in stays.chunks_exact_mut(count).enumerate() {
+                scores.fill(-1.0);
+                self.visit(chunk * CHUNK + at, &mut bases, |block, element| {
+                    scores[block] = scores[block].max(0.0) + score(element);
+                });
+                stay(&scores, keep, stays, &mut order);
+            }
+        });
+        stays
+    }
+
+    /// The same for scores that somebody else made, one for each block.
+    ///
+    /// # Panics
+    ///
+    /// If there are more or fewer scores than blocks.
+    pub fn stays_by(&self, scores: &[f64]) -> Vec<bool> {
+        assert_eq!(scores.len(), self.spec.blocks(), "a score for every block");
+        let count = self.spec.blocks_per_scope();
+        let mut stays = vec![true; scores.len()];
+        stays.par_chunks_mut(count).zip(scores.par_chunks(count)).enumerate().for_each(
+            |(scope, (stays, scores))| {
+                let padding = |block: usize| self.spec.is_padding(scope, block);
+                for block in dropped(scores, padding, self.spec.keep()) {
+                    stays[block] = false;
+                }
+            },
+        );
+        stays
+    }
+
+    /// One number for each block: `step` over its elements, from `start` on.
+    pub fn fold<A: Copy + Send + Sync>(
+        &self,
+        start: A,
+        step: impl Fn(A, Element) -> A + Sync,
+    ) -> Vec<A> {
+        let count = self.spec.blocks_per_scope();
+        let mut folded = vec![start; self.spec.blocks()];
+        folded.par_chunks_mut(CHUNK * count).enumerate().for_each(|(chunk, folded)| {
+            let mut bases = Vec::new();
+            for (at, folded) in folded.chunks_exact_mut(count).enumerate() {
+                self.visit(chunk * CHUNK + at, &mut bases, |block, element| {
+                    folded[block] = step(folded[block], element);
+                });
+            }
+        });
+        folded
+    }
+
+    /// Changes every weight of one tensor's domain, given the number of its block.
+    ///
+    /// # Panics
+    ///
+    /// If the tensor is not as large as the spec says.
+    pub fn update<T: Send>(
+        &self,
+        tensor: usize,
+        weights: &mut [T],
+        change: impl Fn(usize, &mut T) + Sync,
+    ) {
+        let size = self.spec.tensors()[tensor].size();
+        assert_eq!(weights.len(), size, "the spec is for {size} weights");
+        let shared = Shared(weights.as_mut_ptr());
+        let shared = &shared;
+        let count = self.spec.blocks_per_scope();
+        (0..self.spec.scopes().div_ceil(CHUNK)).into_par_iter().for_each(|chunk| {
+            let mut bases = Vec::new();
+            for scope in chunk * CHUNK..((chunk + 1) * CHUNK).min(self.spec.scopes()) {
+                self.visit(scope, &mut bases, |block, element| {
+                    if element.tensor == tensor {
+                        // SAFETY: the offset lies within the tensor, whose length was checked
+                        // above; every element is in one block only (a spec's first promise),
+                        // and every block is visited by one thread, so nobody else holds this
+                        // weight.
+                        let weight = unsafe { &mut *shared.0.add(element.offset) };
+                        change(scope * count + block, weight);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Visits the elements of a scope with their blocks, blocks rising.
+    #[inline]
+    fn visit(&self, scope: usize, bases: &mut Vec<usize>, mut visit: impl FnMut(usize, Element)) {
+        let count = self.spec.blocks_per_scope();
+        if let Some(Table { offsets, size }) = &self.table {
+            let base = self.spec.tensors()[0].scope_offset(scope);
+            for (block, offsets) in offsets.chunks_exact(*size).enumerate() {
+                for offset in offsets {
+                    visit(block, Element { tensor: 0, offset: base + offset });
+                }
+            }
+            return;
+        }
+        self.walker.enter(scope, bases);
+        for block in 0..count {
+            self.walker.visit(scope, bases, block, |element| visit(block, element));
+        }
+    }
+}
+
+/// The offsets of a scope's elements from its first, where one tensor is seen
+/// through strides alone and the list is short.
+struct Table {
+    /// Block after block.
+    offsets: Vec<usize>,
+    /// The elements of a block.
+    size: usize,
+}
+
+impl Table {
+    fn new(spec: &Spec) -> Option<Self> {
+        let [tensor] = spec.tensors() else { return None };
+        let size = tensor.blocks().tile_size();
+        let short = spec.blocks_per_scope().checked_mul(size).is_some_and(|n| n <= MAX_TABLE);
+        if !short || !tensor.is_direct() || tensor.is_padded() {
+            return None;
+        }
+        let base = tensor.scope_offset(0);
+        let blocks = 0..spec.blocks_per_scope();
+        let offsets = blocks.flat_map(|b| spec.elements(0, b).map(|e| e.offset - base)).collect();
+        Some(Self { offsets, size })
+    }
+}
+
+/// A tensor that many threads write to, each to weights of its own.
+struct Shared<T>(*mut T);
+
+// SAFETY: threads touch disjoint elements; see `Blocks::update`.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mask, Pattern};
+
+    const CASES: &[(&str, &[usize])] = &[
+        ("2:4", &[5, 12]),
+        ("2:4@8", &[3, 32]),
+        ("rows16", &[32, 32]),
+        ("block(2,4)", &[4, 16]),
+        ("unstructured(30%)", &[7, 11]),
+        ("filter", &[4, 2, 3, 3]),
+        ("pad (1,4) scope (1,4) keep 2", &[3, 10]),
+        ("in (1,2)+(2,4) scope (1,4) keep 2", &[4, 10]),
+        ("in ~((0,0)+(2,2) | (2,2)+(2,2)) scope (4) keep 2", &[4, 4]),
+    ];
+
+    /// The fast walk decides, folds and changes as the definition does.
+    #[test]
+    fn blocks_are_those_of_the_spec() {
+        for (text, dims) in CASES {
+            let spec = text.parse::<Pattern>().unwrap().bind(dims).unwrap();
+            let blocks = Blocks::new(&spec);
+            let mut w: Vec<f32> =
+                (0..spec.tensors()[0].size()).map(|i| ((i * 37 + 11) % 17) as f32 - 8.0).collect();
+            let square = |e: Element| f64::from(w[e.offset]).powi(2);
+            let sum = |s, b| spec.elements(s, b).map(square).sum::<f64>();
+            let sums = blocks.fold(0.0, |a, e| a + square(e));
+            let count = spec.blocks_per_scope();
+            for s in 0..spec.scopes() {
+                for b in 0..count {
+                    assert_eq!(sums[s * count + b], sum(s, b), "{text}");
+                }
+            }
+            let (mask, stays) = (Mask::select(&spec, sum), blocks.stays(square));
+            assert_eq!(stays, blocks.stays_by(&sums), "{text}");
+            let mut wanted = w.clone();
+            mask.apply(0, &mut wanted);
+            blocks.update(0, &mut w, |block, w| {
+                if !stays[block] {
+                    *w = 0.0;
+                }
+            });
+            assert_eq!(w, wanted, "{text}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+"""Structured sparsity: a pattern as one line of text, any pruning method on any pattern.
+
+>>> import numpy, openwork
+>>> rng = numpy.random.default_rng(0)
+>>> W = rng.standard_normal((8, 16), dtype="float32")
+>>> X = rng.standard_normal((256, 16), dtype="float32")
+>>> result = openwork.prune(W, "2:4", method="s-obs", inputs=X)
+>>> result.density
+0.5
+"""
+
+from ._model import prune_model
+from ._native import (
+    BoundSpec,
+    Hessian,
+    HessianError,
+    MethodError,
+    OpenworkError,
+    PruneError,
+    Spec,
+    SpecError,
+    __version__,
+    methods,
+    presets,
+    set_threads,
+)
+from ._prune import Pruned, prune
+from .block import BlockCoupling, BlockSpec
+from .obs import StructuredOBS
+from .scope import ScopeCoupling, ScopeSpec
+from .view import View
+
+__all__ = [
+    "BlockCoupling",
+    "BlockSpec",
+    "BoundSpec",
+    "Hessian",
+    "HessianError",
+    "MethodError",
+    "OpenworkError",
+    "PruneError",
+    "Pruned",
+    "ScopeCoupling",
+    "ScopeSpec",
+    "Spec",
+    "SpecError",
+    "StructuredOBS",
+    "View",
+    "__version__",
+    "methods",
+    "presets",
+    "prune",
+    "prune_model",
+    "set_threads",
+]

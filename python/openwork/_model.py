@@ -1,0 +1,108 @@
+"""`prune_model`: a model on disk by the Rust pipeline, one in memory by torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import _native
+from ._native import OpenworkError
+
+Progress = Callable[[dict[str, Any]], Any]
+
+
+def prune_model(
+    model: Any,
+    *,
+    calib: Any,
+    spec: str | None = None,
+    method: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    progress: Progress | bool | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Prunes a whole model, layer by layer, and gives the record of it.
+
+    A path (a Hugging Face folder or a .gguf file) is read and pruned by the Rust
+    pipeline and written to the folder `out`, which transformers loads as it is:
+    `calib` is a text file (.txt, or .jsonl with a `text` field); options are those
+    of `openwork prune`: recipe, samples, seq_len, seed, include, exclude, eval,
+    eval_every, eval_tokens, eval_seq_len, resume, force, dtype, sequential, spill.
+
+    A torch module of any architecture is pruned in place: its `nn.Linear`,
+    `nn.Conv1d` and `nn.Conv2d` layers in the order in which they run, each on the
+    inputs that the layers pruned before it give. `calib` is a list of batches (a
+    tensor, a tuple of arguments or a dict of keywords each), or, with
+    `tokenizer=`, a text, a list of texts or a text file; options: tokenizer,
+    samples, seq_len, seed, include, exclude, rules. On an error or Ctrl-C all
+    weights are put back.
+
+    progress: called with a dict for everything that happens; True for a bar of
+        tqdm, False for silence; by default a bar where there is a terminal.
+    """
+    with _Bar(progress) as tell:
+        if isinstance(model, (str, os.PathLike)):
+            return _on_disk(model, out, spec, method, calib, tell, options)
+        if out is not None:
+            raise OpenworkError("out is for models on disk; a model in memory is pruned in place")
+        if spec is None and not options.get("rules"):
+            raise OpenworkError("no tensor would be pruned; give spec or rules")
+        from ._memory import prune_module
+
+        return prune_module(model, spec, method or "s-obs", calib, tell, **options)
+
+
+_USUAL = dict(
+    recipe=None, samples=128, seq_len=None, seed=0, include=None, exclude=None, eval=None, eval_every=None,
+    eval_tokens=None, eval_seq_len=None, resume=False, force=False, dtype=None, sequential=True, spill=False,
+)
+
+
+def _on_disk(
+    path: Any, out: Any, spec: Any, method: Any, calib: Any, tell: Progress | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    if out is None:
+        raise OpenworkError("a model on disk is written to a folder; give out")
+    for name in options:
+        if name not in _USUAL:
+            raise TypeError(f"prune_model of a path has no option {name!r}; it has {', '.join(_USUAL)}")
+    asked = _USUAL | options | dict(spec=None if spec is None else str(spec), method=method, calib=calib)
+    return json.loads(_native.prune_folder(os.fspath(path), os.fspath(out), asked, tell))
+
+
+class _Bar:
+    """Who hears of progress: the caller's function, a bar of tqdm, or nobody."""
+
+    def __init__(self, progress: Progress | bool | None) -> None:
+        self.progress = progress
+        self.bar: Any = None
+
+    def __enter__(self) -> Progress | None:
+        if callable(self.progress):
+            return self.progress
+        wanted = sys.stderr.isatty() if self.progress is None else self.progress
+        if not wanted:
+            return None
+        try:
+            from tqdm.auto import tqdm
+        except ImportError:
+            return None
+        self.bar = tqdm(unit="layer")
+        return self._show
+
+    def _show(self, event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            self.bar.total = event["layers"]
+            self.bar.set_description(f"{event['step']} {event['layer']}")
+        elif event["event"] == "layer":
+            self.bar.total = event["layers"]
+            self.bar.update(event["layer"] + 1 - self.bar.n)
+        elif event["event"] == "note":
+            self.bar.write(f"note: {event['text']}")
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()

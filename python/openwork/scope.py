@@ -1,0 +1,257 @@
+"""`ScopeSpec` and `ScopeCoupling`: where blocks compete (the paper's layer 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._native import BoundSpec, PruneError, Spec
+from ._tensor import Handle, is_torch, like
+from .block import AnyBlock, BlockCoupling, BlockSpec, _Blocks, orders_of, shrinkage
+from .view import _dims, text
+
+
+class _Scopes:
+    """What scopes and coupled scopes have in common."""
+
+    name: str | None
+    _bound: BoundSpec
+
+    def bind(self, nnz: int) -> BoundSpec:
+        """The spec that keeps `nnz` blocks of every scope."""
+        if isinstance(nnz, bool) or int(nnz) != nnz or nnz < 0:
+            raise PruneError(f"nnz is {nnz!r}; give how many blocks of a scope stay")
+        return self._bound.with_keep(int(nnz))
+
+    def blockspecs(self) -> list[BlockSpec]:
+        """The BlockSpec of each tensor."""
+        raise NotImplementedError
+
+    def _pairs(self, values: Any = None) -> list[tuple[str, np.ndarray]]:
+        raise NotImplementedError
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """The scopes along each axis."""
+        return self._bound.scope_grid
+
+    def numblk(self) -> int:
+        """How many blocks there are."""
+        return self._bound.num_blocks
+
+    def numscp(self) -> int:
+        """How many scopes there are."""
+        return self._bound.num_scopes
+
+    def numblk_per_scope(self) -> int:
+        """How many blocks a scope has."""
+        return self._bound.blocks_per_scope
+
+    def numel_per_scope(self) -> int:
+        """How many elements a scope has."""
+        return sum(spec.view.numel() for spec in self.blockspecs()) // self.numscp()
+
+    def sparsity_to_nnz(self, sparsity: float) -> int:
+        """The blocks of a scope that stay at a sparsity, rounded up."""
+        if not 0.0 <= sparsity <= 1.0:
+            raise PruneError(f"sparsity is {sparsity}; give a number from 0 to 1")
+        return int(np.ceil((1.0 - sparsity) * self.numblk_per_scope() - 1e-9))
+
+    def _scores(self, values: Any, block_scores: Any) -> np.ndarray:
+        """A score for each block, scope after scope."""
+        raise NotImplementedError
+
+    def _stays(self, nnz: int, values: Any, block_scores: Any) -> tuple[BoundSpec, np.ndarray]:
+        bound = self.bind(nnz)
+        if block_scores is None:
+            return bound, _native.stays(bound, self._pairs(values))
+        return bound, _native.stays_by(bound, self._scores(values, block_scores))
+
+    def block_norms(self, values: Any = None) -> Any:
+        """The L2 norm of each block: the scopes' grid, then the blocks of a scope."""
+        norms = _native.fold(self._bound, self._pairs(values), "norm", 2.0)
+        shape = (*self.grid_shape, self.numblk_per_scope())
+        return like(self.blockspecs()[0].view.param, norms.astype(np.float32).reshape(shape))
+
+    def get_masks(self, nnz: int, values: Any = None, block_scores: Any = None) -> dict[BlockSpec, Any]:
+        """For each BlockSpec the mask that keeps exactly `nnz` blocks of every
+        scope, in the shape of its view: those of highest norm of the tensors, of
+        `values`, or of highest score. Ties go to the lower index."""
+        bound, stays = self._stays(nnz, values, block_scores)
+        masks = _native.masks(bound, stays)
+        return {
+            spec: like(spec.view.param, np.ascontiguousarray(spec.view.of_tensor(mask)))
+            for spec, mask in zip(self.blockspecs(), masks)
+        }
+
+    def hard_threshold(self, nnz: int | None = None, thresholds: Any = None, values: Any = None) -> None:
+        """Keeps the `nnz` blocks of highest norm of every scope and writes zero to
+        the others, in place; or keeps those whose norm reaches the threshold of
+        their scope."""
+        bound, limits = self._how(nnz, thresholds)
+        if limits is None:
+            stays = _native.stays(bound, self._pairs(values))
+        else:
+            stays = _native.fold(bound, self._pairs(values), "norm", 2.0) >= limits
+        self._write(lambda pairs: _native.clear(bound, pairs, stays))
+
+    def soft_threshold(self, thresholds: Any = None, nnz: int | None = None) -> None:
+        """Shrinks the norm of every block by the threshold of its scope, in place;
+        with `nnz`, by the highest norm that does not stay, so that at most `nnz`
+        blocks of a scope are left."""
+        bound, limits = self._how(nnz, thresholds)
+        norms = _native.fold(bound, self._pairs(), "norm", 2.0)
+        if limits is None:
+            assert nnz is not None
+            scopes = norms.reshape(-1, self.numblk_per_scope())
+            if nnz >= scopes.shape[1]:
+                return
+            limit = -np.partition(-scopes, nnz, axis=1)[:, nnz]
+            limits = np.repeat(limit, scopes.shape[1])
+        factors = shrinkage(norms, limits)
+        self._write(lambda pairs: _native.scale(bound, pairs, factors))
+
+    def _how(self, nnz: int | None, thresholds: Any) -> tuple[BoundSpec, np.ndarray | None]:
+        if (nnz is None) == (thresholds is None):
+            raise PruneError("give either nnz or thresholds")
+        if nnz is not None:
+            return self.bind(nnz), None
+        array = np.asarray(thresholds.detach().cpu() if is_torch(thresholds) else thresholds, np.float64)
+        try:
+            full = np.broadcast_to(array, self.grid_shape)
+        except ValueError:
+            raise PruneError(f"thresholds have shape {array.shape}, the grid of scopes is {self.grid_shape}") from None
+        return self._bound, np.repeat(full.reshape(-1), self.numblk_per_scope())
+
+    def _write(self, change: Any) -> None:
+        handles = [Handle(spec.view.param) for spec in self.blockspecs()]
+        change([handle.pair for handle in handles])
+        for handle in handles:
+            handle.commit()
+
+    def svg(self, nnz: int = 1) -> str:
+        """A picture of the structure and of an example mask."""
+        return self.bind(nnz).svg()
+
+    def _repr_svg_(self) -> str:
+        return self.svg(max(1, self.numblk_per_scope() // 2))
+
+
+class ScopeSpec(_Scopes):
+    """Equal groups of blocks; in each, some blocks stay. Missing trailing extents
+    are whole dimensions.
+
+    >>> import numpy
+    >>> from openwork import BlockSpec, ScopeSpec, View
+    >>> W = numpy.array([[1, -5, 2, 3]], "float32")
+    >>> part = ScopeSpec(BlockSpec(View.from_existing(W), shape=(1, 1)), shape=(1, 4))
+    >>> part.hard_threshold(nnz=2)
+    >>> W.tolist()
+    [[0.0, -5.0, 0.0, 3.0]]
+    """
+
+    def __init__(self, block: Any, shape: Any, name: str | None = None) -> None:
+        if not isinstance(block, AnyBlock):
+            raise PruneError(f"a ScopeSpec is over a BlockSpec or BlockCoupling, not over a {type(block).__name__}")
+        self.block: _Blocks = block
+        self.shape = _dims(shape, "the scope's shape")
+        self.name = name
+        self._bound = block._with_scope(text(self.shape), 1)
+        self._order: np.ndarray | None = None
+
+    def blockspecs(self) -> list[BlockSpec]:
+        return self.block.specs
+
+    def _pairs(self, values: Any = None) -> list[tuple[str, np.ndarray]]:
+        return self.block._pairs(values)
+
+    def _grid_order(self) -> np.ndarray:
+        if self._order is None:
+            self._order = _native.grid_order(self._bound)
+        return self._order
+
+    def _scores(self, values: Any, block_scores: Any) -> np.ndarray:
+        grid = self.block._grid_values(block_scores, "block_scores").astype(np.float64)
+        return np.ascontiguousarray(grid[self._grid_order()])
+
+    def scope_of(self, block: Any) -> tuple[int, ...]:
+        """The coordinate of the scope that a block lies in; the block by its
+        number in the grid of blocks or its coordinate."""
+        number = self.block._number(block)
+        at = np.unravel_index(number, self.block.grid_shape)
+        tile = np.array(self.block.grid_shape) // np.array(self.grid_shape)
+        return tuple(int(i // t) for i, t in zip(at, tile))
+
+    def blocks(self, scope: Any) -> list[tuple[int, ...]]:
+        """The coordinates of a scope's blocks; the scope by its number or its
+        coordinate."""
+        number = scope
+        if isinstance(scope, (tuple, list)):
+            try:
+                number = int(np.ravel_multi_index(tuple(scope), self.grid_shape))
+            except ValueError:
+                raise PruneError(f"there is no scope {tuple(scope)}; the grid is {self.grid_shape}") from None
+        found = (self._bound.block_index(number, b)[1] for b in range(self.numblk_per_scope()))
+        return [tuple(int(i) for i in np.unravel_index(b, self.block.grid_shape)) for b in found]
+
+    def __repr__(self) -> str:
+        return f"ScopeSpec({text(self.shape)} over {self.block!r}, grid {self.grid_shape})"
+
+
+class ScopeCoupling(_Scopes):
+    """Scopes of several tensors whose blocks compete with each other.
+    `orders[i][k]` is the axis of tensor i's grid of scopes that is axis k of the
+    common one.
+
+    >>> import numpy
+    >>> from openwork import BlockSpec, ScopeCoupling, ScopeSpec
+    >>> a, b = numpy.array([[1, 4]], "float32"), numpy.array([[2, 3]], "float32")
+    >>> both = ScopeCoupling([ScopeSpec(BlockSpec(w, (1, 1)), (1, 2)) for w in (a, b)])
+    >>> both.hard_threshold(nnz=2)
+    >>> a.tolist(), b.tolist()
+    ([[0.0, 4.0]], [[0.0, 3.0]])
+    """
+
+    def __init__(
+        self,
+        scopes: Sequence[ScopeSpec],
+        orders: Sequence[Sequence[int]] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.scopes = list(scopes)
+        for scope in self.scopes:
+            if not isinstance(scope, ScopeSpec) or isinstance(scope.block, BlockCoupling):
+                raise PruneError("a ScopeCoupling is over ScopeSpecs of single tensors")
+        self.orders = orders_of(self.scopes, orders, [len(s.grid_shape) for s in self.scopes])
+        self.name = name
+        members = (
+            f"t{i} perm {text(order)}: {scope.block._clauses()} scope {text(scope.shape)}"
+            for i, (scope, order) in enumerate(zip(self.scopes, self.orders))
+        )
+        shapes = {f"t{i}": tuple(s.view.param.shape) for i, s in enumerate(self.blockspecs())}
+        self._bound = Spec.parse("scopes " + " & ".join(members) + " keep 1").bind(shapes)
+
+    def blockspecs(self) -> list[BlockSpec]:
+        return [scope.block.specs[0] for scope in self.scopes]
+
+    def _pairs(self, values: Any = None) -> list[tuple[str, np.ndarray]]:
+        pairs = []
+        for scope, spec in zip(self.scopes, self.blockspecs()):
+            if values is not None and spec not in values:
+                raise PruneError("values must have an entry for every BlockSpec")
+            pairs += scope._pairs(None if values is None else values[spec])
+        return pairs
+
+    def _scores(self, values: Any, block_scores: Any) -> np.ndarray:
+        grids = []
+        for spec in self.blockspecs():
+            if spec not in block_scores:
+                raise PruneError("block_scores must have an entry for every BlockSpec")
+            grids.append(spec._grid_values(block_scores[spec], "block_scores").astype(np.float64))
+        return np.ascontiguousarray(np.concatenate(grids)[_native.grid_order(self._bound)])
+
+    def __repr__(self) -> str:
+        return f"ScopeCoupling({len(self.scopes)} tensors, grid {self.grid_shape})"

@@ -1,0 +1,148 @@
+"""`prune_model`: on disk by the pipeline, in memory by torch."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import openwork
+
+MODELS = Path(__file__).parents[2] / "testdata"
+
+
+def tiny_folder():
+    found = sorted(p.parent for p in MODELS.rglob("config.json"))
+    if not found:
+        pytest.skip("no tiny checkpoints here")
+    return found[0]
+
+
+@pytest.fixture
+def text(tmp_path):
+    file = tmp_path / "calib.txt"
+    file.write_text("The pattern of openings in a wall, a screen or a leaf. " * 300)
+    return file
+
+
+def test_a_folder_is_pruned_as_the_command_does(text, tmp_path):
+    events = []
+    record = openwork.prune_model(
+        tiny_folder(), out=tmp_path / "out", spec="2:4", method="sparsegpt", calib=text,
+        samples=4, seq_len=16, progress=events.append,
+    )
+    assert (tmp_path / "out" / "config.json").exists()
+    saved = json.loads((tmp_path / "out" / "openwork" / "record.json").read_text())
+    assert record["spec"] == saved["spec"] == "2:4"
+    assert len(record["layers"]) == len([e for e in events if e["event"] == "layer"])
+    assert all(abs(row["density"] - 0.5) < 1e-9 for layer in record["layers"] for row in layer["linears"])
+
+
+def test_what_is_wrong_with_a_path_is_said_in_the_commands_words(text, tmp_path):
+    ask = dict(spec="2:4", calib=text, samples=4, seq_len=16)
+    with pytest.raises(openwork.OpenworkError, match="give out"):
+        openwork.prune_model(tiny_folder(), **ask)
+    with pytest.raises(openwork.OpenworkError, match="none"):
+        openwork.prune_model(tmp_path / "none", out=tmp_path / "o", **ask)
+    with pytest.raises(openwork.OpenworkError, match="the plan does not fit the model"):
+        openwork.prune_model(tiny_folder(), out=tmp_path / "o", **(ask | {"spec": "2:7"}))
+    with pytest.raises(TypeError, match="has no option 'sample'"):
+        openwork.prune_model(tiny_folder(), out=tmp_path / "o", sample=3, **ask)
+    assert not (tmp_path / "o").exists()
+
+
+torch = pytest.importorskip("torch")
+
+
+class Odd(torch.nn.Module):
+    """A family that nobody knows: blocks with a convolution and two linears."""
+
+    def __init__(self):
+        super().__init__()
+        block = lambda: torch.nn.ModuleDict(
+            {"mix": torch.nn.Conv1d(8, 8, 3, padding=1), "up": torch.nn.Linear(8, 16), "gate": torch.nn.Linear(8, 16),
+             "down": torch.nn.Linear(16, 8)})
+        self.blocks = torch.nn.ModuleList(block() for _ in range(2))
+        self.head = torch.nn.Linear(8, 4)
+        self.unused = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        for b in self.blocks:
+            x = x + b["mix"](x.transpose(1, 2)).transpose(1, 2)
+            x = x + b["down"](torch.relu(b["gate"](x)) * b["up"](x))
+        return self.head(x)
+
+
+def test_a_model_that_nobody_knows_is_pruned_layer_by_layer():
+    torch.manual_seed(0)
+    model, batches = Odd(), [torch.randn(4, 10, 8) for _ in range(6)]
+    dense = [model(b) for b in batches]
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    events, errors = [], {}
+    for method in ("magnitude", "s-obs"):
+        model.load_state_dict(start)
+        record = openwork.prune_model(model, spec="2:4", method=method, calib=batches, exclude="head",
+                                      progress=events.append)
+        for name, module in model.named_modules():
+            if isinstance(module, (torch.nn.Linear, torch.nn.Conv1d)):
+                sparse = 0.0 if name in ("head", "unused") else 0.5
+                assert (module.weight == 0).float().mean() == sparse, name
+        errors[method] = sum((model(b) - d).square().sum() for b, d in zip(batches, dense))
+    assert errors["s-obs"] < errors["magnitude"]
+    assert [layer["name"] for layer in record["layers"]] == ["blocks.0", "blocks.1"]
+    assert record["notes"] == ["unused was not reached by the calibration batches; it stays dense"]
+    assert events[-1]["event"] == "layer" and model.training
+
+
+def test_an_error_puts_all_weights_back():
+    model, batches = Odd(), [torch.randn(4, 10, 8)]
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+
+    def stop(event):
+        if event["event"] == "layer" and event["layer"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        openwork.prune_model(model, spec="2:4", calib=batches, exclude="head|unused", progress=stop)
+    assert all(torch.equal(v, start[k]) for k, v in model.state_dict().items())
+    with pytest.raises(openwork.OpenworkError, match=r"(?s)exclude these layers or give them a rule:.*blocks.0.up"):
+        openwork.prune_model(model, spec="2:7", calib=batches)
+    with pytest.raises(openwork.OpenworkError, match="at least one"):
+        openwork.prune_model(model, spec="2:4", calib=[])
+    record = openwork.prune_model(model, rules={"down": "1:4"}, calib=batches)
+    assert [row["density"] for layer in record["layers"] for row in layer["linears"]] == [0.25, 0.25]
+
+
+def test_a_convolution_is_pruned_by_the_patches_it_sees():
+    torch.manual_seed(1)
+    for conv in (
+        torch.nn.Conv2d(4, 6, 3, stride=2, padding=1),
+        torch.nn.Conv2d(4, 6, (3, 1), padding="same", dilation=2),
+        torch.nn.Conv2d(4, 8, 3, groups=2, padding=1, padding_mode="circular"),
+        torch.nn.Conv1d(4, 6, 3, padding=2),
+    ):
+        from openwork._inputs import columns
+
+        x = torch.randn(2, 4, 9, 9) if isinstance(conv, torch.nn.Conv2d) else torch.randn(2, 4, 9)
+        rows = columns(conv, x)
+        weight = conv.weight.reshape(conv.weight.shape[0], -1)
+        assert rows.shape[1] == weight.shape[1]
+        if conv.groups == 1:
+            out = (rows @ weight.t() + conv.bias).reshape(2, -1, weight.shape[0]).transpose(1, 2)
+            assert torch.allclose(out, conv(x).flatten(2), atol=1e-5)
+        openwork.prune(conv.weight, "unstructured(50%)", "s-obs", inputs=rows)
+        assert (conv.weight == 0).float().mean() == 0.5
+
+
+def test_a_transformers_model_in_one_line():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=4, vocab_size=64, n_positions=32)
+    model = transformers.GPT2LMHeadModel(config)
+    batches = [torch.randint(0, 64, (1, 32)) for _ in range(8)]
+    record = openwork.prune_model(model, spec="2:4", calib=batches)
+    assert len(record["layers"]) == 2 and len(record["layers"][0]["linears"]) == 4
+    for row in record["layers"][1]["linears"]:
+        assert row["density"] == 0.5
+    # GPT-2 stores its weights transposed: two of four inputs stay for each output.
+    weight = model.transformer.h[1].mlp.c_fc.weight
+    assert ((weight != 0).reshape(8, 4, -1).sum(1) == 2).all()

@@ -1,0 +1,232 @@
+"""`prune`, `Hessian` and `Spec` with numpy alone."""
+
+import doctest
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import openwork
+from openwork import Hessian, Spec
+
+
+@pytest.fixture
+def case(rng):
+    W = rng.standard_normal((24, 32)).astype("float32")
+    X = (rng.standard_normal((600, 32)) @ rng.standard_normal((32, 32))).astype("float32")
+    return W, X
+
+
+def relative(old, new, x):
+    """The output error by its definition, in f64."""
+    h = x.T.astype("float64") @ x / len(x)
+    size = lambda d: np.einsum("ij,jk,ik->", d, h, d)
+    return np.sqrt(size(new.astype("float64") - old) / size(old.astype("float64")))
+
+
+@pytest.mark.parametrize("method", ["magnitude", "wanda", "s-obd", "sparsegpt", "s-obs", "admm", "s-obs+swap"])
+def test_every_method_prunes_in_place_and_says_how_well(case, method):
+    W, X = case
+    old = W.copy()
+    pointer = W.ctypes.data
+    result = openwork.prune(W, "2:4", method, inputs=X)
+    assert W.ctypes.data == pointer and result.weights is W
+    assert (W == 0).mean() == 0.5 and result.density == 0.5 and result.sparsity == 0.5
+    np.testing.assert_array_equal(W != 0, result.mask)
+    assert result.error == pytest.approx(relative(old, W, X), rel=1e-4)
+    assert result.errors == {"tensor": result.error}
+    assert result.seconds > 0
+    # A matrix, a Hessian and the inputs say the same.
+    for hessian in (Hessian.of(X), X.T.astype("float64") @ X / len(X)):
+        damped = method if method in ("magnitude", "wanda", "s-obd") else method.replace(
+            method.split("+")[0], method.split("+")[0] + "[damping=diag:0.01]")
+        again = openwork.prune(old, "2:4", damped, hessian=hessian, inplace=False)
+        assert again.weights is not old and (old != 0).all()
+        assert (again.weights == 0).mean() == 0.5
+
+
+def test_magnitude_is_brute_force(rng):
+    W = rng.standard_normal((6, 8)).astype("float32")
+    result = openwork.prune(W, "2:4", "magnitude", inplace=False)
+    size = np.abs(W).reshape(-1, 4)
+    np.testing.assert_array_equal(result.mask.reshape(-1, 4), size >= np.sort(size)[:, 2:3])
+
+
+def test_coupled_tensors_are_pruned_together(rng):
+    up, down = rng.standard_normal((8, 4)).astype("float32"), rng.standard_normal((4, 8)).astype("float32")
+    x, y = rng.standard_normal((99, 4)).astype("float32"), rng.standard_normal((99, 8)).astype("float32")
+    text = "blocks up: block (1,_) & down perm (1,0): block (_,1) scope (_,1) keep 4"
+    result = openwork.prune({"up": up, "down": down}, text, "s-obs", inputs={"up": x, "down": y})
+    np.testing.assert_array_equal((up != 0).any(1), (down != 0).any(0))
+    assert (up != 0).any(1).sum() == 4
+    assert set(result.mask) == {"up", "down"} and result.weights["up"] is up
+    with pytest.raises(openwork.PruneError, match="tensors up were given, the spec is for up, down"):
+        openwork.prune({"up": up}, result.spec)
+
+
+def test_other_types_are_stored_as_they_are(rng):
+    for dtype in ("float16", "float64"):
+        W = rng.standard_normal((4, 8)).astype(dtype)
+        old = W.copy()
+        openwork.prune(W, "2:4", "magnitude")
+        assert W.dtype == dtype
+        np.testing.assert_array_equal(W[W != 0], old[W != 0])
+    # A new weight that f16 cannot hold leaves everything as it was.
+    W = np.full((1, 4), 6e4, "float16")
+    W[0, 3] = 5e4
+    X = np.ones((8, 4), "float32")
+    old = W.copy()
+    with pytest.raises(openwork.PruneError, match="is beyond f16; nothing was written"):
+        openwork.prune(W, "1:4", "s-obs[damping=diag:0.0001]", inputs=X)
+    np.testing.assert_array_equal(W, old)
+
+
+BAD = [
+    (dict(spec="2:"), openwork.SpecError, "expected|2:"),
+    (dict(spec="2:5"), openwork.SpecError, "not a multiple of 5"),
+    (dict(spec="scope (1,4)"), openwork.SpecError, "does not say how much to keep"),
+    (dict(spec="view (4,4):(8,1) keep 2"), openwork.SpecError, "view"),
+    (dict(method="s-obz"), openwork.MethodError, "there is no method `s-obz`; did you mean `s-obd`"),
+    (dict(method="s-obs[scorng=joint]"), openwork.MethodError, "did you mean `scoring`"),
+    (dict(inputs=None), openwork.PruneError, "s-obs needs statistics of the inputs of `tensor`"),
+    (dict(inputs=np.zeros((0, 8), "float32")), openwork.HessianError, "H has no samples"),
+    (dict(inputs=np.full((2, 8), np.nan, "float32")), openwork.HessianError, "sample 0, column 0 is NaN"),
+    (dict(inputs=np.ones((2, 7), "float32")), openwork.HessianError, "H is 7 x 7, but the weights have 8 columns"),
+    (dict(inputs=np.ones(8, "float32")), openwork.HessianError, r"a batch has shape \[8\]"),
+    (dict(inputs=None, hessian=np.ones((8, 7))), openwork.HessianError, "H is 8 x 7; it must be square"),
+    (dict(inputs=None, hessian=-np.eye(8)), openwork.HessianError, "the diagonal of X'X cannot be negative"),
+    (dict(inputs=None, hessian=np.triu(np.ones((8, 8)))), openwork.HessianError, "H is not symmetric"),
+    (dict(hessian=np.eye(8)), openwork.PruneError, "both hessian and inputs were given"),
+    (dict(W=np.full((2, 8), np.inf, "float32")), openwork.PruneError, "has inf in row 0, column 0"),
+    (dict(W=np.ones((2, 8), "int32")), openwork.PruneError, "tensors of type int32 cannot be pruned"),
+    (dict(W=[[1.0, 2.0]]), openwork.PruneError, "give a numpy array or a torch tensor"),
+]
+
+
+@pytest.mark.parametrize("change, error, words", BAD, ids=[str(i) for i in range(len(BAD))])
+def test_bad_input_is_refused_in_the_commands_words(change, error, words):
+    W = np.arange(16, dtype="float32").reshape(2, 8) + 1
+    asked = dict(W=W, spec="2:4", method="s-obs", inputs=np.ones((4, 8), "float32")) | change
+    old = W.copy()
+    with pytest.raises(error, match=words) as caught:
+        openwork.prune(asked.pop("W"), asked.pop("spec"), asked.pop("method"), **asked)
+    assert isinstance(caught.value, (ValueError, openwork.OpenworkError))
+    np.testing.assert_array_equal(W, old)
+
+
+def test_a_hessian_streams_saves_and_loads(case, tmp_path):
+    _, X = case
+    h = Hessian(32)
+    for start in range(0, len(X), 77):
+        h.add(X[start : start + 77])
+    assert (h.columns, h.samples) == (32, 600)
+    np.testing.assert_array_equal(h.matrix(), Hessian.of(X).matrix())
+    np.testing.assert_allclose(h.matrix(), X.T.astype("float64") @ X / 600, rtol=1e-5)
+    np.testing.assert_array_equal(h.matrix(), Hessian.of(X.reshape(6, 100, 32)).matrix())
+    np.testing.assert_array_equal(h.matrix(), Hessian.of(np.asfortranarray(X)).matrix())
+    half = X.astype("float16")
+    np.testing.assert_array_equal(Hessian.of(half).matrix(), Hessian.of(half.astype("float32")).matrix())
+    h.save(tmp_path / "h.safetensors")
+    again = Hessian.load(tmp_path / "h.safetensors")
+    np.testing.assert_array_equal(again.matrix(), h.matrix())
+    assert again.samples == 600
+    with pytest.raises(openwork.HessianError, match="samples can be added to"):
+        again.add(X)
+    with pytest.raises(openwork.HessianError, match="has no tensor `G`; it has H"):
+        Hessian.load(tmp_path / "h.safetensors", "G")
+    with pytest.raises(openwork.HessianError, match="no such file"):
+        Hessian.load(tmp_path / "none")
+    (tmp_path / "bad").write_bytes(b"no")
+    with pytest.raises(openwork.HessianError, match="is not a safetensors file"):
+        Hessian.load(tmp_path / "bad")
+
+
+def test_specs_show_what_they_mean():
+    bound = Spec.parse("2:4@8").bind((4, 32))
+    show = bound.show()
+    assert show["spec"] == "2:4@8" and show["tensors"][0]["block_grid"] == [4, 2, 8, 1]
+    assert (show["num_scopes"], show["blocks_per_scope"], show["keep"]) == (16, 4, 2)
+    assert bound.grid == (4, 2, 8, 1) and bound.scope_grid == (4, 2, 2, 1)
+    assert bound.svg().startswith("<svg") and bound._repr_svg_() == bound.svg()
+    assert "scope" in bound.describe()
+    assert Spec.parse("2:4") == Spec.parse(" 2:4 ") and hash(Spec.parse("2:4")) == hash(Spec.parse(" 2:4 "))
+    assert repr(Spec.parse("2:4")) == 'Spec.parse("2:4")'
+    with pytest.raises(openwork.SpecError, match="is no shape"):
+        Spec.parse("2:4").bind("x")
+    assert {"2:4", "rows16"} <= {row["example"] for row in openwork.presets()}
+
+
+def test_progress_is_told_and_may_stop(rng):
+    W = rng.standard_normal((600, 512)).astype("float32")
+    X = rng.standard_normal((1024, 512)).astype("float32")
+    shares = []
+    openwork.prune(W.copy(), "2:4", "s-obs+swap", inputs=X, progress=shares.append)
+    assert shares and all(0.0 <= share <= 1.0 for share in shares)
+
+    def stop(share):
+        raise RuntimeError("enough")
+
+    old = W.copy()
+    with pytest.raises(RuntimeError, match="enough"):
+        openwork.prune(W, "2:4", "s-obs+swap", inputs=X, progress=stop)
+    np.testing.assert_array_equal(W, old)
+
+
+INTERRUPTED = """
+import numpy as np, openwork, sys, time
+rng = np.random.default_rng(0)
+W = rng.standard_normal((4096, 1024)).astype("float32")
+h = openwork.Hessian.of(rng.standard_normal((2048, 1024)).astype("float32"))
+old = W.copy()
+print("ready", flush=True)
+try:
+    openwork.prune(W, "2:4", "s-obs+swap", hessian=h)
+    print("done")
+except KeyboardInterrupt:
+    print("stopped", (W == old).all())
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise there")
+def test_an_interrupt_stops_a_long_call_and_changes_nothing():
+    child = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(1.0)
+    sent = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=60)
+    assert out == "stopped True\n"
+    assert time.monotonic() - sent < 20
+
+
+def test_two_threads_prune_two_tensors(rng):
+    X = rng.standard_normal((512, 128)).astype("float32")
+    first, second = (rng.standard_normal((256, 128)).astype("float32") for _ in range(2))
+    want = [openwork.prune(w, "2:4", "s-obs", inputs=X, inplace=False).weights for w in (first, second)]
+    threads = [
+        threading.Thread(target=openwork.prune, args=(w, "2:4", "s-obs"), kwargs={"inputs": X})
+        for w in (first, second)
+    ]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    np.testing.assert_array_equal(first, want[0])
+    np.testing.assert_array_equal(second, want[1])
+
+
+def test_the_examples_in_the_native_docstrings_run():
+    parser, runner, tried = doctest.DocTestParser(), doctest.DocTestRunner(), 0
+    scope = vars(openwork).copy()
+    for name, item in vars(openwork._native).items():
+        for owner, text in [(name, item.__doc__)] + [
+            (f"{name}.{part}", getattr(item, part).__doc__) for part in dir(item)
+            if isinstance(item, type) and not part.startswith("__")
+        ]:
+            test = parser.get_doctest(text or "", scope.copy(), owner, None, 0)
+            runner.run(test)
+            tried += len(test.examples)
+    assert tried > 15 and runner.failures == 0
