@@ -8,6 +8,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 __version__: str
+__all__ = [
+    "block_elements",
+    "clear",
+    "fold",
+    "grid_order",
+    "masks",
+    "scale",
+    "stays",
+    "stays_by",
+    "random_stays",
+    "saliency",
+    "scheduled",
+    "update_stays",
+    "HessianError",
+    "MethodError",
+    "OpenworkError",
+    "PruneError",
+    "SpecError",
+    "Hessian",
+    "prune_folder",
+    "prune",
+    "BoundSpec",
+    "Spec",
+    "methods",
+    "presets",
+    "set_threads",
+    "__version__",
+]
 
 # A tensor: its kind (`f32`, `f64`, `f16`, `bf16`) and an array over its memory.
 _Pair = tuple[str, NDArray[Any]]
