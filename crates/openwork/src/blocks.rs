@@ -47,7 +47,7 @@ impl<'a> Blocks<'a> {
                 self.visit(chunk * CHUNK + at, &mut bases, |block, element| {
                     scores[block] = scores[block].max(0.0) + score(element);
                 });
-                stay(&scores, keep, stays, &mut order);
+                pick(&scores, keep, stays, &mut order);
             }
         });
         stays
@@ -125,6 +125,55 @@ impl<'a> Blocks<'a> {
         });
     }
 
+    /// Keeps, in every scope of a spec over one tensor, exactly `keep` blocks of
+    /// highest score, and writes zeros to the others: [`Blocks::stays`] and
+    /// [`Blocks::update`] in one walk.
+    ///
+    /// # Panics
+    ///
+    /// If the spec is over several tensors, or the tensor is not as large as it says.
+    pub fn threshold<T: Copy + Default + Send + Sync>(
+        &self,
+        weights: &mut [T],
+        score: impl Fn(T) -> f64 + Sync,
+    ) {
+        let [tensor] = self.spec.tensors() else { panic!("the spec is over several tensors") };
+        assert_eq!(weights.len(), tensor.size(), "the spec is for {} weights", tensor.size());
+        let Some(Table { offsets, size }) = &self.table else {
+            let stays = self.stays(|e| score(weights[e.offset]));
+            self.update(0, weights, |block, w| {
+                if !stays[block] {
+                    *w = T::default();
+                }
+            });
+            return;
+        };
+        let shared = Shared(weights.as_mut_ptr());
+        let shared = &shared;
+        let (count, keep) = (self.spec.blocks_per_scope(), self.spec.keep());
+        (0..self.spec.scopes().div_ceil(CHUNK)).into_par_iter().for_each(|chunk| {
+            let (mut scores, mut stays) = (vec![0.0f64; count], vec![false; count]);
+            let mut order = Vec::new();
+            for base in tensor.scope_offsets(chunk * CHUNK).take(CHUNK) {
+                // SAFETY: the offset lies within the tensor, whose length was checked above;
+                // every element is in one scope only (a spec's first promise), and every
+                // scope is visited by one thread.
+                let at = |offset: usize| unsafe { shared.0.add(base + offset) };
+                for (score_of, block) in scores.iter_mut().zip(offsets.chunks_exact(*size)) {
+                    // SAFETY: as above.
+                    *score_of = block.iter().map(|&o| score(unsafe { *at(o) })).sum();
+                }
+                pick(&scores, keep, &mut stays, &mut order);
+                for (block, _) in
+                    offsets.chunks_exact(*size).zip(&stays).filter(|(_, stay)| !**stay)
+                {
+                    // SAFETY: as above.
+                    block.iter().for_each(|&o| unsafe { *at(o) = T::default() });
+                }
+            }
+        });
+    }
+
     /// Visits the elements of a scope with their blocks, blocks rising.
     #[inline]
     fn visit(&self, scope: usize, bases: &mut Vec<usize>, mut visit: impl FnMut(usize, Element)) {
@@ -169,6 +218,26 @@ impl Table {
     }
 }
 
+/// [`stay`], written out for the commonest numbers of blocks.
+#[inline]
+fn pick(scores: &[f64], keep: usize, stays: &mut [bool], order: &mut Vec<u32>) {
+    fn few<const N: usize>(scores: &[f64; N], keep: usize, stays: &mut [bool]) {
+        for b in 0..N {
+            let before = |o: usize| scores[o] > scores[b] || (scores[o] == scores[b] && o < b);
+            stays[b] = (0..N).map(|o| usize::from(before(o))).sum::<usize>() < keep;
+        }
+    }
+    if let Ok(scores) = scores.try_into() {
+        few::<4>(scores, keep, stays);
+    } else if let Ok(scores) = scores.try_into() {
+        few::<2>(scores, keep, stays);
+    } else if let Ok(scores) = scores.try_into() {
+        few::<8>(scores, keep, stays);
+    } else {
+        stay(scores, keep, stays, order);
+    }
+}
+
 /// A tensor that many threads write to, each to weights of its own.
 struct Shared<T>(*mut T);
 
@@ -182,6 +251,9 @@ mod tests {
 
     const CASES: &[(&str, &[usize])] = &[
         ("2:4", &[5, 12]),
+        ("1:2", &[2100, 4]),
+        ("3:8", &[6, 16]),
+        ("2:6", &[6, 24]),
         ("2:4@8", &[3, 32]),
         ("rows16", &[32, 32]),
         ("block(2,4)", &[4, 16]),
@@ -211,8 +283,10 @@ mod tests {
             }
             let (mask, stays) = (Mask::select(&spec, sum), blocks.stays(square));
             assert_eq!(stays, blocks.stays_by(&sums), "{text}");
-            let mut wanted = w.clone();
+            let (mut wanted, mut walked) = (w.clone(), w.clone());
             mask.apply(0, &mut wanted);
+            blocks.threshold(&mut walked, |w| f64::from(w).powi(2));
+            assert_eq!(walked, wanted, "{text}");
             blocks.update(0, &mut w, |block, w| {
                 if !stays[block] {
                     *w = 0.0;
