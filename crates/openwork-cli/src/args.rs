@@ -51,6 +51,8 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Prune the built-in model with several methods and compare them
+    Demo(crate::commands::demo::Demo),
     /// Show what a spec means on tensors, in facts and as a drawing
     Show(crate::commands::show::Show),
     /// List every preset with its text and one line

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod demo;
 pub mod eval;
 pub mod families;
 pub mod formats;
@@ -24,6 +25,7 @@ use crate::failure::Failure;
 pub fn run(args: Args) -> Result<(), Failure> {
     let global = args.global;
     match args.command {
+        Command::Demo(command) => command.run(&global),
         Command::Show(command) => command.run(&global),
         Command::Presets(command) => command.run(&global),
         Command::Layout(command) => command.run(global.json),
