@@ -1,11 +1,11 @@
 """Trains the demo model on the little language of `generator.py`.
 
-    python train.py OUT [--minutes 14]
+    python train.py OUT
 
-Writes OUT/model (a Hugging Face folder: Qwen3, bf16), OUT/calibration.txt,
-OUT/evaluation.txt and OUT/entropy.json. Needs torch, transformers and tokenizers;
-runs on two cores. Everything is drawn from SEED: the same versions and thread
-count give the same weights.
+Writes a Hugging Face folder (Qwen3, bf16) with calibration.txt, evaluation.txt and
+entropy.json beside the weights. Needs torch, transformers and tokenizers. Everything
+is drawn from SEED: the same versions on the same kind of processor give the same
+weights.
 """
 
 import argparse
@@ -173,8 +173,8 @@ def main():
     train(model, stream, args.steps, lambda line: print(line, flush=True))
     model = model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(eos_token_id=0, pad_token_id=0)
-    model.save_pretrained(args.out / "model")
-    tokens.save_pretrained(args.out / "model")
+    model.save_pretrained(args.out)
+    tokens.save_pretrained(args.out)
 
     model = model.float().eval()
     facts = {}

@@ -39,8 +39,9 @@ fn baseline(runs: &[(String, Record)], run: usize) -> Option<usize> {
 }
 
 fn table(runs: &[(String, Record)]) -> String {
+    // What matters most comes first: a phone shows three columns.
     const HEAD: [&str; 9] =
-        ["run", "pattern", "method", "dense", "pruned", "mean error", "density", "time", "memory"];
+        ["run", "pruned", "mean error", "time", "memory", "dense", "density", "pattern", "method"];
     let pruned = |r: &Record| r.last().map_or(f64::NAN, |e| e.token_perplexity);
     // Least among the runs of the same spec.
     let best = |of: &dyn Fn(&Record) -> f64, one: &Record| {
@@ -67,18 +68,18 @@ fn table(runs: &[(String, Record)]) -> String {
         let _ = write!(
             out,
             "<tr><th scope=\"row\"><svg class=\"swatch\" viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"line {}\" d=\"M1 5H19\"/></svg>{}</th>\
-             <td class=\"left\"><code>{}</code></td><td class=\"left\"><code>{}</code></td><td>{dense}</td>\
-             <td class=\"share\"><i style=\"width:{}%\"></i><span>{}</span></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+             <td class=\"share\"><i style=\"width:{}%\"></i><span>{}</span></td><td>{}</td><td>{}</td><td>{}</td>\
+             <td>{dense}</td><td>{}</td><td class=\"left\"><code>{}</code></td><td class=\"left\"><code>{}</code></td></tr>",
             super::chart::class(i),
             escaped(name),
-            escaped(&record.spec),
-            escaped(&record.method),
             short(share),
             bold(last, best(&pruned, record)),
             bold(number(error), best(&|r| r.totals.mean_error, record)),
-            percent(record.totals.density),
             duration(record.totals.seconds),
             bytes(record.totals.peak_rss_bytes),
+            percent(record.totals.density),
+            escaped(&record.spec),
+            escaped(&record.method),
         );
     }
     out + "</tbody></table></div>"

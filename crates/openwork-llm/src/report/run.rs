@@ -129,12 +129,12 @@ pub(super) fn perplexity(runs: &[(String, &Record)]) -> String {
     let dense = runs.iter().find_map(|(_, record)| record.dense());
     let level = dense.map_or(String::new(), |e| chart::level(y, e.token_perplexity));
     let shapes = level + &chart::lines(&series, x, y) + &chart::hits(&hits, x);
+    let axis = if y.is_log() { "Per token, on a logarithmic axis" } else { "Per token" };
     let about = match dense {
-        Some(e) => format!(
-            "Per token; the dashed line is the dense model, {}.",
-            number(e.token_perplexity)
-        ),
-        None => "Per token; the dense model was not measured.".to_string(),
+        Some(e) => {
+            format!("{axis}; the dashed line is the dense model, {}.", number(e.token_perplexity))
+        }
+        None => format!("{axis}; the dense model was not measured."),
     };
     card(TITLE, &about, false, &(legend(&series) + &frame.around(&shapes)))
 }

@@ -54,6 +54,11 @@ impl Scale {
         }
     }
 
+    /// Whether equal ratios are equally far apart.
+    pub fn is_log(&self) -> bool {
+        self.log
+    }
+
     /// The place of a value, from 0 to 1; none if it has none.
     pub fn place(&self, x: f64) -> Option<f64> {
         let at = match self.log {
@@ -86,6 +91,7 @@ impl Scale {
         let decades = self.high.log10() - self.low.log10();
         let within: &[f64] = match decades {
             d if d < 0.5 => &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
+            d if d < 1.0 => &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],
             d if d < 1.8 => &[1.0, 2.0, 5.0],
             _ => &[1.0],
         };
