@@ -23,6 +23,7 @@ mod recipe;
 mod run;
 mod run_dir;
 pub mod steps;
+pub mod structure;
 mod watch;
 
 pub use calibration::Calibration;

@@ -155,7 +155,7 @@ impl Rule {
             Some(text) => Some(expression(text)?),
             None => None,
         };
-        Ok(Pick { name, layers })
+        Ok(Pick { name, layers, linears: None })
     }
 }
 
@@ -173,9 +173,21 @@ impl fmt::Display for Rule {
 pub(super) struct Pick {
     name: Option<Regex>,
     layers: Option<Vec<(usize, usize)>>,
+    /// Which of a layer's linears; all if not given.
+    linears: Option<Vec<usize>>,
 }
 
 impl Pick {
+    /// The same for these of a layer's linears only, if given.
+    pub fn among(self, linears: Option<Vec<usize>>) -> Self {
+        Self { linears, ..self }
+    }
+
+    /// Whether it is for this one of a layer's linears.
+    pub fn is_for(&self, linear: usize) -> bool {
+        self.linears.as_ref().is_none_or(|linears| linears.contains(&linear))
+    }
+
     /// Whether it is for a tensor of a layer.
     pub fn takes(&self, layer: usize, name: &str) -> bool {
         let in_layers = |ranges: &Vec<(usize, usize)>| {

@@ -1,0 +1,215 @@
+//! Heads, channels and layers removed: the smaller model computes what the
+//! masked one does.
+
+use openwork::Matrix;
+use openwork_llm::checkpoint::{Checkpoint, Dtype};
+use openwork_llm::model::{LINEARS, Layer, Model, NoTap, Storage};
+use openwork_llm::pipeline::{Calibration, Choice, Job, Plan, Recipe, Start, run, structure};
+use openwork_llm::shrink::{Cut, Sizes, Spare, Uneven, shrink, write};
+use std::path::{Path, PathBuf};
+
+/// Largest difference of two logits, as a share of the largest: sums of fewer
+/// terms are rounded otherwise.
+const TOLERANCE: f32 = 2e-5;
+
+const MODELS: &[&str] = &["llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma3"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name)
+}
+
+/// Windows of tokens that any tiny model has.
+fn calibration(samples: usize, seq_len: usize) -> Calibration {
+    let token = |i: usize| ((i * i * 31 + i * 7 + 11) % 251) as u32;
+    let windows =
+        (0..samples).map(|w| (0..seq_len).map(|t| token(w * seq_len + t)).collect()).collect();
+    Calibration { windows, text: "numbers".to_string(), text_bytes: 0, seed: 7 }
+}
+
+fn logits(model: &Model<'_>, layers: &[usize]) -> Matrix {
+    let mut hidden = model.embed(&calibration(2, 16).windows).unwrap();
+    for &index in layers {
+        model.layer(index, Storage::F32).unwrap().forward(&mut hidden, &mut NoTap);
+    }
+    model.head().unwrap().logits(hidden.states().view())
+}
+
+fn all_logits(folder: &Path) -> Matrix {
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let model = Model::open(&checkpoint).unwrap();
+    logits(&model, &(0..model.config().layers).collect::<Vec<_>>())
+}
+
+fn assert_close(got: &Matrix, want: &Matrix, what: &str) {
+    let scale = want.data().iter().fold(0.0f32, |a, b| a.max(b.abs()));
+    let worst = got.data().iter().zip(want.data()).fold(0.0f32, |a, (x, y)| a.max((x - y).abs()));
+    assert!(worst <= TOLERANCE * scale, "{what}: {worst} of {scale}");
+}
+
+/// Prunes a tiny model by a recipe.
+fn prune(name: &str, recipe: &Recipe, out: &Path) {
+    let source = Checkpoint::open(&folder(name)).unwrap().rounded(Dtype::F32);
+    let config = Model::open(&source).unwrap().config().clone();
+    let job = Job {
+        source: &source,
+        plan: Plan::new(recipe, &Choice::default(), &config, true).unwrap(),
+        calibration: calibration(4, 16),
+        evaluation: None,
+        dtype: Dtype::F32,
+        sequential: true,
+        spill: false,
+        include: None,
+        exclude: None,
+    };
+    run(&job, out, Start::Fresh, &()).unwrap();
+}
+
+/// What a model can lose, beside channels: key heads, query heads of each, or both.
+fn heads_of(name: &str) -> &'static str {
+    match name {
+        "llama" => "query-heads keep 3",
+        "qwen3" => "heads keep 3",
+        "qwen2" | "gemma3" => "heads keep 1",
+        _ => "query-heads keep 50%",
+    }
+}
+
+#[test]
+fn the_smaller_model_computes_what_the_masked_one_does() {
+    for name in MODELS {
+        for method in ["magnitude", "s-obs"] {
+            let recipe = Recipe::parse(&format!(
+                "spec = 'mlp keep 75%'\nmethod = '{method}'\n[[rule]]\nspec = '{}'",
+                heads_of(name)
+            ))
+            .unwrap();
+            let masked = tempfile::tempdir().unwrap();
+            prune(name, &recipe, masked.path());
+            let source = Checkpoint::open(masked.path()).unwrap();
+            let out = tempfile::tempdir().unwrap();
+            let change = shrink(&source, out.path(), None, Uneven::Refuse).unwrap();
+            assert_eq!(change.after.channels, 42, "{name}");
+            assert!(change.after.heads < change.before.heads, "{name}");
+            let small = Checkpoint::open(out.path()).unwrap();
+            let model = Model::open(&small).unwrap();
+            assert_eq!(Sizes::of(model.config()), change.after);
+            let old = Model::open(&source).unwrap().config().clone();
+            assert_eq!(model.config().head_dim, old.head_dim);
+            assert_eq!(model.config().attention, old.attention);
+            assert_close(
+                &all_logits(out.path()),
+                &all_logits(masked.path()),
+                &format!("{name}, {method}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn layers_that_are_left_out_are_passed_by() {
+    for name in ["gemma3", "qwen2", "llama-tied"] {
+        let source = Checkpoint::open(&folder(name)).unwrap();
+        let model = Model::open(&source).unwrap();
+        let kept: Vec<usize> = (0..model.config().layers).filter(|&i| i != 1).collect();
+        let out = tempfile::tempdir().unwrap();
+        write(&model, &Cut::layers(model.config(), &kept), None, out.path()).unwrap();
+        assert_close(&all_logits(out.path()), &logits(&model, &kept), name);
+    }
+}
+
+#[test]
+fn layers_that_differ_are_named() {
+    let source = Checkpoint::open(&folder("mistral")).unwrap();
+    let config = Model::open(&source).unwrap().config().clone();
+    let spare = |channels: usize, heads: &[usize]| Spare {
+        channels: (0..config.ff).map(|i| i < channels).collect(),
+        heads: (0..config.heads).map(|i| heads.contains(&i)).collect(),
+    };
+    let cut = |spares: &[Spare], uneven| Cut::of(&config, spares, uneven);
+    let uneven = [spare(14, &[]), spare(15, &[])];
+    let why = cut(&uneven, Uneven::Refuse).unwrap_err().to_string();
+    assert_eq!(
+        why,
+        "layers can spare different numbers of channels (14 in layer 0; 15 in layer 1), and config.json has one number for all; --even removes what all layers can spare: 56 to 42 channels"
+    );
+    let even = cut(&uneven, Uneven::Least).unwrap();
+    assert_eq!(even.change.after.channels, 42);
+    assert!(even.layers.iter().all(|layer| layer.channels.len() == 42));
+    // One of two groups whole, and one of each: nothing in common but one head each.
+    let heads = [spare(0, &[0, 1]), spare(0, &[0, 3])];
+    assert!(cut(&heads, Uneven::Refuse).unwrap_err().to_string().contains("query heads"));
+    assert!(cut(&heads, Uneven::Least).unwrap_err().to_string().contains("no channel or head"));
+    let heads = [spare(0, &[1, 2]), spare(0, &[0, 3])];
+    let cut_heads = cut(&heads, Uneven::Refuse).unwrap();
+    assert_eq!(cut_heads.layers[0].heads, [0, 3]);
+    assert_eq!(cut_heads.layers[1].heads, [1, 2]);
+    // Something always stays.
+    let all = [spare(56, &[0, 1, 2, 3]), spare(56, &[0, 1, 2, 3])];
+    let left = cut(&all, Uneven::Least).unwrap().change.after;
+    assert_eq!((left.channels, left.heads, left.kv_heads), (1, 1, 1));
+}
+
+#[test]
+fn structures_are_specs_that_know_the_shapes() {
+    let source = Checkpoint::open(&folder("mistral")).unwrap();
+    let config = Model::open(&source).unwrap().config().clone();
+    let shapes = Layer::linear_shapes(&config);
+    for (text, kept) in [
+        ("mlp keep 75%", 42),
+        ("mlp weight 1 keep 10 # ten", 10),
+        ("heads keep 1", 1),
+        ("heads weight 0.5 keep 40%", 1),
+        ("query-heads keep 2", 1),
+        ("query-heads keep 30%", 1),
+    ] {
+        let pattern = structure::pattern(text, &config).unwrap();
+        let linear = |name: &str| LINEARS.iter().position(|(l, _)| l.contains(&format!("{name}_")));
+        let members = pattern.members();
+        let tensors: Vec<(&str, &[usize])> =
+            members.iter().map(|name| (*name, &shapes[linear(name).unwrap()][..])).collect();
+        assert_eq!(pattern.bind_all(&tensors).unwrap().keep(), kept, "{text}");
+    }
+    for (text, why) in [
+        ("mlp keep 0", "`mlp keep 0`: that removes all 56 channels; keep at least 1"),
+        ("mlp keep 57", "`mlp keep 57`: the model has 56 channels, fewer than 57"),
+        ("heads keep 0%", "`heads keep 0%`: that removes all 2 key heads; keep at least 1"),
+        (
+            "query-heads keep 3",
+            "`query-heads keep 3`: the 4 query heads are in 2 groups that keep as many each; give a multiple of 2",
+        ),
+        (
+            "mlp",
+            "`mlp`: it does not say how many stay; write `mlp keep 75%`, or `mlp weight 1 keep 75%`",
+        ),
+        (
+            "heads keep",
+            "`heads keep`: keep what? write `heads keep 75%`, or `heads weight 1 keep 75%`",
+        ),
+        ("mlp keep 75% weight -1", "`mlp keep 75% weight -1`: weight -1 is no number from 0 on"),
+        (
+            "layers keep 1",
+            "`layers keep 1`: whole layers are dropped by a recipe or a [[pass]] of its own, not by a rule",
+        ),
+    ] {
+        let found = structure::pattern(text, &config).map(|p| p.to_string());
+        assert_eq!(found.map_err(|error| error.to_string()), Err(why.to_string()), "{text}");
+    }
+    let qwen3 = Checkpoint::open(&folder("qwen3")).unwrap();
+    let config = Model::open(&qwen3).unwrap().config().clone();
+    let why = structure::pattern("query-heads keep 2", &config).unwrap_err().to_string();
+    assert!(why.contains("use `heads` to remove both"), "{why}");
+}
+
+#[test]
+fn a_coupling_is_within_a_layer_and_of_different_tensors() {
+    let source = Checkpoint::open(&folder("llama")).unwrap();
+    let config = Model::open(&source).unwrap().config().clone();
+    let why = |spec: &str| {
+        let recipe = Recipe::new(spec, "magnitude");
+        Plan::new(&recipe, &Choice::default(), &config, true).unwrap_err().to_string()
+    };
+    let other = why("blocks up_0: block (1,_) & up_1: block (1,_) keep 50%");
+    assert!(other.contains("a coupling is within one layer, of q_proj,"), "{other}");
+    let tied = why("blocks up: block (1,_) & up_proj: block (1,_) keep 50%");
+    assert!(tied.contains("couples it with itself, as up_proj"), "{tied}");
+}
