@@ -130,7 +130,7 @@ fn layers_that_differ_are_named() {
     let why = cut(&uneven, Uneven::Refuse).unwrap_err().to_string();
     assert_eq!(
         why,
-        "layers can spare different numbers of channels (14 in layer 0; 15 in layer 1), and config.json has one number for all; --even removes what all layers can spare: 56 to 42 channels"
+        "layers can spare different numbers of channels (14 in layer 0; 15 in layer 1), and config.json has one number for all; `openwork shrink --even` would remove what all can spare: 56 to 42 channels"
     );
     let even = cut(&uneven, Uneven::Least).unwrap();
     assert_eq!(even.change.after.channels, 42);

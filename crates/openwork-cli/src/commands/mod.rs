@@ -14,6 +14,7 @@ pub mod pack;
 pub mod presets;
 pub mod prune;
 pub mod show;
+pub mod shrink;
 pub mod tensor;
 
 use crate::args::{Args, Command};
@@ -28,6 +29,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Layout(command) => command.run(global.json),
         Command::Tensor(command) => command.run(&global),
         Command::Prune(command) => command.run(&global),
+        Command::Shrink(command) => command.run(&global),
         Command::Hessian(command) => command.run(&global),
         Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),

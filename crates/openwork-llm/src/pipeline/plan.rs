@@ -137,6 +137,11 @@ impl Plan {
         config: &Config,
         sequential: bool,
     ) -> Result<Self, PipelineError> {
+        if !recipe.passes.is_empty() {
+            return Err(PipelineError::Plan(
+                "the recipe has passes; each of them is a plan of its own".to_string(),
+            ));
+        }
         let mut maker = Maker { config, choice, wrong: BTreeMap::new(), wins: BTreeMap::new() };
         let layers = maker.layers(recipe)?;
         if !maker.wrong.is_empty() {
@@ -165,6 +170,12 @@ impl Plan {
             .map(|tasks| LayerPlan { stages: stages(&tasks, sequential), tasks })
             .collect();
         Ok(Self { layers, notes, recipe: recipe.clone() })
+    }
+
+    /// A plan that prunes nothing.
+    pub(super) fn empty(recipe: &Recipe, config: &Config) -> Self {
+        let layer = LayerPlan { tasks: Vec::new(), stages: Vec::new() };
+        Self { layers: vec![layer; config.layers], notes: Vec::new(), recipe: recipe.clone() }
     }
 
     /// One line for each task, by which two plans can be compared.

@@ -3,5 +3,6 @@
 mod record;
 
 pub use record::{
-    Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, Record, RecordError, Totals,
+    Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, PassRecord, Record,
+    RecordError, Totals,
 };

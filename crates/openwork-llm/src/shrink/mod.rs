@@ -34,7 +34,7 @@ pub enum ShrinkError {
     Nothing,
     /// Layers can spare different numbers.
     #[error(
-        "layers can spare different numbers of {what} ({layers}), and config.json has one number for all; --even removes what all layers can spare: {possible}"
+        "layers can spare different numbers of {what} ({layers}), and config.json has one number for all; `openwork shrink --even` would remove what all can spare: {possible}"
     )]
     Uneven {
         /// Channels or heads.
