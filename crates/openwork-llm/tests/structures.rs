@@ -3,8 +3,13 @@
 
 use openwork::Matrix;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
+use openwork_llm::evaluate::{Scored, nats};
 use openwork_llm::model::{LINEARS, Layer, Model, NoTap, Storage};
-use openwork_llm::pipeline::{Calibration, Choice, Job, Plan, Recipe, Start, run, structure};
+use openwork_llm::pipeline::{
+    Calibration, Choice, Evaluation, Job, Passes, Plan, Recipe, Start, depth, run, run_passes,
+    structure,
+};
+use openwork_llm::report::Record;
 use openwork_llm::shrink::{Cut, Sizes, Spare, Uneven, shrink, write};
 use std::path::{Path, PathBuf};
 
@@ -62,6 +67,30 @@ fn prune(name: &str, recipe: &Recipe, out: &Path) {
         exclude: None,
     };
     run(&job, out, Start::Fresh, &()).unwrap();
+}
+
+/// Runs all passes of a recipe on a tiny model.
+fn run_all(name: &str, recipe: &str, out: &Path, start: Start) -> Result<Record, String> {
+    let source = Checkpoint::open(&folder(name)).unwrap().rounded(Dtype::F32);
+    let config = Model::open(&source).unwrap().config().clone();
+    let recipe = Recipe::parse(recipe).unwrap();
+    let passes = Passes::new(&recipe, &Choice::default(), &config, true);
+    let passes = passes.map_err(|error| error.to_string())?;
+    let windows = calibration(3, 12).windows;
+    let (words, bytes, tokens) = (1, 1, 3 * 11);
+    let scored = Scored { windows, tokens, words, bytes };
+    let job = Job {
+        source: &source,
+        plan: passes.list[0].plan.clone(),
+        calibration: calibration(4, 16),
+        evaluation: Some(Evaluation { scored, every: None }),
+        dtype: Dtype::F32,
+        sequential: true,
+        spill: false,
+        include: None,
+        exclude: None,
+    };
+    run_passes(&job, &passes, out, start, &()).map_err(|error| error.to_string())
 }
 
 /// What a model can lose, beside channels: key heads, query heads of each, or both.
@@ -212,4 +241,106 @@ fn a_coupling_is_within_a_layer_and_of_different_tensors() {
     assert!(other.contains("a coupling is within one layer, of q_proj,"), "{other}");
     let tied = why("blocks up: block (1,_) & up_proj: block (1,_) keep 50%");
     assert!(tied.contains("couples it with itself, as up_proj"), "{tied}");
+}
+
+#[test]
+fn passes_read_what_the_one_before_left() {
+    let recipe = "method = 's-obs'\n[[pass]]\nspec = 'layers keep 3'\n\
+                  [[pass]]\nspec = 'mlp keep 50%'\nremove = true\n[[rule]]\nspec = 'heads keep 1'\n\
+                  [[pass]]\nspec = '2:4'\nmethod = 'sparsegpt'";
+    // The rule above belongs to the recipe, not to the pass.
+    assert!(Recipe::parse(recipe).is_err());
+    let recipe = recipe.replace("[[rule]]", "[[pass.rule]]");
+    let out = tempfile::tempdir().unwrap();
+    let record = run_all("gemma3", &recipe, out.path(), Start::Fresh).unwrap();
+    let small = Checkpoint::open(out.path()).unwrap();
+    let model = Model::open(&small).unwrap();
+    let sizes = Sizes { layers: 3, heads: 2, kv_heads: 1, channels: 28 };
+    assert_eq!(Sizes::of(model.config()), sizes);
+    assert_eq!(record.passes.len(), 3);
+    assert_eq!(record.passes[0].dropped.len(), 1);
+    assert_eq!(record.passes[2].after, sizes);
+    assert_eq!(record.totals.density, 0.5);
+    assert_eq!(record.layers[2].linears[4].shape, [28, 32]);
+    assert_eq!(record.layers[2].linears[4].spec.as_deref(), Some("2:4"));
+    // The record is on the disk, and the work is gone.
+    let written = Record::read(out.path()).unwrap();
+    assert_eq!((&written.spec, written.passes.len()), (&record.spec, 3));
+    assert!(!out.path().join("openwork/work").exists());
+    // The perplexity is that of the folder.
+    let mut layer = |index| model.layer(index, Storage::F32);
+    let found = nats(&model, &mut layer, &calibration(3, 12).windows, &mut |_| {}).unwrap();
+    let said = record.last().unwrap().token_perplexity;
+    assert!(((found / 33.0).exp() - said).abs() < 1e-9 * said);
+    // Asked for again, it is there already; asked for something else, it is refused.
+    let again = run_all("gemma3", &recipe, out.path(), Start::Resume).unwrap();
+    assert_eq!(again, written);
+    let other = recipe.replace("50%", "25%");
+    let why = run_all("gemma3", &other, out.path(), Start::Resume).unwrap_err();
+    assert!(why.contains("another plan"), "{why}");
+    run_all("gemma3", &other, out.path(), Start::Force).unwrap();
+    let small = Checkpoint::open(out.path()).unwrap();
+    assert_eq!(Model::open(&small).unwrap().config().ff, 14);
+}
+
+#[test]
+fn what_is_removed_is_dense_in_the_record() {
+    let out = tempfile::tempdir().unwrap();
+    let recipe = "spec = 'mlp keep 75%'\nmethod = 's-obd'\nremove = true";
+    let record = run_all("llama-tied", recipe, out.path(), Start::Fresh).unwrap();
+    assert!(record.passes[0].spec.starts_with("blocks gate weight"), "{}", record.spec);
+    let down = &record.layers[0].linears[6];
+    assert_eq!((down.shape, down.density, &down.spec), ([32, 42], 1.0, &None));
+    assert!(down.error > 0.0 && down.notes.last().unwrap().starts_with("32 x 56 before"));
+    assert_eq!(record.totals.density, 1.0);
+    let card = std::fs::read_to_string(out.path().join("README.md")).unwrap();
+    assert!(card.contains("56 to 42 channels"), "{card}");
+}
+
+#[test]
+fn passes_that_cannot_be_run_are_refused_before_anything_is() {
+    let why = |recipe: &str| {
+        let out = tempfile::tempdir().unwrap();
+        let why = run_all("mistral", recipe, out.path(), Start::Fresh).unwrap_err();
+        assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 0);
+        why
+    };
+    let nothing = why("spec = '2:4'\nremove = true");
+    assert!(nothing.starts_with("no channel or head can be removed from every layer"), "{nothing}");
+    let uneven =
+        why("spec = 'mlp keep 50%'\nremove = true\n[[rule]]\nlayers = '1'\nspec = 'mlp keep 75%'");
+    assert!(uneven.contains("(28 in layer 0; 14 in layer 1)"), "{uneven}");
+    let all = why("[[pass]]\nspec='layers keep 0'");
+    assert!(all.contains("that removes all 2 layers; keep at least 1"), "{all}");
+    // The second pass sees the shapes that the first leaves: 56 to 42 channels, no multiple of 8.
+    let shapes = why("[[pass]]\nspec='mlp keep 75%'\nremove=true\n[[pass]]\nspec='block(1,8)'");
+    assert!(shapes.starts_with("[[pass]] 2: the plan does not fit"), "{shapes}");
+    let rules = why("spec='layers keep 1'\n[[rule]]\nlayers='0'\nspec='2:4'");
+    assert!(rules.contains("a pass that drops layers does nothing else"), "{rules}");
+    let budget = why("spec='mlp keep 50%'\nremove=true\n[budget]\ndensity=0.5");
+    assert!(budget.contains("remove and [budget] do not go together"), "{budget}");
+}
+
+#[test]
+fn the_layer_with_the_least_effect_goes_first() {
+    let source = Checkpoint::open(&folder("gemma3")).unwrap();
+    let model = Model::open(&source).unwrap();
+    let calibration = calibration(4, 16);
+    let all: Vec<usize> = (0..4).collect();
+    let effects = depth::effects(&model, &calibration, &all, &|_, _| Ok(())).unwrap();
+    let least = (0..4).min_by(|&a, &b| effects[a].total_cmp(&effects[b])).unwrap();
+    let kept = depth::choose(&model, &calibration, 3, &|_, _| Ok(())).unwrap();
+    assert!(!kept.contains(&least) && kept.len() == 3, "{effects:?}: {kept:?}");
+    // By hand: one token's states through the first layer.
+    let mut hidden = model.embed(&calibration.windows).unwrap();
+    let before = hidden.states().clone();
+    model.layer(0, Storage::F32).unwrap().forward(&mut hidden, &mut NoTap);
+    let cosine = |i: usize| {
+        let (x, y) = (before.row(i), hidden.states().row(i));
+        let dot =
+            |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum() };
+        dot(x, y) / (dot(x, x).sqrt() * dot(y, y).sqrt())
+    };
+    let mean = (0..before.rows()).map(|i| 1.0 - cosine(i)).sum::<f64>() / before.rows() as f64;
+    assert!((mean - effects[0]).abs() < 1e-5, "{mean} {}", effects[0]);
 }
