@@ -63,6 +63,8 @@ pub enum Command {
     Tensor(crate::commands::tensor::Tensor),
     /// Prune a model layer by layer
     Prune(crate::commands::prune::Prune),
+    /// Leave out of a pruned model the heads and channels that do nothing
+    Shrink(crate::commands::shrink::Shrink),
     /// Sum inputs into a Hessian, once for many runs
     Hessian(crate::commands::hessian::MakeHessian),
     /// List the pruning methods and their options

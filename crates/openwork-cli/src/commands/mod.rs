@@ -16,6 +16,7 @@ pub mod presets;
 pub mod prune;
 pub mod report;
 pub mod show;
+pub mod shrink;
 pub mod tensor;
 
 use crate::args::{Args, Command};
@@ -32,6 +33,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Tensor(command) => command.run(&global),
         Command::Prune(command) => command.run(&global),
         Command::Report(command) => command.run(&global),
+        Command::Shrink(command) => command.run(&global),
         Command::Hessian(command) => command.run(&global),
         Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),
