@@ -51,6 +51,8 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Prune the built-in model with several methods and compare them
+    Demo(crate::commands::demo::Demo),
     /// Show what a spec means on tensors, in facts and as a drawing
     Show(crate::commands::show::Show),
     /// List every preset with its text and one line
@@ -61,12 +63,16 @@ pub enum Command {
     Tensor(crate::commands::tensor::Tensor),
     /// Prune a model layer by layer
     Prune(crate::commands::prune::Prune),
+    /// Leave out of a pruned model the heads and channels that do nothing
+    Shrink(crate::commands::shrink::Shrink),
     /// Sum inputs into a Hessian, once for many runs
     Hessian(crate::commands::hessian::MakeHessian),
     /// List the pruning methods and their options
     Methods(crate::commands::methods::Methods),
     /// Show what is in a model: its config, and each tensor's shape, type and density
     Inspect(crate::commands::inspect::Inspect),
+    /// Make a page of one or more runs: charts, tables, notes
+    Report(crate::commands::report::Report),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
     /// Measure a model's perplexity on a text
@@ -75,4 +81,12 @@ pub enum Command {
     Families(crate::commands::families::Families),
     /// Continue a prompt
     Generate(crate::commands::generate::Generate),
+    /// Store only what stays of a pruned model
+    Pack(crate::commands::pack::Pack),
+    /// Write a packed model as a dense one again
+    Unpack(crate::commands::pack::Unpack),
+    /// List the packed formats
+    Formats(crate::commands::formats::Formats),
+    /// Compare dense and packed generation
+    Bench(crate::commands::bench::Bench),
 }

@@ -6,6 +6,7 @@ mod failure;
 mod files;
 mod print;
 mod progress;
+mod texts;
 mod write;
 
 use clap::Parser;

@@ -153,7 +153,7 @@ fn stream() -> f64 {
     for _ in 0..6 {
         let started = Instant::now();
         y.par_chunks_mut(64).zip(w.par_chunks(64 * cols)).for_each(|(y, w)| {
-            <half::bf16 as openwork_llm::model::matvec::Element>::matvec(w, &x, y);
+            <half::bf16 as openwork::linalg::matvec::Element>::matvec(w, &x, y);
         });
         best = best.min(started.elapsed().as_secs_f64());
     }

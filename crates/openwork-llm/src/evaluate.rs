@@ -207,7 +207,7 @@ pub fn evaluate(
     }
     let scored = Scored::new(&tokenizer, text, seq_len, options)?;
     let started = Instant::now();
-    let mut layers = |index| model.layer(index, Storage::F32);
+    let mut layers = |index| model.layer(index, Storage::Packed);
     let nats = nats(model, &mut layers, &scored.windows, watch)?;
     Ok(Evaluation {
         nats,

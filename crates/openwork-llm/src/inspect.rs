@@ -1,6 +1,11 @@
 //! What is in a checkpoint: every tensor with its density.
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Tensor};
+use crate::model::LINEARS;
+use crate::pipeline::linear_called;
+use crate::report::Record;
+use openwork::mask::Bits;
+use openwork::{Mask, Pattern};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -22,6 +27,8 @@ pub struct Inspection {
     pub tensors: Vec<TensorPart>,
     /// Sums over all tensors.
     pub totals: Totals,
+    /// Whether every tensor that was checked conforms; none if none was.
+    pub conforms: Option<bool>,
 }
 
 /// One file of a checkpoint.
@@ -48,6 +55,60 @@ pub struct TensorPart {
     pub nonzeros: u64,
     /// The share of numbers that are not zero; none for an empty tensor.
     pub density: Option<f64>,
+    /// How it is packed, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packed: Option<PackedPart>,
+    /// For a matrix with zeros: the patterns among [`KNOWN`] that they fit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub presets: Vec<&'static str>,
+    /// The spec that it was checked against.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec: Option<String>,
+    /// Whether it conforms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conforms: Option<bool>,
+    /// The first place where it does not, or why it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breach: Option<String>,
+}
+
+/// How a tensor is packed.
+#[derive(Clone, Debug, Serialize)]
+pub struct PackedPart {
+    /// The spec's text.
+    pub spec: String,
+    /// The format's name.
+    pub format: String,
+    /// Its bytes over those of the dense tensor.
+    pub share: f64,
+}
+
+/// Patterns that zeros are compared with.
+pub const KNOWN: &[&str] = &[
+    "1:2",
+    "1:4",
+    "2:4",
+    "2:8",
+    "4:8",
+    "2:4x2",
+    "2:4@4",
+    "2:4@8",
+    "rows16",
+    "block(16,16)",
+    "rowwise(50%)",
+    "columns(50%)",
+    "channel(50%)",
+];
+
+/// What tensors are checked against.
+#[derive(Clone, Copy, Debug)]
+pub enum Check<'a> {
+    /// Nothing.
+    None,
+    /// One pattern, for every linear of a layer that has zeros.
+    Pattern(&'a Pattern),
+    /// What each was pruned to, as the record of the run says.
+    Record(&'a Record),
 }
 
 /// Sums over tensors.
@@ -69,8 +130,8 @@ fn density(nonzeros: u64, len: u64) -> Option<f64> {
     (len > 0).then(|| nonzeros as f64 / len as f64)
 }
 
-/// Reads every number of `model` once, a few rows at a time.
-pub fn inspect(model: &Checkpoint) -> Inspection {
+/// Reads every number of `model` once or a few times, one tensor at a time.
+pub fn inspect(model: &Checkpoint, check: Check<'_>) -> Inspection {
     let mut totals = Totals { tensors: 0, parameters: 0, bytes: 0, nonzeros: 0, density: None };
     let mut tensors = Vec::new();
     for tensor in model.tensors() {
@@ -79,14 +140,34 @@ pub fn inspect(model: &Checkpoint) -> Inspection {
         totals.parameters += len;
         totals.bytes += tensor.stored_bytes() as u64;
         totals.nonzeros += nonzeros;
-        tensors.push(TensorPart {
+        let mut part = TensorPart {
             name: tensor.name().to_string(),
             shape: tensor.shape().to_vec(),
             dtype: tensor.dtype().name(),
             bytes: tensor.stored_bytes(),
             nonzeros,
             density: density(nonzeros, len),
-        });
+            packed: tensor.packing().map(|(spec, format)| PackedPart {
+                spec: spec.to_string(),
+                format: format.to_string(),
+                share: tensor.stored_bytes() as f64
+                    / (tensor.len() * tensor.dtype().block_bytes()).max(1) as f64,
+            }),
+            presets: Vec::new(),
+            spec: None,
+            conforms: None,
+            breach: None,
+        };
+        if tensor.shape().len() == 2 && nonzeros < len {
+            part.presets = known(&tensor);
+        }
+        if let Some(pattern) = asked(check, &part) {
+            let found = conforms(model, &tensor, &pattern);
+            part.spec = Some(pattern.to_string());
+            part.conforms = Some(found.is_ok());
+            part.breach = found.err();
+        }
+        tensors.push(part);
     }
     totals.density = density(totals.nonzeros, totals.parameters);
     Inspection {
@@ -95,7 +176,71 @@ pub fn inspect(model: &Checkpoint) -> Inspection {
         architecture: model.config()["architectures"][0].as_str().map(str::to_string),
         files: model.files().map(|(path, bytes)| FilePart { path: path.into(), bytes }).collect(),
         config: model.config().clone(),
+        conforms: tensors.iter().filter_map(|part| part.conforms).reduce(|a, b| a && b),
         tensors,
         totals,
     }
+}
+
+/// The patterns that the zeros of a matrix fit.
+fn known(tensor: &Tensor<'_>) -> Vec<&'static str> {
+    let mask = mask(&[tensor]);
+    let fits = |text: &&&str| {
+        let pattern: Option<Pattern> = text.parse().ok();
+        let spec = pattern.and_then(|pattern| pattern.bind(tensor.shape()).ok());
+        spec.is_some_and(|spec| mask.allows(&spec).is_ok())
+    };
+    KNOWN.iter().filter(fits).copied().collect()
+}
+
+fn mask(tensors: &[&Tensor<'_>]) -> Mask {
+    Mask::from_bits(tensors.iter().map(|tensor| Bits::nonzero(&tensor.to_f32())).collect())
+}
+
+/// The pattern that a tensor should conform to.
+fn asked(check: Check<'_>, part: &TensorPart) -> Option<Pattern> {
+    match check {
+        Check::None => None,
+        Check::Pattern(pattern) => {
+            let linear =
+                LINEARS.iter().any(|(name, _)| part.name.ends_with(&format!("{name}.weight")));
+            let zeros = part.nonzeros < part.shape.iter().product::<usize>() as u64;
+            let member = |name: &&str| {
+                linear_called(name)
+                    .is_some_and(|i| part.name.ends_with(&format!("{}.weight", LINEARS[i].0)))
+            };
+            let members = pattern.members();
+            let named = members.is_empty() || members.iter().any(|name| member(name));
+            (linear && zeros && named).then(|| pattern.clone())
+        }
+        Check::Record(record) => {
+            let linear = record.linears().find(|linear| linear.name == part.name)?;
+            linear.spec.as_ref()?.parse().ok()
+        }
+    }
+}
+
+/// Whether the zeros of a tensor are where `pattern` puts them, together with
+/// the tensors of its layer that the pattern couples it with.
+fn conforms(model: &Checkpoint, tensor: &Tensor<'_>, pattern: &Pattern) -> Result<(), String> {
+    let members = pattern.members();
+    if members.is_empty() {
+        let spec = pattern.bind(tensor.shape()).map_err(|error| error.to_string())?;
+        return mask(&[tensor]).allows(&spec).map_err(|breach| breach.to_string());
+    }
+    let layer = LINEARS
+        .iter()
+        .find_map(|(name, _)| tensor.name().strip_suffix(&format!("{name}.weight")))
+        .ok_or("it is no linear of a layer")?;
+    let of = |member: &&str| {
+        let linear = linear_called(member).ok_or(format!("a layer has no tensor {member}"))?;
+        let name = format!("{layer}{}.weight", LINEARS[linear].0);
+        model.tensor(&name).map_err(|error| error.to_string())
+    };
+    let tensors = members.iter().map(of).collect::<Result<Vec<_>, String>>()?;
+    let shapes: Vec<(&str, &[usize])> =
+        members.iter().zip(&tensors).map(|(name, tensor)| (*name, tensor.shape())).collect();
+    let spec = pattern.bind_all(&shapes).map_err(|error| error.to_string())?;
+    let tensors: Vec<&Tensor<'_>> = tensors.iter().collect();
+    mask(&tensors).allows(&spec).map_err(|breach| breach.to_string())
 }

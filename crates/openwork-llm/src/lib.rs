@@ -3,14 +3,17 @@
 //! measures it.
 
 pub mod checkpoint;
+pub mod demo;
 pub mod detokenise;
 pub mod disk;
 pub mod evaluate;
 pub mod generate;
 pub mod inspect;
 pub mod model;
+pub mod pack;
 pub mod pipeline;
 pub mod report;
+pub mod shrink;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};

@@ -6,7 +6,7 @@ use openwork_llm::checkpoint::{Checkpoint, Dtype, Format};
 use openwork_llm::evaluate::{self, Scored};
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{
-    self, Calibration, Choice, Evaluation, Event, Job, PipelineError, Plan, Recipe, Start,
+    self, Calibration, Choice, Evaluation, Event, Job, Passes, PipelineError, Recipe, Start,
     check_folder,
 };
 use openwork_llm::tokens::{join, read_text};
@@ -111,20 +111,20 @@ fn run(path: &Path, out: &Path, asked: &Asked, seen: &Seen) -> Result<String, Fa
     let source = source.rounded(dtype);
     let model = Model::open(&source).map_err(Failure::input)?;
     seen.notes(&model.config().notes);
-    let plan = Plan::new(&recipe, &choice, model.config(), asked.sequential)?;
-    seen.notes(&plan.notes);
+    let passes = Passes::new(&recipe, &choice, model.config(), asked.sequential)?;
+    passes.list.iter().for_each(|pass| seen.notes(&pass.plan.notes));
     let job = Job {
         calibration: calibration(asked, &model)?,
         evaluation: evaluation(asked, &model)?,
         source: &source,
-        plan,
+        plan: passes.list[0].plan.clone(),
         dtype,
         sequential: asked.sequential,
         spill: asked.spill,
         include: asked.include.clone(),
         exclude: asked.exclude.clone(),
     };
-    let record = pipeline::run(&job, out, start, seen)?;
+    let record = pipeline::run_passes(&job, &passes, out, start, seen)?;
     serde_json::to_string(&record).map_err(|error| Failure::Running(error.to_string()))
 }
 

@@ -12,6 +12,7 @@ pub mod matrix;
 pub mod prune;
 pub mod saliency;
 pub mod select;
+pub mod sparse;
 pub mod spec;
 pub mod viz;
 

@@ -4,10 +4,10 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
+use crate::texts::{self, Use};
 use openwork_llm::Checkpoint;
 use openwork_llm::evaluate::{EvaluateError, Options, evaluate};
 use openwork_llm::model::{Model, ModelError};
-use openwork_llm::tokens::{join, read_text};
 use std::path::PathBuf;
 
 /// Perplexity of a model on a text: per token, per word, and bits per byte.
@@ -19,9 +19,9 @@ use std::path::PathBuf;
   openwork eval Qwen2.5-0.5B --text wikitext2.txt
   openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json")]
 pub struct Eval {
-    /// A Hugging Face folder or a .gguf file
+    /// A Hugging Face folder, a .gguf file, or `demo`
     model: PathBuf,
-    /// A .txt file, or a .jsonl file with a `text` field in every line
+    /// A .txt file, a .jsonl file with a `text` field in every line, or `demo`
     #[arg(long, value_name = "TEXT")]
     text: PathBuf,
     /// Tokens in a window; at most the model's max_position_embeddings
@@ -40,7 +40,7 @@ pub struct Eval {
 impl Eval {
     /// Measures and prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let text = join(&read_text(&self.text).map_err(Failure::input)?);
+        let text = texts::read(&self.text, Use::Evaluate)?;
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
         global.note(&model.config().notes);

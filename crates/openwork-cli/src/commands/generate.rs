@@ -18,7 +18,7 @@ use std::path::PathBuf;
   openwork generate smollm2.gguf --prompt 'The capital of France is'
   openwork generate Qwen2.5-0.5B --prompt 'def main' --temperature 0.8 --top-p 0.95 --seed 7")]
 pub struct Generate {
-    /// A Hugging Face folder or a .gguf file
+    /// A Hugging Face folder, a .gguf file, or `demo`
     model: PathBuf,
     /// The text to go on from
     #[arg(long, value_name = "T")]

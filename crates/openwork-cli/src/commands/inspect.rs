@@ -3,8 +3,10 @@
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print::{self, size};
+use openwork::Pattern;
 use openwork_llm::Checkpoint;
-use openwork_llm::inspect::{Inspection, inspect};
+use openwork_llm::inspect::{Check, Inspection, TensorPart, inspect};
+use openwork_llm::report::Record;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -14,17 +16,35 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   openwork inspect SmolLM2-135M
-  openwork inspect model.gguf --json | jq '.tensors[] | select(.density < 0.6) | .name'")]
+  openwork inspect pruned --spec 2:4
+  openwork inspect model.gguf --json | jq '.tensors[] | select(.density < 0.6) | .name'
+
+With --spec every linear that has zeros is checked; without it, in a folder that
+`openwork prune` wrote, every pruned tensor is checked against its own spec.")]
 pub struct Inspect {
-    /// A Hugging Face folder or a .gguf file
+    /// A Hugging Face folder, a .gguf file, or `demo`
     model: PathBuf,
+    /// Check that pruned tensors conform to this spec
+    #[arg(long, value_name = "SPEC")]
+    spec: Option<String>,
 }
 
 impl Inspect {
     /// Opens, counts, prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let model = Checkpoint::open(&self.model).map_err(Failure::input)?;
-        let found = inspect(&model);
+        let pattern: Option<Pattern> =
+            self.spec.as_deref().map(str::parse).transpose().map_err(Failure::input)?;
+        let record = match self.model.join("openwork/record.json").exists() {
+            true => Some(Record::read(&self.model).map_err(Failure::input)?),
+            false => None,
+        };
+        let check = match (&pattern, &record) {
+            (Some(pattern), _) => Check::Pattern(pattern),
+            (None, Some(record)) => Check::Record(record),
+            (None, None) => Check::None,
+        };
+        let found = inspect(&model, check);
         if global.json {
             return print::line(serde_json::to_string(&found).map_err(Failure::running)?);
         }
@@ -68,15 +88,23 @@ fn page(found: &Inspection) -> String {
     }
     put(String::new());
     let width = found.tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0).max(6);
-    put(format!("{:width$}  {:>16}  {:5} {:>10}  density", "tensor", "shape", "type", "bytes"));
+    put(format!(
+        "{:width$}  {:>16}  {:5} {:>10}  density  pattern",
+        "tensor", "shape", "type", "bytes"
+    ));
     for tensor in &found.tensors {
         let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
         put(format!(
-            "{:width$}  {shape:>16}  {:5} {:>10}  {}",
+            "{:width$}  {shape:>16}  {:5} {:>10}  {:>7}  {}{}",
             tensor.name,
             tensor.dtype,
             size(tensor.bytes as u64),
-            percent(tensor.density)
+            percent(tensor.density),
+            pattern(tensor),
+            tensor.packed.as_ref().map_or_else(String::new, |packed| format!(
+                " packed {} as {}, {:.4} of dense",
+                packed.spec, packed.format, packed.share
+            ))
         ));
     }
     put(String::new());
@@ -88,7 +116,25 @@ fn page(found: &Inspection) -> String {
         size(totals.bytes),
         percent(totals.density)
     ));
+    let checked = found.tensors.iter().filter(|tensor| tensor.conforms.is_some()).count();
+    match found.conforms {
+        Some(true) => put(format!("all {checked} pruned tensors conform")),
+        Some(false) => {
+            let wrong = found.tensors.iter().filter(|t| t.conforms == Some(false)).count();
+            put(format!("{wrong} of {checked} pruned tensors do not conform"));
+        }
+        None => {}
+    }
     page
+}
+
+/// What is known of a tensor's zeros, in a few words.
+fn pattern(tensor: &TensorPart) -> String {
+    match (&tensor.spec, &tensor.breach) {
+        (Some(spec), None) => format!("{spec}: conforms"),
+        (Some(spec), Some(breach)) => format!("{spec}: {breach}"),
+        (None, _) => tensor.presets.join(" "),
+    }
 }
 
 fn percent(density: Option<f64>) -> String {

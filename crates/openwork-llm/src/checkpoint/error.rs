@@ -80,6 +80,8 @@ pub enum Fault {
         "tensor {tensor:?} at bytes {start}..{end} overlaps tensor {other:?}, which ends at byte {other_end}"
     )]
     Overlap { tensor: String, start: u64, end: u64, other: String, other_end: u64 },
+    #[error("packed tensor {tensor:?}: {why}")]
+    Packed { tensor: String, why: String },
     #[error("tensor {tensor:?} {why}")]
     Place { tensor: String, why: String },
     #[error("bytes {start}..{end} of the data belong to no tensor; the file is damaged")]

@@ -2,8 +2,9 @@
 
 use super::error::{CheckpointError, Fault};
 use super::mapped::{Mapped, io_fault};
+use super::packed;
 use super::pairs::Pairs;
-use super::safetensors;
+use super::safetensors::{self, Metadata};
 use super::stored::Stored;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +26,8 @@ pub(super) fn open(folder: &Path) -> Result<(Value, Vec<Mapped>, Vec<Stored>), C
     // Like transformers: one whole file is preferred to shards.
     if folder.join(SINGLE).exists() {
         let file = Mapped::open(&folder.join(SINGLE))?;
-        let tensors = header(&file, 0)?;
+        let (tensors, metadata) = header(&file, 0)?;
+        let tensors = joined(&file, tensors, &metadata)?;
         return Ok((config, vec![file], tensors));
     }
     let index = folder.join(INDEX);
@@ -37,7 +39,7 @@ pub(super) fn open(folder: &Path) -> Result<(Value, Vec<Mapped>, Vec<Stored>), C
 }
 
 /// The JSON in `path`; `None` if there is no such file.
-pub(crate) fn json(path: &Path) -> Result<Option<Value>, CheckpointError> {
+fn json(path: &Path) -> Result<Option<Value>, CheckpointError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -47,8 +49,18 @@ pub(crate) fn json(path: &Path) -> Result<Option<Value>, CheckpointError> {
     value.map(Some).map_err(|error| CheckpointError::new(path, Fault::Json(error)))
 }
 
-fn header(file: &Mapped, number: usize) -> Result<Vec<Stored>, CheckpointError> {
+fn header(file: &Mapped, number: usize) -> Result<(Vec<Stored>, Metadata), CheckpointError> {
     safetensors::read(file.bytes(), number)
+        .map_err(|fault| CheckpointError::new(file.path(), fault))
+}
+
+/// The tensors of a file, packed ones in the place of their parts.
+pub(super) fn joined(
+    file: &Mapped,
+    tensors: Vec<Stored>,
+    metadata: &Metadata,
+) -> Result<Vec<Stored>, CheckpointError> {
+    packed::join(file.bytes(), tensors, metadata)
         .map_err(|fault| CheckpointError::new(file.path(), fault))
 }
 
@@ -64,6 +76,7 @@ fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<Stored>), Che
     }
     let mut files = Vec::with_capacity(names.len());
     let mut tensors: Vec<Stored> = Vec::new();
+    let mut metadata = Vec::with_capacity(names.len());
     let mut found: HashMap<String, &str> = HashMap::new();
     for (&shard, &tensor) in &names {
         // A name with a folder in it could reach any file of the machine.
@@ -76,7 +89,9 @@ fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<Stored>), Che
             return Err(wrong(Fault::MissingShard { shard, tensor }));
         }
         let file = Mapped::open(&path)?;
-        for stored in header(&file, files.len())? {
+        let (of_file, text) = header(&file, files.len())?;
+        metadata.push(text);
+        for stored in of_file {
             if let Some(other) = found.insert(stored.name.clone(), shard) {
                 let (tensor, other) = (stored.name, other.to_string());
                 return Err(CheckpointError::new(&path, Fault::InTwoShards { tensor, other }));
@@ -97,6 +112,21 @@ fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<Stored>), Che
         if found.get(tensor) != Some(&shard) {
             let (tensor, shard) = (tensor.to_string(), shard.to_string());
             return Err(wrong(Fault::NotInShard { tensor, shard }));
+        }
+    }
+    let mut by_file: Vec<Vec<Stored>> = files.iter().map(|_| Vec::new()).collect();
+    tensors.into_iter().for_each(|stored| by_file[stored.file].push(stored));
+    let mut tensors = Vec::new();
+    for ((file, of_file), metadata) in files.iter().zip(by_file).zip(&metadata) {
+        tensors.extend(joined(file, of_file, metadata)?);
+    }
+    // A packed tensor's own name must be free too.
+    let mut seen = HashMap::new();
+    for stored in &tensors {
+        if let Some(other) = seen.insert(stored.name.as_str(), stored.file) {
+            let (tensor, other) = (stored.name.clone(), files[other].path().display().to_string());
+            let path = files[stored.file].path();
+            return Err(CheckpointError::new(path, Fault::InTwoShards { tensor, other }));
         }
     }
     Ok((files, tensors))

@@ -4,11 +4,18 @@ use super::error::{CheckpointError, Fault};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A read-only file mapped into memory; pages come and go as they are used.
+/// A read-only file mapped into memory, whose pages come and go as they are
+/// used, or a part of the program.
 #[derive(Debug)]
 pub(super) struct Mapped {
     path: PathBuf,
-    map: memmap2::Mmap,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    File(memmap2::Mmap),
+    Program(&'static [u8]),
 }
 
 impl Mapped {
@@ -23,15 +30,22 @@ impl Mapped {
         // another process that shortens it while we read can stop this one with
         // SIGBUS; no reader of mapped files can prevent that.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
-        Ok(Self { path: path.to_path_buf(), map })
+        Ok(Self { path: path.to_path_buf(), source: Source::File(map) })
+    }
+
+    /// Bytes that the program carries, under a name.
+    pub fn carried(name: &str, bytes: &'static [u8]) -> Self {
+        Self { path: PathBuf::from(name), source: Source::Program(bytes) }
     }
 
     /// Lets the system drop the pages that are in memory.
     pub fn release(&self) {
-        // SAFETY: the map is read-only and backed by a file, so pages that are
-        // dropped are read from the file again with the same bytes.
         #[cfg(unix)]
-        let _ = unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        if let Source::File(map) = &self.source {
+            // SAFETY: the map is read-only and backed by a file, so pages that
+            // are dropped are read from the file again with the same bytes.
+            let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -39,7 +53,10 @@ impl Mapped {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &self.map
+        match &self.source {
+            Source::File(map) => map,
+            Source::Program(bytes) => bytes,
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod folder;
 mod gguf;
 mod mapped;
 mod natural;
+mod packed;
 mod pairs;
 mod quant;
 mod safetensors;
@@ -19,8 +20,9 @@ pub mod write;
 
 pub use dtype::Dtype;
 pub use error::{CheckpointError, Fault};
-pub(crate) use folder::json as folder_json;
 pub(crate) use gguf::Metadata;
+pub(crate) use gguf::write::like as write_gguf;
+pub(crate) use packed::parts as packed_parts;
 pub use stored::Tensor;
 
 use crate::tokens::Tokenizer;
@@ -38,12 +40,22 @@ use stored::Stored;
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    /// For GGUF: all that the file says beside its tensors.
-    metadata: Option<Metadata>,
+    beside: Beside,
     config: Value,
     files: Vec<Mapped>,
     tensors: Vec<Stored>,
     rounded: Option<Dtype>,
+}
+
+/// What there is beside the tensors.
+#[derive(Debug)]
+enum Beside {
+    /// Files in the folder.
+    Folder,
+    /// All that a GGUF file says.
+    Gguf(Metadata),
+    /// Files that the program carries.
+    Carried(&'static [(&'static str, &'static [u8])]),
 }
 
 /// How a checkpoint is kept.
@@ -82,32 +94,79 @@ impl Checkpoint {
     /// # }
     /// ```
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        if path == Path::new("demo") && !path.exists() {
+            return Self::carried(crate::demo::FILES);
+        }
         let kind = std::fs::metadata(path)
             .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;
-        let (config, metadata, files, mut tensors) = if kind.is_dir() {
+        let (config, beside, files, mut tensors) = if kind.is_dir() {
             let (config, files, tensors) = folder::open(path)?;
-            (config, None, files, tensors)
+            (config, Beside::Folder, files, tensors)
         } else {
             let file = Mapped::open(path)?;
             if !file.bytes().starts_with(gguf::MAGIC) {
                 return Err(CheckpointError::new(path, Fault::Kind));
             }
             let (config, metadata, tensors) = gguf::open(&file)?;
-            (config, Some(metadata), vec![file], tensors)
+            (config, Beside::Gguf(metadata), vec![file], tensors)
         };
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
-        Ok(Self { path: path.to_path_buf(), metadata, config, files, tensors, rounded: None })
+        Ok(Self { path: path.to_path_buf(), beside, config, files, tensors, rounded: None })
     }
 
     /// Opens one safetensors file whose tensors belong to a model with this
     /// config, for instance one shard.
     pub fn open_shard(path: &Path, config: Value) -> Result<Self, CheckpointError> {
         let file = Mapped::open(path)?;
-        let mut tensors = safetensors::read(file.bytes(), 0)
+        let (tensors, metadata) = safetensors::read(file.bytes(), 0)
             .map_err(|fault| CheckpointError::new(path, fault))?;
+        let mut tensors = folder::joined(&file, tensors, &metadata)?;
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
         let (path, files) = (path.to_path_buf(), vec![file]);
-        Ok(Self { path, metadata: None, config, files, tensors, rounded: None })
+        Ok(Self { path, beside: Beside::Folder, config, files, tensors, rounded: None })
+    }
+
+    /// Opens the files of a folder that the program carries.
+    fn carried(files: &'static [(&'static str, &'static [u8])]) -> Result<Self, CheckpointError> {
+        let file = |name: &'static str| {
+            let found = files.iter().find(|(known, _)| *known == name);
+            found.map(|(_, bytes)| *bytes).ok_or_else(|| {
+                CheckpointError::new(Path::new("demo"), Fault::Incomplete { what: name })
+            })
+        };
+        let wrong = |fault| CheckpointError::new(Path::new("demo"), fault);
+        let config = serde_json::from_slice(file("config.json")?)
+            .map_err(|error| wrong(Fault::Json(error)))?;
+        let weights = Mapped::carried("demo", file(folder::SINGLE)?);
+        let (tensors, metadata) = safetensors::read(weights.bytes(), 0).map_err(wrong)?;
+        let mut tensors = folder::joined(&weights, tensors, &metadata)?;
+        tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
+        Ok(Self {
+            path: PathBuf::from("demo"),
+            beside: Beside::Carried(files),
+            config,
+            files: vec![weights],
+            tensors,
+            rounded: None,
+        })
+    }
+
+    /// A small file beside the tensors, for instance `tokenizer.json`; none for GGUF.
+    pub fn companion(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
+        match &self.beside {
+            Beside::Gguf(_) => Ok(None),
+            Beside::Carried(files) => {
+                Ok(files.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.to_vec()))
+            }
+            Beside::Folder => {
+                let path = self.path.join(name);
+                match std::fs::read(&path) {
+                    Ok(bytes) => Ok(Some(bytes)),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                    Err(error) => Err(CheckpointError::new(&path, mapped::io_fault(error))),
+                }
+            }
+        }
     }
 
     /// The same model with every number rounded to F32, F16 or BF16 as it is
@@ -125,7 +184,10 @@ impl Checkpoint {
 
     /// The chat template of a GGUF file, if it has one.
     pub fn chat_template(&self) -> Option<String> {
-        self.metadata.as_ref()?.text("tokenizer.chat_template").ok()?
+        match &self.beside {
+            Beside::Gguf(metadata) => metadata.text("tokenizer.chat_template").ok()?,
+            _ => None,
+        }
     }
 
     /// The folder or file it was opened from.
@@ -135,7 +197,10 @@ impl Checkpoint {
 
     /// How it is kept.
     pub fn format(&self) -> Format {
-        if self.metadata.is_some() { Format::Gguf } else { Format::HuggingFace }
+        match self.beside {
+            Beside::Gguf(_) => Format::Gguf,
+            _ => Format::HuggingFace,
+        }
     }
 
     /// The mapped files that hold the tensors, with their lengths in bytes.
@@ -186,9 +251,9 @@ impl Checkpoint {
 
     /// The tokenizer: from `tokenizer.json`, or rebuilt from GGUF metadata.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
-        match &self.metadata {
-            None => Tokenizer::from_folder(&self.path, &self.config),
-            Some(metadata) => Tokenizer::from_gguf(metadata, self.files[0].bytes())
+        match &self.beside {
+            Beside::Folder | Beside::Carried(_) => Tokenizer::from_files(self),
+            Beside::Gguf(metadata) => Tokenizer::from_gguf(metadata, self.files[0].bytes())
                 .map_err(|fault| CheckpointError::new(&self.path, fault)),
         }
     }
@@ -199,7 +264,9 @@ impl Checkpoint {
     }
 
     fn view<'a>(&'a self, stored: &'a Stored) -> Tensor<'a> {
-        let data = &self.files[stored.file].bytes()[stored.range.clone()];
+        let file = self.files[stored.file].bytes();
+        // The parts of a packed tensor have places of their own.
+        let data = if stored.packed.is_some() { file } else { &file[stored.range.clone()] };
         Tensor { stored, data, rounded: self.rounded }
     }
 }

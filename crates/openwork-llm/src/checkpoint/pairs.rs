@@ -9,9 +9,9 @@ use std::marker::PhantomData;
 /// The entry of a safetensors header that is no tensor.
 const METADATA: &str = "__metadata__";
 
-/// Entries in the order written, without safetensors' `__metadata__`. An error
-/// in a value names the entry.
-pub(super) struct Pairs<V>(pub Vec<(String, V)>);
+/// Entries in the order written, and safetensors' `__metadata__` beside them. An
+/// error in a value names the entry.
+pub(super) struct Pairs<V>(pub Vec<(String, V)>, pub HashMap<String, String>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -30,21 +30,19 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Read<V> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<V>, A::Error> {
         let mut entries = Vec::new();
-        let mut metadata = false;
+        let mut metadata = None;
         while let Some(name) = map.next_key::<String>()? {
             if name == METADATA {
-                if metadata {
+                if metadata.is_some() {
                     return Err(Error::duplicate_field(METADATA));
                 }
-                // Of no use here, but it must be what the format says.
-                map.next_value::<HashMap<String, String>>()?;
-                metadata = true;
+                metadata = Some(map.next_value::<HashMap<String, String>>()?);
                 continue;
             }
             let value =
                 map.next_value().map_err(|why| Error::custom(format!("tensor {name:?}: {why}")))?;
             entries.push((name, value));
         }
-        Ok(Pairs(entries))
+        Ok(Pairs(entries, metadata.unwrap_or_default()))
     }
 }

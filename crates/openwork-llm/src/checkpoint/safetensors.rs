@@ -9,6 +9,7 @@ use super::error::Fault;
 use super::pairs::Pairs;
 use super::stored::{Order, Stored};
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use std::collections::HashMap;
 use std::fmt;
 
 /// Longest header accepted, as in the `safetensors` crate.
@@ -18,6 +19,9 @@ pub(super) const MAX_RANK: usize = 8;
 /// The header's own length stands before it, in 8 bytes.
 const PREFIX: usize = 8;
 
+/// Text by name that a header carries beside its tensors.
+pub(super) type Metadata = HashMap<String, String>;
+
 /// The tensors of the file `bytes`, number `file` of its checkpoint. Holds for
 /// what is returned:
 ///
@@ -25,7 +29,7 @@ const PREFIX: usize = 8;
 /// 2. every tensor's bytes are as many as its shape and type need;
 /// 3. the tensors cover the data from its first byte to its last, without
 ///    overlaps or holes.
-pub(super) fn read(bytes: &[u8], file: usize) -> Result<Vec<Stored>, Fault> {
+pub(super) fn read(bytes: &[u8], file: usize) -> Result<(Vec<Stored>, Metadata), Fault> {
     let length = bytes.len() as u64;
     let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
         return Err(truncated("the header's length", PREFIX as u128, length));
@@ -40,7 +44,7 @@ pub(super) fn read(bytes: &[u8], file: usize) -> Result<Vec<Stored>, Fault> {
         return Err(truncated("the header", PREFIX as u128 + u128::from(claimed), length));
     };
     let header = std::str::from_utf8(header).map_err(|error| Fault::Header(error.to_string()))?;
-    let Pairs(entries): Pairs<Entry> =
+    let Pairs(entries, metadata): Pairs<Entry> =
         serde_json::from_str(header).map_err(|error| Fault::Header(error.to_string()))?;
 
     let mut tensors = Vec::with_capacity(entries.len());
@@ -82,14 +86,15 @@ pub(super) fn read(bytes: &[u8], file: usize) -> Result<Vec<Stored>, Fault> {
         return Err(Fault::Hole { start: end, end: data.len() as u64 });
     }
     let base = PREFIX + header_len;
-    Ok(tensors
+    let tensors = tensors
         .into_iter()
         .map(|([start, stop], mut tensor)| {
             // Both are within the file, which is in memory.
             tensor.range = base + start as usize..base + stop as usize;
             tensor
         })
-        .collect())
+        .collect();
+    Ok((tensors, metadata))
 }
 
 /// Promise 2 for one entry; its place in the file follows later.
@@ -111,7 +116,16 @@ fn check(name: String, entry: Entry, file: usize) -> Result<Stored, Fault> {
         let dtype = dtype.name();
         return Err(Fault::Size { tensor: name, dtype, shape, needed, start, end, found });
     }
-    Ok(Stored { name, shape, dtype, file, range: 0..0, order: Order::AsStored, shift: 0.0 })
+    Ok(Stored {
+        name,
+        shape,
+        dtype,
+        file,
+        range: 0..0,
+        order: Order::AsStored,
+        shift: 0.0,
+        packed: None,
+    })
 }
 
 /// The shape in this machine's integers and the bytes it needs. Even with its

@@ -1,6 +1,8 @@
 //! Where a tensor lies in its file, and how to hand it out in Hugging Face's order.
 
 use super::dtype::Dtype;
+use super::packed::Place;
+use openwork::sparse::{Packed, PartsError};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -20,6 +22,9 @@ pub(super) struct Stored {
     pub order: Order,
     /// Added to every number: GGUF stores `1 + w` for Gemma's norms.
     pub shift: f32,
+    /// Where the parts are, of a packed tensor; `shape` is then that of the dense
+    /// one and `dtype` that of the kept values.
+    pub packed: Option<Box<Place>>,
 }
 
 /// In which order a file has the rows that Hugging Face numbers from 0.
@@ -34,7 +39,7 @@ pub(super) enum Order {
 
 impl Order {
     /// The row of the file that holds row `row` of `rows`.
-    fn stored_row(self, row: usize, rows: usize) -> usize {
+    pub(super) fn stored_row(self, row: usize, rows: usize) -> usize {
         match self {
             Self::AsStored => row,
             Self::Interleaved { heads } => {
@@ -82,7 +87,22 @@ impl<'a> Tensor<'a> {
 
     /// How many bytes they take in the file.
     pub fn stored_bytes(&self) -> usize {
-        self.data.len()
+        match &self.stored.packed {
+            Some(place) => place.values.len() + place.index.len(),
+            None => self.data.len(),
+        }
+    }
+
+    /// The packed weights, copied from the file, if the tensor is packed. They
+    /// were checked when the file was opened.
+    pub fn packed(&self) -> Result<Option<Packed>, PartsError> {
+        self.stored.packed.as_ref().map(|place| place.read(self.data)).transpose()
+    }
+
+    /// How the tensor is packed, if it is: its spec's text and the format's name.
+    pub fn packing(&self) -> Option<(&'a str, &'a str)> {
+        let place = self.stored.packed.as_deref()?;
+        Some((place.spec.text(), &place.format))
     }
 
     /// How many rows there are.
@@ -102,7 +122,7 @@ impl<'a> Tensor<'a> {
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.len()];
         let n = self.row_len();
-        if self.rows() <= 1 || n == 0 {
+        if self.stored.packed.is_some() || self.rows() <= 1 || n == 0 {
             self.rows_f32(0..self.rows(), &mut out);
             return out;
         }
@@ -127,6 +147,13 @@ impl<'a> Tensor<'a> {
         );
         assert_eq!(out.len(), rows.len() * n, "room for {rows:?} rows of {n} in {}", self.name());
         if n == 0 || count == 0 {
+            return;
+        }
+        if let Some(place) = &self.stored.packed {
+            place.rows_f32(self.data, rows.start * n, out);
+            if let Some(rounded) = self.rounded {
+                rounded.round(out);
+            }
             return;
         }
         let bytes = self.data.len() / count;
@@ -158,7 +185,9 @@ impl<'a> Tensor<'a> {
     /// Face's order. It may start at any address.
     pub fn bytes(&self) -> Option<&'a [u8]> {
         let plain = matches!(self.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
-        let as_is = self.stored.order == Order::AsStored && self.stored.shift == 0.0;
+        let as_is = self.stored.order == Order::AsStored
+            && self.stored.shift == 0.0
+            && self.stored.packed.is_none();
         let exact = self.rounded.is_none_or(|rounded| rounded == self.dtype());
         (plain && as_is && exact).then_some(self.data)
     }
@@ -168,6 +197,9 @@ impl<'a> Tensor<'a> {
         let n = self.row_len();
         if n == 0 {
             return 0;
+        }
+        if let Some(place) = &self.stored.packed {
+            return place.nonzeros(self.data);
         }
         let step = PARALLEL.div_ceil(n);
         (0..self.rows().div_ceil(step))
@@ -190,8 +222,16 @@ mod tests {
         let len = shape.iter().product::<usize>();
         let data: Vec<u8> = (0..len).flat_map(|i| (i as f32).to_le_bytes()).collect();
         let (name, shape) = ("w".to_string(), shape.to_vec());
-        let stored =
-            Stored { name, shape, dtype: Dtype::F32, file: 0, range: 0..data.len(), order, shift };
+        let stored = Stored {
+            name,
+            shape,
+            dtype: Dtype::F32,
+            file: 0,
+            range: 0..data.len(),
+            order,
+            shift,
+            packed: None,
+        };
         (stored, data)
     }
 

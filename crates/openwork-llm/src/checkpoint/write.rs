@@ -263,17 +263,9 @@ pub fn companions(
     match source.format() {
         Format::HuggingFace => {
             for name in BESIDE {
-                let from = source.path().join(name);
-                match std::fs::read(&from) {
-                    Ok(bytes) => {
-                        let to = folder.join(name);
-                        disk::write(&to, &bytes).map_err(|error| WriteError::io(&to, error))?;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => {
-                        let fault = super::mapped::io_fault(error);
-                        return Err(CheckpointError::new(&from, fault).into());
-                    }
+                if let Some(bytes) = source.companion(name)? {
+                    let to = folder.join(name);
+                    disk::write(&to, &bytes).map_err(|error| WriteError::io(&to, error))?;
                 }
             }
         }

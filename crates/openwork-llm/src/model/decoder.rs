@@ -4,7 +4,7 @@ use super::cache::Cache;
 use super::config::Config;
 use super::head::{Head, Rows};
 use super::hidden::Hidden;
-use super::layer::Layer;
+use super::layer::{Layer, load};
 use super::norm::Norm;
 use super::weight::{Storage, Weight, apply};
 use super::{Model, ModelError, check_length, embed};
@@ -34,10 +34,10 @@ impl Decoder {
         Ok(Self {
             caches: vec![Cache::default(); layers.len()],
             layers,
-            embedding: Weight::load(&model.embedding()?, storage),
+            embedding: load(model.checkpoint, &model.embedding()?, storage)?,
             head: match config.tied {
                 true => None,
-                false => Some(Weight::load(&model.head_tensor()?, storage)),
+                false => Some(load(model.checkpoint, &model.head_tensor()?, storage)?),
             },
             norm: model.norm.clone(),
             config,
@@ -48,6 +48,11 @@ impl Decoder {
     /// Sizes and options.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The layers, for changing their weights.
+    pub fn layers_mut(&mut self) -> &mut [Layer] {
+        &mut self.layers
     }
 
     /// Tokens so far.

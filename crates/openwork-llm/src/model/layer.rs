@@ -9,7 +9,7 @@ use super::rope::Rope;
 use super::tap::{Site, Tap};
 use super::vector;
 use super::weight::{Storage, Weight, apply, apply_add};
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::{Checkpoint, CheckpointError, Fault, Tensor};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -59,6 +59,17 @@ impl Linear {
         }
     }
 
+    /// Holds other weights of the same shape, for instance packed ones.
+    ///
+    /// # Panics
+    ///
+    /// If their shape is another.
+    pub fn set_weight(&mut self, weight: Weight) {
+        let shape = (self.weight.rows(), self.weight.cols());
+        assert_eq!((weight.rows(), weight.cols()), shape, "weights of {}", self.name);
+        self.weight = weight;
+    }
+
     /// `[out, in]` for changing, if the layer was loaded as [`Storage::F32`].
     pub fn matrix_mut(&mut self) -> Option<&mut Matrix> {
         match &mut self.weight {
@@ -90,6 +101,18 @@ pub struct Layer {
     linears: [Linear; 7],
 }
 
+/// Reads a matrix of `checkpoint`.
+pub(super) fn load(
+    checkpoint: &Checkpoint,
+    tensor: &Tensor<'_>,
+    storage: Storage,
+) -> Result<Weight, CheckpointError> {
+    Weight::load(tensor, storage).map_err(|error| {
+        let (tensor, why) = (tensor.name().to_string(), error.to_string());
+        CheckpointError::new(checkpoint.path(), Fault::Packed { tensor, why })
+    })
+}
+
 /// `model.layers.7.`
 pub(super) fn prefix(index: usize) -> String {
     format!("model.layers.{index}.")
@@ -119,7 +142,8 @@ impl Layer {
                 true => Some(checkpoint.tensor_of(&format!("{prefix}{name}.bias"), &[n])?.to_f32()),
                 false => None,
             };
-            Ok(Linear { name, site, weight: Weight::load(&tensor, storage), bias })
+            let weight = load(checkpoint, &tensor, storage)?;
+            Ok(Linear { name, site, weight, bias })
         };
         let norms = &c.family.norms;
         let head_norm = |name: &str| match c.family.qk_norm {

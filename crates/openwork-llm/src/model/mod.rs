@@ -25,7 +25,6 @@ mod head;
 mod hidden;
 mod keys;
 mod layer;
-pub mod matvec;
 mod norm;
 mod rope;
 mod tap;

@@ -1,10 +1,11 @@
 //! A linear's weights in their storage type, and products with them in f32.
 
-use super::matvec::Element;
 use crate::checkpoint::{Dtype, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use openwork::linalg::matvec::Element;
 use openwork::linalg::{Threads, gemm};
+use openwork::sparse::{Packed, PartsError, Values, ValuesRef};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -12,13 +13,16 @@ use std::ops::Range;
 /// How weights are held in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// All as f32: for pruning and for forwards over many tokens.
+    /// All as f32, packed ones too: for pruning.
     F32,
-    /// bf16 and f16 as they are, all others rounded to bf16: for decoding.
+    /// Packed weights as they are, all others as f32: for forwards over many tokens.
+    Packed,
+    /// Packed weights, bf16 and f16 as they are, all others rounded to bf16: for
+    /// decoding.
     Half,
 }
 
-/// A matrix `[out, in]` in one of three storage types.
+/// A matrix `[out, in]` in one of three storage types, or packed.
 #[derive(Clone, Debug)]
 pub enum Weight {
     /// 4 bytes a weight.
@@ -27,6 +31,8 @@ pub enum Weight {
     Bf16(Matrix<bf16>),
     /// 2 bytes a weight.
     F16(Matrix<f16>),
+    /// What stays of a pruned matrix.
+    Packed(Packed),
 }
 
 /// Entries that are widened to f32 at a time, for a product with many rows.
@@ -37,11 +43,19 @@ const FEW: usize = 2;
 const TASK_BYTES: Range<usize> = 1 << 15..1 << 19;
 
 impl Weight {
-    /// Reads a tensor of two axes.
-    pub fn load(tensor: &Tensor<'_>, storage: Storage) -> Self {
+    /// Reads a tensor of two axes. It fails only for packed weights that were
+    /// changed after the file was opened.
+    pub fn load(tensor: &Tensor<'_>, storage: Storage) -> Result<Self, PartsError> {
+        if storage != Storage::F32
+            && let Some(packed) = tensor.packed()?
+        {
+            return Ok(Weight::Packed(packed));
+        }
         let (rows, cols) = (tensor.rows(), tensor.row_len());
-        match (storage, tensor.dtype(), tensor.bytes()) {
-            (Storage::F32, ..) => Weight::F32(Matrix::from_vec(rows, cols, tensor.to_f32())),
+        Ok(match (storage, tensor.dtype(), tensor.bytes()) {
+            (Storage::F32 | Storage::Packed, ..) => {
+                Weight::F32(Matrix::from_vec(rows, cols, tensor.to_f32()))
+            }
             (Storage::Half, Dtype::F16, Some(bytes)) => {
                 let data =
                     bytes.as_chunks::<2>().0.iter().map(|&b| f16::from_le_bytes(b)).collect();
@@ -64,6 +78,27 @@ impl Weight {
                 }
                 Weight::Bf16(narrow)
             }
+        })
+    }
+
+    /// The same weights, unpacked if they are packed.
+    pub fn unpacked(&self) -> Self {
+        let Weight::Packed(packed) = self else { return self.clone() };
+        let (rows, cols) = (packed.rows(), packed.cols());
+        match packed.unpack() {
+            Values::F32(data) => Weight::F32(Matrix::from_vec(rows, cols, data)),
+            Values::F16(data) => Weight::F16(Matrix::from_vec(rows, cols, data)),
+            Values::Bf16(data) => Weight::Bf16(Matrix::from_vec(rows, cols, data)),
+        }
+    }
+
+    /// The numbers, row after row, if they are not packed.
+    pub fn values(&self) -> Option<ValuesRef<'_>> {
+        match self {
+            Weight::F32(m) => Some(ValuesRef::F32(m.data())),
+            Weight::Bf16(m) => Some(ValuesRef::Bf16(m.data())),
+            Weight::F16(m) => Some(ValuesRef::F16(m.data())),
+            Weight::Packed(_) => None,
         }
     }
 
@@ -73,6 +108,7 @@ impl Weight {
             Weight::F32(m) => m.rows(),
             Weight::Bf16(m) => m.rows(),
             Weight::F16(m) => m.rows(),
+            Weight::Packed(m) => m.rows(),
         }
     }
 
@@ -82,13 +118,18 @@ impl Weight {
             Weight::F32(m) => m.cols(),
             Weight::Bf16(m) => m.cols(),
             Weight::F16(m) => m.cols(),
+            Weight::Packed(m) => m.cols(),
         }
     }
 
     /// Bytes in memory, all of which decoding a token reads.
     pub fn bytes(&self) -> usize {
-        let each = if matches!(self, Weight::F32(_)) { 4 } else { 2 };
-        self.rows() * self.cols() * each
+        match self {
+            Weight::F32(m) => 4 * m.data().len(),
+            Weight::Bf16(m) => 2 * m.data().len(),
+            Weight::F16(m) => 2 * m.data().len(),
+            Weight::Packed(m) => m.bytes(),
+        }
     }
 
     /// Some rows, widened.
@@ -102,7 +143,13 @@ impl Weight {
             Weight::F32(m) => out.copy_from_slice(&m.data()[part]),
             Weight::Bf16(m) => m.data()[part].convert_to_f32_slice(out),
             Weight::F16(m) => m.data()[part].convert_to_f32_slice(out),
+            Weight::Packed(_) => self.unpacked().rows_f32(rows, out),
         }
+    }
+
+    /// Rows that a task takes together.
+    fn strip_rows(&self) -> usize {
+        if let Weight::Packed(packed) = self { packed.strip_rows() } else { 1 }
     }
 
     /// Rows `rows` times `x`.
@@ -112,6 +159,7 @@ impl Weight {
             Weight::F32(m) => f32::matvec(&m.data()[part], x, y),
             Weight::Bf16(m) => bf16::matvec(&m.data()[part], x, y),
             Weight::F16(m) => f16::matvec(&m.data()[part], x, y),
+            Weight::Packed(m) => m.matvec_rows(rows, x, y),
         }
     }
 }
@@ -140,6 +188,7 @@ pub fn apply(x: MatrixRef<'_>, products: &mut [(&Weight, MatrixMut<'_>)]) {
         for (weight, y) in products.iter_mut() {
             assert_eq!((weight.cols(), weight.rows()), (x.len(), y.cols()), "shapes do not fit");
             let step = (task_bytes * weight.rows()).div_ceil(weight.bytes().max(1)).max(1);
+            let step = step.next_multiple_of(weight.strip_rows());
             for (i, part) in y.row_mut(r).chunks_mut(step).enumerate() {
                 tasks.push((*weight, i * step, part));
             }
@@ -164,8 +213,10 @@ pub fn apply_add(x: MatrixRef<'_>, weight: &Weight, mut y: MatrixMut<'_>) {
 
 /// `Y <- beta Y + X W'`, the matrix widened panel by panel.
 fn multiply(beta: f32, mut y: MatrixMut<'_>, x: MatrixRef<'_>, weight: &Weight) {
-    if let Weight::F32(w) = weight {
-        return gemm(beta, y, 1.0, x, w.view().t(), Threads::All);
+    match weight {
+        Weight::F32(w) => return gemm(beta, y, 1.0, x, w.view().t(), Threads::All),
+        Weight::Packed(w) => return w.matmul(beta, x, y),
+        _ => {}
     }
     let (n, k, t) = (weight.rows(), weight.cols(), x.rows());
     let step = (PANEL / k.max(1)).clamp(1, n.max(1));

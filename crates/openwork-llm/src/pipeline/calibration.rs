@@ -12,6 +12,8 @@ pub struct Calibration {
     pub windows: Vec<Vec<u32>>,
     /// The text's name, for the record.
     pub text: String,
+    /// Bytes of the text.
+    pub text_bytes: usize,
     /// What drew them.
     pub seed: u64,
 }
@@ -31,7 +33,7 @@ impl Calibration {
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         let tokens = tokenizer.encode(text)?;
         let windows = random_windows(&tokens, seq_len, samples, seed, bos)?;
-        Ok(Self { windows, text: name.to_string(), seed })
+        Ok(Self { windows, text: name.to_string(), text_bytes: text.len(), seed })
     }
 
     /// Tokens in a window.

@@ -9,8 +9,12 @@ use openwork::prune::Needs;
 use openwork::{Matrix, MatrixRef};
 use std::time::Instant;
 
-/// What the program itself and the tokenizer take, in bytes.
-const BASE: u64 = 160 << 20;
+/// What the program itself takes, in bytes.
+const BASE: u64 = 64 << 20;
+/// What the tokenizer takes for each token of its vocabulary.
+const PER_TOKEN: u64 = 1 << 10;
+/// What it takes while it reads a text, for each byte of it.
+const PER_BYTE: u64 = 40;
 
 /// What a run will need.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +31,20 @@ pub struct Estimate {
     pub forward_seconds: f64,
     /// Seconds in pruning, within a factor of two or so.
     pub prune_seconds: f64,
+}
+
+impl Estimate {
+    /// What this and another run need, one after the other.
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            memory: self.memory.max(other.memory),
+            memory_spilled: self.memory_spilled.max(other.memory_spilled),
+            spilled: self.spilled.max(other.spilled),
+            disk: self.disk.max(other.disk),
+            forward_seconds: self.forward_seconds + other.forward_seconds,
+            prune_seconds: self.prune_seconds + other.prune_seconds,
+        }
+    }
 }
 
 /// Estimates what a job needs on this machine; takes a small part of a second.
@@ -49,7 +67,16 @@ pub fn estimate(job: &Job<'_>, model: &Model<'_>) -> Estimate {
     });
     // A row of logits for a group of tokens, and a panel of the head, when perplexity is measured.
     let head = job.evaluation.as_ref().map_or(0, |_| (64 << 20) + 1024 * c.vocab as u64 * float);
-    let fixed = BASE + weights * float + working + (statistics + pruning).max(head);
+    let text = job.calibration.text_bytes + job.evaluation.as_ref().map_or(0, |e| e.scored.bytes);
+    let base = BASE + PER_TOKEN * c.vocab as u64 + PER_BYTE * text as u64;
+    // Pages of the files: what is outside the layers, and one layer.
+    let in_layers = |name: &str| name.starts_with("model.layers.");
+    let (inside, outside) = model.checkpoint().tensors().fold((0, 0), |(inside, outside), t| {
+        let bytes = t.stored_bytes() as u64;
+        if in_layers(t.name()) { (inside + bytes, outside) } else { (inside, outside + bytes) }
+    });
+    let mapped = outside + inside / c.layers.max(1) as u64;
+    let fixed = base + mapped + weights * float + working + (statistics + pruning).max(head);
 
     let rate = gemm_rate();
     let per_token: f64 = forward_flops(c, seq_len);

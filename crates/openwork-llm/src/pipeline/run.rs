@@ -470,6 +470,7 @@ impl Run<'_> {
             evaluations,
             totals,
             notes: job.plan.notes.clone(),
+            passes: Vec::new(),
         }
     }
 

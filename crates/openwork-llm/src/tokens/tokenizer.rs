@@ -1,10 +1,9 @@
 //! The tokenizer of a model.
 
 use super::error::TextError;
-use crate::checkpoint::{CheckpointError, Fault, folder_json};
+use crate::checkpoint::{Checkpoint, CheckpointError, Fault};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::path::Path;
 
 /// Turns text into a model's tokens and back.
 ///
@@ -34,22 +33,25 @@ pub(crate) struct Special {
 }
 
 impl Tokenizer {
-    /// The tokenizer in `tokenizer.json` of a Hugging Face folder whose config
-    /// is `config`.
-    pub(crate) fn from_folder(folder: &Path, config: &Value) -> Result<Self, CheckpointError> {
-        let path = folder.join("tokenizer.json");
-        if !path.exists() {
-            let fault = Fault::Incomplete { what: "tokenizer.json" };
-            return Err(CheckpointError::new(folder, fault));
-        }
+    /// The tokenizer in `tokenizer.json` beside a model's tensors.
+    pub(crate) fn from_files(model: &Checkpoint) -> Result<Self, CheckpointError> {
+        let bytes = model.companion("tokenizer.json")?.ok_or_else(|| {
+            CheckpointError::new(model.path(), Fault::Incomplete { what: "tokenizer.json" })
+        })?;
+        let path = model.path().join("tokenizer.json");
         let wrong = |why: String| CheckpointError::new(&path, Fault::Tokenizer(why));
-        let bytes = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
         check_merges(&bytes).map_err(wrong)?;
         let inner =
             tokenizers::Tokenizer::from_bytes(&bytes).map_err(|why| wrong(why.to_string()))?;
-        let options = folder_json(&folder.join("tokenizer_config.json"))?.unwrap_or(Value::Null);
-        let generation =
-            folder_json(&folder.join("generation_config.json"))?.unwrap_or(Value::Null);
+        let json = |name: &str| match model.companion(name)? {
+            None => Ok(Value::Null),
+            Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+                CheckpointError::new(&model.path().join(name), Fault::Json(error))
+            }),
+        };
+        let (options, generation) =
+            (json("tokenizer_config.json")?, json("generation_config.json")?);
+        let config = model.config();
 
         // A token is named by its text in tokenizer_config.json, or by its ids elsewhere.
         let by_text = |key: &str| {

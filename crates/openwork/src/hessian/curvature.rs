@@ -1,6 +1,6 @@
 //! H made ready for pruning: damped, scaled to a unit diagonal, factored.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 
@@ -41,13 +41,13 @@ pub struct Curvature {
     notes: Vec<Note>,
     /// s_j; zero exactly for dead columns.
     scale: Vec<f64>,
-    matrix: Matrix,
+    matrix: Arc<Matrix>,
     /// The lower factor of A with rows and columns in reverse order: its
     /// inverse, reversed, is the upper U with C = U'U that SparseGPT needs, so
     /// one factorisation serves all.
-    reversed: Matrix<f64>,
-    inverse: OnceLock<Matrix>,
-    upper: OnceLock<Matrix>,
+    reversed: Arc<Matrix<f64>>,
+    inverse: Arc<OnceLock<Matrix>>,
+    upper: Arc<OnceLock<Matrix>>,
 }
 
 impl Curvature {
@@ -69,8 +69,8 @@ impl Curvature {
                     if damping != asked {
                         notes.push(Note::DampingRaised { from: asked, to: damping });
                     }
-                    let matrix = scaled(h, &scale);
-                    let (inverse, upper) = (OnceLock::new(), OnceLock::new());
+                    let (matrix, reversed) = (Arc::new(scaled(h, &scale)), Arc::new(reversed));
+                    let (inverse, upper) = Default::default();
                     return Ok(Self { damping, notes, scale, matrix, reversed, inverse, upper });
                 }
                 Err(NotPositive { pivot, value }) => {
@@ -82,6 +82,20 @@ impl Curvature {
                     })?;
                 }
             }
+        }
+    }
+
+    /// The same curvature for weights whose errors count `factor` squared times
+    /// as much: they are scaled by `factor` more. Shares all matrices.
+    pub(crate) fn weighted(&self, factor: f64) -> Self {
+        Self {
+            damping: self.damping,
+            notes: self.notes.clone(),
+            scale: self.scale.iter().map(|s| s * factor).collect(),
+            matrix: Arc::clone(&self.matrix),
+            reversed: Arc::clone(&self.reversed),
+            inverse: Arc::clone(&self.inverse),
+            upper: Arc::clone(&self.upper),
         }
     }
 

@@ -3,6 +3,7 @@
 pub mod cholesky;
 mod gemm;
 mod gram;
+pub mod matvec;
 pub mod pcg;
 pub mod small;
 

@@ -3,7 +3,7 @@
 
 use super::lots::{Lot, Lots};
 use super::measure::quadratic;
-use super::problem::unscaled;
+use super::problem::{counted, unscaled};
 use super::sparsegpt::{BLOCK, Sweep};
 use super::{Problem, PruneError};
 use crate::hessian::{self, Choice, Hessian, HessianError, Trial};
@@ -70,8 +70,8 @@ pub(super) fn choose(
                         change.row_mut(i)[column as usize] = f64::from(new) - f64::from(old);
                     }
                 }
-                error +=
-                    quadratic(change.rows(), change.cols(), held.view(), |i, j| change.row(i)[j]);
+                error += counted(&spec.tensors()[group.tensor])
+                    * quadratic(change.rows(), change.cols(), held.view(), |i, j| change.row(i)[j]);
             }
         }
         Ok(error)

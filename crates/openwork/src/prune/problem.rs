@@ -4,7 +4,7 @@ use super::{PruneError, Watch};
 use crate::hessian::{Curvature, Damping, Hessian};
 use crate::mask::{Bits, Mask};
 use crate::matrix::{Matrix, MatrixRef};
-use crate::spec::{Spec, Unit};
+use crate::spec::{Spec, Tensor, Unit};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,8 +28,16 @@ pub struct Problem<'a> {
     parts: Mutex<Parts>,
 }
 
-/// Curvature by Hessian and columns.
-type Parts = HashMap<(usize, Vec<u32>), Arc<Curvature>>;
+/// Curvature by Hessian, factor and columns.
+type Parts = HashMap<(usize, u64, Vec<u32>), Arc<Curvature>>;
+
+/// How much what is lost in a tensor counts. Weight 0 counts so little that it
+/// only decides between blocks that are alike in all else; a power of two, so
+/// that scaling by it is exact.
+pub(crate) fn counted(tensor: &Tensor) -> f64 {
+    const NEXT_TO_NOTHING: f64 = 1.0 / (1u128 << 80) as f64;
+    if tensor.weight() == 0.0 { NEXT_TO_NOTHING } else { tensor.weight() }
+}
 
 /// Rows of one tensor whose domain has the same columns.
 pub struct Group {
@@ -69,13 +77,18 @@ impl<'a> Problem<'a> {
     pub fn curvature(&self, tensor: usize, columns: &[u32]) -> Result<Arc<Curvature>, PruneError> {
         let h = self.hessian_of[tensor];
         let whole = &self.curvatures[h];
-        if columns.len() == whole.columns() {
+        let factor = counted(&self.spec.tensors()[tensor]).sqrt();
+        if columns.len() == whole.columns() && factor == 1.0 {
             return Ok(whole.clone());
         }
-        let key = (h, columns.to_vec());
+        let key = (h, factor.to_bits(), columns.to_vec());
         let mut parts = self.parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(part) = parts.get(&key) {
             return Ok(part.clone());
+        }
+        if columns.len() == whole.columns() {
+            let weighted = Arc::new(whole.weighted(factor));
+            return Ok(parts.entry(key).or_insert(weighted).clone());
         }
         let all = self.hessians[h];
         let matrix = Matrix::from_fn(columns.len(), columns.len(), |i, j| {
@@ -90,6 +103,7 @@ impl<'a> Problem<'a> {
         let part = Hessian::from_matrix(matrix, all.samples())
             .and_then(|h| h.damp(damping))
             .map_err(|error| PruneError::hessian(name, error))?;
+        let part = if factor == 1.0 { part } else { part.weighted(factor) };
         Ok(parts.entry(key).or_insert(Arc::new(part)).clone())
     }
 

@@ -1,6 +1,7 @@
 //! Methods that score blocks and drop the lowest, leaving the other weights as
 //! they are: magnitude, Wanda and S-OBD.
 
+use super::problem::counted;
 use super::{Build, Method, Needs, Problem, PruneError, Pruner, Solution, Watch};
 use crate::hessian::Damping;
 use crate::saliency::{SALIENCIES, Saliency};
@@ -45,7 +46,8 @@ impl Pruner for Score {
         let mask = Selector::new(problem.spec).select(|element| {
             let w = problem.weights[element.tensor].data()[element.offset];
             let diagonal = &diagonals[element.tensor];
-            (self.0.element)(f64::from(w), diagonal[element.offset % diagonal.len()])
+            let h = diagonal[element.offset % diagonal.len()];
+            counted(&problem.spec.tensors()[element.tensor]) * (self.0.element)(f64::from(w), h)
         });
         let mut weights = problem.copies();
         for (t, w) in weights.iter_mut().enumerate() {

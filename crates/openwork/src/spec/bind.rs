@@ -6,7 +6,9 @@ use super::domain::{Region, Space};
 use super::env::{Bound, Env, dim_names, shape_text};
 use super::error::SpecError;
 use super::grid::Grid;
-use super::pattern::{Body, Clauses, Couple, Domain, Kind, Member, One, Pattern, Tuple, View};
+use super::pattern::{
+    Body, Clauses, Couple, Decimal, Domain, Kind, Member, One, Pattern, Tuple, View,
+};
 use super::profile::{Profile, grid_error};
 use super::region::region;
 use super::steps::{Steps, row_major};
@@ -132,12 +134,20 @@ fn bind_couple(text: &str, couple: &Couple, shapes: &[(String, &[usize])]) -> Bo
         envs.push(env);
     }
     let members: Vec<&Member> = couple.members.iter().collect();
-    match couple.kind {
+    let mut spec = match couple.kind {
         Kind::Blocks => {
             couple::blocks(parts, &members, couple.scope.as_ref(), couple.keep.as_ref(), &envs[0])
         }
         Kind::Scopes => couple::scopes(parts, &members, couple.keep.as_ref(), &envs),
+    }?;
+    for (tensor, member) in spec.tensors.iter_mut().zip(&members) {
+        tensor.weight = member.weight.map_or(1.0, Decimal::value);
     }
+    if spec.tensors.iter().all(|tensor| tensor.weight == 0.0) {
+        let what = "every member of the coupling has weight 0";
+        return Err(SpecError::whole(what, "give at least one of them a weight above 0"));
+    }
+    Ok(spec)
 }
 
 /// The domain, view and blocks of one tensor.

@@ -197,6 +197,7 @@ fn tensor(part: Part, perm: Vec<usize>, inner: &Axes, outer: &Axes, counts: &[us
         block_index,
         scope_index,
         padded,
+        weight: 1.0,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Patterns as text again: what `Display` prints here, `parse` reads.
 
 use super::pattern::{
-    Arg, Atom, Axes, Body, Call, Couple, Domain, Expr, Keep, Kind, Layout, Member, Name, One,
-    Pattern,
+    Arg, Atom, Axes, Body, Call, Couple, Decimal, Domain, Expr, Keep, Kind, Layout, Member, Name,
+    One, Pattern,
 };
 use super::pattern::{Tuple, View};
 use std::fmt;
@@ -48,6 +48,9 @@ impl fmt::Display for Member {
             f.write_str(" perm (")?;
             list(f, perm, ",")?;
             f.write_str(")")?;
+        }
+        if let Some(weight) = &self.weight {
+            write!(f, " weight {weight}")?;
         }
         let one = self.one.to_string();
         if one.is_empty() { f.write_str(":") } else { write!(f, ": {one}") }
@@ -161,11 +164,18 @@ impl fmt::Display for Keep {
             Self::Count(expr) => expr.fmt(f),
             Self::Share(expr) => write!(f, "{expr}%"),
             Self::Percent { digits, scale, .. } => {
-                let digits = format!("{digits:0width$}", width = *scale as usize + 1);
-                let (whole, part) = digits.split_at(digits.len() - *scale as usize);
-                write!(f, "{whole}{}{part}%", if part.is_empty() { "" } else { "." })
+                write!(f, "{}%", Decimal { digits: *digits, scale: *scale })
             }
         }
+    }
+}
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scale = self.scale as usize;
+        let digits = format!("{:0width$}", self.digits, width = scale + 1);
+        let (whole, part) = digits.split_at(digits.len() - scale);
+        write!(f, "{whole}{}{part}", if part.is_empty() { "" } else { "." })
     }
 }
 

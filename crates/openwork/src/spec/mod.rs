@@ -17,6 +17,7 @@ mod error;
 mod facts;
 mod grid;
 mod keep;
+mod like;
 mod parse;
 mod pattern;
 mod preset;
@@ -76,9 +77,17 @@ pub struct Tensor {
     scope_index: Steps,
     /// Whether some positions of the view are padding.
     padded: bool,
+    /// How much its part of a coupled block counts.
+    weight: f64,
 }
 
 impl Tensor {
+    /// How much what is lost in it counts, beside the other tensors of a
+    /// coupling: 1, unless the pattern says otherwise.
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

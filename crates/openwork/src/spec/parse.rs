@@ -3,7 +3,8 @@
 
 use super::error::SpecError;
 use super::pattern::{
-    Arg, At, Atom, Axes, Body, Call, Clauses, Couple, Domain, Expr, Keep, Kind, Layout, Member,
+    Arg, At, Atom, Axes, Body, Call, Clauses, Couple, Decimal, Domain, Expr, Keep, Kind, Layout,
+    Member,
 };
 use super::pattern::{Name, One, Tuple, View};
 use std::collections::HashSet;
@@ -18,7 +19,7 @@ const MAX_NAMES: usize = 32;
 
 /// Words that begin a clause and so cannot be names.
 const KEYWORDS: &[&str] =
-    &["on", "in", "pad", "view", "block", "scope", "keep", "perm", "blocks", "scopes"];
+    &["on", "in", "pad", "view", "block", "scope", "keep", "perm", "weight", "blocks", "scopes"];
 
 type Read<T> = Result<T, SpecError>;
 
@@ -226,9 +227,26 @@ impl<'t> Parser<'t> {
         } else {
             None
         };
-        self.expect(":", "a member is written `name: spec` or `name perm (1,0): spec`")?;
+        let weight = if self.word() == Some("weight") {
+            self.pos += "weight".len();
+            Some(self.weight()?)
+        } else {
+            None
+        };
+        self.expect(":", "a member is written `name: spec` or `name perm (1,0) weight 0.5: spec`")?;
         let one = self.one(Some(kind))?;
-        Ok(Member { name, perm, one, at })
+        Ok(Member { name, perm, weight, one, at })
+    }
+
+    fn weight(&mut self) -> Read<Decimal> {
+        self.skip();
+        match decimal(self.rest()) {
+            Some((digits, scale, len)) => {
+                self.pos += len;
+                Ok(Decimal { digits, scale })
+            }
+            None => Err(self.fail("a weight is a number from 0 on", "write `weight 0.5`")),
+        }
     }
 
     fn perm(&mut self) -> Read<Vec<usize>> {

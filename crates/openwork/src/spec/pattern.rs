@@ -134,8 +134,22 @@ pub(crate) struct Couple {
 pub(crate) struct Member {
     pub name: String,
     pub perm: Option<(Vec<usize>, At)>,
+    pub weight: Option<Decimal>,
     pub one: One,
     pub at: At,
+}
+
+/// `digits / 10^scale`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decimal {
+    pub digits: u64,
+    pub scale: u32,
+}
+
+impl Decimal {
+    pub fn value(self) -> f64 {
+        self.digits as f64 / 10f64.powi(self.scale as i32)
+    }
 }
 
 /// A preset by name, with its arguments.

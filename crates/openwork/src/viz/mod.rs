@@ -5,6 +5,7 @@
 //! each block. [`svg`] and [`terminal`] draw a scene, [`sheet`] says in words
 //! and numbers what a spec means. All are pure: they return text.
 
+pub mod fragment;
 mod gallery;
 mod legend;
 mod notes;

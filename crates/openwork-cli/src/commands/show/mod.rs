@@ -7,6 +7,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::{print, write};
 use openwork::Pattern;
+use openwork::viz::fragment::{self, Fragment};
 use openwork::viz::{self, Scene};
 use shape::Shape;
 use std::io::IsTerminal;
@@ -18,6 +19,7 @@ Examples:
   openwork show 'block(16,16)' --shape 4096,4096 --json
   openwork show 'view m (g j i) -> m g i j, j=2 i=8 block (1,1,1,2) scope (1,1,4,1) keep 2' --shape 8,32
   openwork show 'in (M/4,0)+(M*3/4,K) scope (1,4) keep 2' --shape 8,16 --svg pattern.svg
+  openwork show rows16 --shape 16,32 --fragment m16n8k16
   openwork show 'blocks up: block (1,_) & down perm (1,0): block (_,1) scope (4,1) keep 2' --shape up=16,8 --shape down=8,16
 
 The spec language is told in docs/spec-language.md; `openwork presets` lists ready patterns.";
@@ -35,9 +37,12 @@ pub struct Show {
     /// With --json: list the weights of every block and the blocks of every scope
     #[arg(long)]
     elements: bool,
-    /// Write the drawing as SVG
+    /// Write the drawing as SVG; with --fragment, that of the fragment
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Map the spec onto a tensor core's fragment, `m16n8k16`: lanes, balance, metadata
+    #[arg(long, value_name = "NAME")]
+    fragment: Option<String>,
     /// Chooses the example mask
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -54,18 +59,32 @@ impl Show {
         let tensors: Vec<_> = shapes.iter().map(Shape::named).collect();
         let spec = pattern.bind_all(&tensors).map_err(Failure::input)?;
         let elements = if self.elements { Some(json::elements(&spec)?) } else { None };
+        let fragment = match &self.fragment {
+            Some(name) => Some(Fragment::new(&spec, name, self.seed).map_err(Failure::input)?),
+            None => None,
+        };
         if let Some(path) = &self.svg {
-            write::whole(path, viz::svg(&spec, self.seed).as_bytes())?;
+            let drawing = match &fragment {
+                Some(fragment) => fragment::fragment_svg(&spec, fragment),
+                None => viz::svg(&spec, self.seed),
+            };
+            write::whole(path, drawing.as_bytes())?;
         }
         if global.json {
             let mut object = json::spec(&spec);
             if let (Some(object), Some(elements)) = (object.as_object_mut(), elements) {
                 object.extend(elements);
             }
+            if let Some(fragment) = &fragment {
+                object["fragment"] = json::fragment(fragment);
+            }
             return print::line(object);
         }
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let drawing = viz::terminal(&Scene::new(&spec, self.seed), colour);
-        print::text(&format!("{}\n{drawing}", viz::sheet(&spec)))
+        let fragment = fragment.map_or_else(String::new, |fragment| {
+            format!("\n{}", fragment::fragment_terminal(&fragment, colour))
+        });
+        print::text(&format!("{}\n{drawing}{fragment}", viz::sheet(&spec)))
     }
 }

@@ -24,6 +24,9 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     /// The number it stands for.
     fn wide(self) -> f32;
 
+    /// Its bits, the upper half clear where there are 16.
+    fn bits(self) -> u32;
+
     /// `y = W x`, `W` row-major with `y.len()` rows and `x.len()` columns.
     ///
     /// # Panics
@@ -159,10 +162,14 @@ kernel!(matvec_f32, f32, "avx2,fma", _mm256_loadu_ps);
 
 /// Lists a type, its kernel, and the features the kernel needs.
 macro_rules! element {
-    ($type:ty, $wide:expr, $kernel:ident, $($feature:tt),+) => {
+    ($type:ty, $wide:expr, $bits:expr, $kernel:ident, $($feature:tt),+) => {
         impl Element for $type {
             fn wide(self) -> f32 {
                 $wide(self)
+            }
+
+            fn bits(self) -> u32 {
+                $bits(self)
             }
 
             fn matvec(w: &[Self], x: &[f32], y: &mut [f32]) {
@@ -177,9 +184,9 @@ macro_rules! element {
     };
 }
 
-element!(bf16, bf16::to_f32, matvec_bf16, "avx2", "fma");
-element!(f16, f16::to_f32, matvec_f16, "avx2", "fma", "f16c");
-element!(f32, std::convert::identity, matvec_f32, "avx2", "fma");
+element!(bf16, bf16::to_f32, |v: bf16| u32::from(v.to_bits()), matvec_bf16, "avx2", "fma");
+element!(f16, f16::to_f32, |v: f16| u32::from(v.to_bits()), matvec_f16, "avx2", "fma", "f16c");
+element!(f32, std::convert::identity, f32::to_bits, matvec_f32, "avx2", "fma");
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,142 @@
+//! `openwork demo`: the main job on what the program carries.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::print;
+use crate::progress::Progress;
+use openwork_llm::checkpoint::{Checkpoint, Dtype};
+use openwork_llm::demo;
+use openwork_llm::evaluate::{Options, Scored};
+use openwork_llm::model::Model;
+use openwork_llm::pipeline::{Calibration, Choice, Evaluation, Job, Plan, Recipe, Start, run};
+use openwork_llm::report::{Record, page};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Patterns that the demo prunes to.
+const SPECS: &[&str] = &["2:4", "rows16"];
+/// Methods that it compares.
+const METHODS: &[&str] = &["magnitude", "wanda", "sparsegpt", "s-obs", "admm+swap"];
+/// Calibration windows and tokens in each.
+const SAMPLES: usize = 64;
+const SEQ_LEN: usize = 128;
+
+/// Prune the built-in model with several methods and compare them
+///
+/// The program carries a small language model, trained on a made-up language
+/// whose entropy is known: no model can have a lower perplexity than that.
+/// Prunes it to 2:4 and to rows16 with five methods, prints what that does to
+/// its perplexity, and writes a page of charts. Needs no network and no file.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  openwork demo
+  openwork demo --out demo.html --json")]
+pub struct Demo {
+    /// The page to write
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    out: PathBuf,
+}
+
+impl Demo {
+    /// Prunes, prints, writes.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        if self.out.is_dir() {
+            return Err(Failure::Input(format!("{} is a folder; name a file", self.out.display())));
+        }
+        let source = Checkpoint::open("demo".as_ref()).map_err(Failure::running)?;
+        let source = source.rounded(Dtype::BF16);
+        let model = Model::open(&source).map_err(Failure::running)?;
+        let tokenizer = source.tokenizer().map_err(Failure::running)?;
+        let text = ("demo", demo::CALIBRATION);
+        let calibration = Calibration::draw(&tokenizer, text, SAMPLES, SEQ_LEN, 0);
+        let calibration = calibration.map_err(Failure::running)?;
+        let scored = Scored::new(&tokenizer, demo::EVALUATION, SEQ_LEN, &Options::default());
+        let scored = scored.map_err(Failure::running)?;
+        let folder = tempfile::tempdir().map_err(Failure::running)?;
+
+        let mut runs: Vec<(String, Record)> = Vec::new();
+        let bar = Progress::start(global, "demo");
+        let all = SPECS.len() * METHODS.len();
+        for spec in SPECS {
+            for method in METHODS {
+                let name = format!("{method} {spec}");
+                bar.say(runs.len() as f64 / all as f64, &name);
+                let recipe = Recipe::new(spec, method);
+                let plan = Plan::new(&recipe, &Choice::default(), model.config(), true);
+                let job = Job {
+                    source: &source,
+                    plan: plan.map_err(Failure::running)?,
+                    calibration: calibration.clone(),
+                    evaluation: Some(Evaluation { scored: scored.clone(), every: Some(1) }),
+                    dtype: Dtype::BF16,
+                    sequential: true,
+                    spill: false,
+                    include: None,
+                    exclude: None,
+                };
+                let out = folder.path().join(runs.len().to_string());
+                let record = run(&job, &out, Start::Fresh, &()).map_err(Failure::running)?;
+                runs.push((name, record));
+            }
+        }
+        bar.end();
+        crate::write::whole(&self.out, page(&runs).as_bytes())?;
+        if global.json {
+            return print::line(as_json(&runs));
+        }
+        let weights: usize = source.tensors().map(|tensor| tensor.len()).sum();
+        print::line(format!(
+            "A language model of {} layers and {:.1} million weights, pruned to half of its linears' weights.\n",
+            model.config().layers,
+            weights as f64 / 1e6
+        ))?;
+        self.print(&runs)
+    }
+
+    fn print(&self, runs: &[(String, Record)]) -> Result<(), Failure> {
+        let truth = demo::token_perplexity();
+        let dense =
+            runs.first().and_then(|(_, record)| record.dense()).map_or(0.0, |d| d.token_perplexity);
+        let head = ["spec", "method", "perplexity", "over the truth", "mean error", "seconds"];
+        let mut rows = vec![head.map(String::from)];
+        let row = |spec: &str, method: &str, perplexity: f64, error: String, seconds: String| {
+            let over = format!("{:+.1}%", 100.0 * (perplexity / truth - 1.0));
+            [spec.into(), method.into(), format!("{perplexity:.3}"), over, error, seconds]
+        };
+        rows.push(row("", "the language itself", truth, String::new(), String::new()));
+        rows.push(row("", "dense", dense, String::new(), String::new()));
+        for (_, record) in runs {
+            let perplexity = record.last().map_or(f64::NAN, |last| last.token_perplexity);
+            let seconds = record.layers.iter().map(|layer| layer.seconds).sum::<f64>();
+            rows.push(row(
+                &record.spec,
+                &record.method,
+                perplexity,
+                format!("{:.4}", record.totals.mean_error),
+                format!("{seconds:.2}"),
+            ));
+        }
+        print::text(&print::columns(&rows, [false, false, true, true, true, true]))?;
+        print::line(format!(
+            "\nCharts of all runs: {}\n\nNext:\n  openwork show rows16 --shape 32,64\n  openwork prune demo --spec 2:4 --calib demo --eval demo --samples 32 --seq-len 128 --out pruned\n  openwork inspect pruned --spec 2:4",
+            self.out.display()
+        ))
+    }
+}
+
+fn as_json(runs: &[(String, Record)]) -> serde_json::Value {
+    let rows: Vec<_> = runs
+        .iter()
+        .map(|(_, record)| {
+            json!({
+                "spec": record.spec,
+                "method": record.method,
+                "token_perplexity": record.last().map(|last| last.token_perplexity),
+                "mean_error": record.totals.mean_error,
+                "seconds": record.layers.iter().map(|layer| layer.seconds).sum::<f64>(),
+            })
+        })
+        .collect();
+    let dense = runs.first().and_then(|(_, record)| record.dense()).map(|d| d.token_perplexity);
+    json!({"true_token_perplexity": demo::token_perplexity(), "dense_token_perplexity": dense, "runs": rows})
+}

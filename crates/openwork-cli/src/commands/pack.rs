@@ -1,0 +1,179 @@
+//! `openwork pack MODEL --out DIR` and `openwork unpack MODEL --out DIR`.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::print::{self, size};
+use crate::progress::Progress;
+use openwork_llm::model::Model;
+use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
+use openwork_llm::{Checkpoint, Dtype};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Store only what stays of a pruned model: smaller on disk and in memory, and faster
+///
+/// The patterns are those of the run that pruned the model, or --spec for all
+/// linears. A tensor that does not conform is named and nothing is written.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  openwork pack pruned --out packed
+  openwork pack pruned --out packed --spec 2:4
+  openwork pack pruned --out pruned.gguf --format gguf-q8_0 --like SmolLM2.gguf
+  openwork generate packed --prompt 'The capital of France is'")]
+pub struct Pack {
+    /// A pruned model: a Hugging Face folder or a .gguf file
+    model: PathBuf,
+    /// The folder to write; it must not exist
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// The pattern of all linears, instead of those in DIR/openwork/record.json
+    #[arg(long, value_name = "S")]
+    spec: Option<String>,
+    /// openwork; or, for others: compressed-tensors, cutlass (2:4 only), gguf-f16,
+    /// gguf-bf16, gguf-q8_0 (--out is then a file)
+    #[arg(long, value_name = "F", default_value = "openwork")]
+    format: String,
+    /// For gguf: the GGUF file of the model before pruning, whose settings and
+    /// tokenizer are taken over
+    #[arg(long, value_name = "FILE")]
+    like: Option<PathBuf>,
+}
+
+/// What `--format` may be.
+enum Target {
+    Openwork,
+    Folder(Export),
+    Gguf(Dtype),
+}
+
+fn target(format: &str) -> Result<Target, Failure> {
+    Ok(match format {
+        "openwork" => Target::Openwork,
+        "compressed-tensors" => Target::Folder(Export::CompressedTensors),
+        "cutlass" => Target::Folder(Export::Cutlass),
+        "gguf-f16" => Target::Gguf(Dtype::F16),
+        "gguf-bf16" => Target::Gguf(Dtype::BF16),
+        "gguf-q8_0" => Target::Gguf(Dtype::Q8_0),
+        other => {
+            return Err(Failure::Input(format!(
+                "--format {other}: there is openwork, compressed-tensors, cutlass, gguf-f16, gguf-bf16 and gguf-q8_0"
+            )));
+        }
+    })
+}
+
+/// Write a packed model as a dense one again, bit for bit
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  openwork unpack packed --out dense")]
+pub struct Unpack {
+    /// A packed model
+    model: PathBuf,
+    /// The folder to write; it must not exist
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// Failures of writing are ours, all others the user's.
+fn failure(error: PackModelError) -> Failure {
+    match error {
+        PackModelError::Write(error) => Failure::running(error),
+        error => Failure::input(error),
+    }
+}
+
+impl Pack {
+    /// Packs and prints what it saved.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        let target = target(&self.format)?;
+        let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
+        let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        if let Target::Gguf(dtype) = target {
+            let like = self.like.as_ref().ok_or_else(|| {
+                Failure::input("a GGUF file needs --like FILE, that of the model before pruning")
+            })?;
+            gguf(&model, like, &self.out, dtype).map_err(failure)?;
+            return wrote(global, &self.out);
+        }
+        let patterns = match &self.spec {
+            Some(text) => Patterns::all(text),
+            None => Patterns::of(&checkpoint),
+        };
+        let patterns = patterns.map_err(failure)?;
+        let bar = Progress::start(global, "pack");
+        let layers = model.config().layers.max(1);
+        let mut say = |done: usize| {
+            bar.say(done as f64 / layers as f64, &format!("packed {done} of {layers} layers"));
+        };
+        if let Target::Folder(format) = target {
+            let result = export(&model, &patterns, format, &self.out, &mut say);
+            bar.end();
+            result.map_err(failure)?;
+            return wrote(global, &self.out);
+        }
+        let result = pack(&model, &patterns, &self.out, &mut say);
+        bar.end();
+        let summary = result.map_err(failure)?;
+        if global.json {
+            return print::line(json!({"out": self.out, "summary": summary}));
+        }
+        print::text(&table(&summary))
+    }
+}
+
+/// What was packed, by spec and format.
+fn table(summary: &Summary) -> String {
+    let mut kinds: BTreeMap<(&str, &str), (usize, usize, usize)> = BTreeMap::new();
+    for tensor in &summary.tensors {
+        let kind = kinds.entry((&tensor.spec, tensor.format)).or_default();
+        *kind = (kind.0 + 1, kind.1 + tensor.bytes, kind.2 + tensor.dense_bytes);
+    }
+    let head = ["spec", "format", "tensors", "dense", "packed", "share"];
+    let mut rows = vec![head.map(String::from)];
+    let ratio = |bytes: usize, dense: usize| format!("{:.4}", bytes as f64 / dense as f64);
+    for ((spec, format), (count, bytes, dense)) in kinds {
+        rows.push([
+            spec.to_string(),
+            format.to_string(),
+            count.to_string(),
+            size(dense as u64),
+            size(bytes as u64),
+            ratio(bytes, dense),
+        ]);
+    }
+    let (all, before) = (
+        summary.bytes as u64 + summary.other_bytes,
+        summary.dense_bytes as u64 + summary.other_bytes,
+    );
+    print::columns(&rows, [false, false, true, true, true, true])
+        + &format!(
+            "all tensors {} instead of {} ({})\n",
+            size(all),
+            size(before),
+            ratio(all as usize, before as usize)
+        )
+}
+
+impl Unpack {
+    /// Unpacks.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
+        let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        let bar = Progress::start(global, "unpack");
+        let layers = model.config().layers.max(1);
+        let result = unpack(&model, &self.out, &mut |done| {
+            bar.say(done as f64 / layers as f64, &format!("unpacked {done} of {layers} layers"));
+        });
+        bar.end();
+        result.map_err(failure)?;
+        wrote(global, &self.out)
+    }
+}
+
+fn wrote(global: &Global, out: &Path) -> Result<(), Failure> {
+    match global.json {
+        true => print::line(json!({ "out": out })),
+        false => print::line(format!("wrote {}", out.display())),
+    }
+}

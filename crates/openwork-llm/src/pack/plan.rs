@@ -1,0 +1,105 @@
+//! Which tensors of a model are packed, and with which spec.
+
+use super::PackModelError;
+use crate::checkpoint::Checkpoint;
+use crate::model::{LINEARS, Layer, Model};
+use crate::pipeline::linear_called;
+use crate::report::Record;
+use openwork::{Pattern, Spec};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The patterns of a model's linears.
+#[derive(Clone, Debug)]
+pub enum Patterns {
+    /// One for all.
+    All(Box<Pattern>),
+    /// By tensor; those that are not named stay as they are.
+    Each(BTreeMap<String, Pattern>),
+}
+
+/// Tensors that are packed together: one, or the members of a coupling.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Which layer.
+    pub layer: usize,
+    /// Which of its linears, in the spec's order.
+    pub linears: Vec<usize>,
+    /// The tensors' names.
+    pub names: Vec<String>,
+    /// The pattern on their shapes.
+    pub spec: Arc<Spec>,
+}
+
+impl Patterns {
+    /// What the run that pruned a folder says of its tensors.
+    pub fn of(source: &Checkpoint) -> Result<Self, PackModelError> {
+        let record = Record::read(source.path()).map_err(|error| {
+            PackModelError::Plan(format!("{error}; or give the pattern with --spec"))
+        })?;
+        let mut each = BTreeMap::new();
+        for linear in record.linears() {
+            if let Some(text) = &linear.spec {
+                each.insert(linear.name.clone(), parse(text)?);
+            }
+        }
+        Ok(Self::Each(each))
+    }
+
+    /// One pattern for all linears.
+    pub fn all(text: &str) -> Result<Self, PackModelError> {
+        Ok(Self::All(Box::new(parse(text)?)))
+    }
+
+    fn get(&self, name: &str) -> Option<&Pattern> {
+        match self {
+            Self::All(pattern) => Some(pattern),
+            Self::Each(each) => each.get(name),
+        }
+    }
+
+    /// The patterns bound to a model's linears, in the order of its layers.
+    pub fn groups(&self, model: &Model<'_>) -> Result<Vec<Group>, PackModelError> {
+        let mut groups: Vec<Group> = Vec::new();
+        let shapes = Layer::linear_shapes(model.config());
+        for layer in 0..model.config().layers {
+            let first = groups.len();
+            for linear in 0..LINEARS.len() {
+                let name = Layer::weight_name(layer, linear);
+                let Some(pattern) = self.get(&name) else { continue };
+                if groups[first..].iter().any(|group| group.linears.contains(&linear)) {
+                    continue;
+                }
+                let members = pattern.members();
+                let linears = match members.is_empty() {
+                    true => vec![linear],
+                    false => {
+                        match members.iter().map(|m| linear_called(m)).collect::<Option<Vec<_>>>() {
+                            Some(linears) if linears.contains(&linear) => linears,
+                            _ => continue, // beside the coupling: it stays dense
+                        }
+                    }
+                };
+                let labels = if members.is_empty() { vec![LINEARS[linear].0] } else { members };
+                let tensors: Vec<(&str, &[usize])> =
+                    labels.iter().zip(&linears).map(|(n, &i)| (*n, &shapes[i][..])).collect();
+                let spec = pattern.bind_all(&tensors).map_err(|error| PackModelError::Tensor {
+                    tensor: name.clone(),
+                    why: error.to_string(),
+                })?;
+                let names = linears.iter().map(|&i| Layer::weight_name(layer, i)).collect();
+                groups.push(Group { layer, linears, names, spec: Arc::new(spec) });
+            }
+        }
+        match groups.is_empty() {
+            true => {
+                Err(PackModelError::Plan("no tensor was pruned: there is nothing to pack".into()))
+            }
+            false => Ok(groups),
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<Pattern, PackModelError> {
+    text.parse::<Pattern>().map_err(|error| PackModelError::Plan(error.to_string()))
+}

@@ -1,0 +1,148 @@
+//! Dense against packed: tokens per second of one model, turn by turn.
+
+use super::{PackModelError, Patterns, pack_group};
+use crate::model::{Decoder, Model, Storage, Weight};
+use openwork::Mask;
+use openwork::sparse::{Packed, Values};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Speed {
+    /// Tokens per second, dense: the most over all turns.
+    pub dense_tokens_per_second: f64,
+    /// Tokens per second, packed: the most over all turns.
+    pub packed_tokens_per_second: f64,
+    /// Packed over dense.
+    pub speedup: f64,
+    /// Bytes that a dense token reads.
+    pub dense_bytes_per_token: usize,
+    /// Bytes that a packed token reads.
+    pub packed_bytes_per_token: usize,
+    /// Bytes of the packed linears over their dense bytes.
+    pub share: f64,
+    /// Tokens of a turn.
+    pub tokens: usize,
+    /// Turns of each.
+    pub turns: usize,
+    /// Linears that were cut to the pattern by magnitude first, which changes the
+    /// text but not the speed.
+    pub cut: usize,
+}
+
+/// Decodes `tokens` tokens in each of some turns, dense and packed alternating.
+/// A packed model is measured as it is; of any other the linears of `patterns`
+/// are packed in memory, and cut to the pattern where they do not conform.
+pub fn compare(
+    model: &Model<'_>,
+    patterns: Option<&Patterns>,
+    tokens: usize,
+    turns: usize,
+) -> Result<Speed, PackModelError> {
+    let mut dense = Decoder::load(model, Storage::Half)?;
+    let mut packed = Decoder::load(model, Storage::Half)?;
+    let mut cut = 0;
+    if let Some(patterns) = patterns {
+        for group in patterns.groups(model)? {
+            let all = pack_group(model.checkpoint(), &group).or_else(|error| match error {
+                PackModelError::Tensor { .. } => {
+                    cut += group.linears.len();
+                    cut_to(&mut dense, &group)
+                }
+                other => Err(other),
+            })?;
+            for (&linear, weight) in group.linears.iter().zip(all) {
+                let linears = packed.layers_mut()[group.layer].linears_mut();
+                linears[linear].set_weight(Weight::Packed(weight));
+            }
+        }
+    }
+    let (mut bytes, mut dense_bytes) = (0, 0);
+    for layer in dense.layers_mut() {
+        for linear in layer.linears_mut() {
+            let weight = linear.weight().unpacked();
+            linear.set_weight(weight);
+        }
+    }
+    for (a, b) in dense.layers_mut().iter().zip(packed.layers_mut().iter()) {
+        for (a, b) in a.linears().iter().zip(b.linears()) {
+            if matches!(b.weight(), Weight::Packed(_)) {
+                bytes += b.weight().bytes();
+                dense_bytes += a.weight().bytes();
+            }
+        }
+    }
+    if dense_bytes == 0 {
+        return Err(PackModelError::Plan(
+            "no linear is packed; give the pattern with --spec".into(),
+        ));
+    }
+    let (mut best, mut sizes) = ([f64::INFINITY; 2], [0; 2]);
+    for _ in 0..turns.max(1) {
+        for (which, decoder) in [&mut dense, &mut packed].into_iter().enumerate() {
+            best[which] = best[which].min(decode(decoder, tokens.max(1))?);
+            sizes[which] = decoder.bytes_per_token();
+        }
+    }
+    let rate = |seconds: f64| tokens.max(1) as f64 / seconds;
+    Ok(Speed {
+        dense_tokens_per_second: rate(best[0]),
+        packed_tokens_per_second: rate(best[1]),
+        speedup: best[0] / best[1],
+        dense_bytes_per_token: sizes[0],
+        packed_bytes_per_token: sizes[1],
+        share: bytes as f64 / dense_bytes as f64,
+        tokens,
+        turns,
+        cut,
+    })
+}
+
+/// The linears of a group of the dense model, cut to their spec by magnitude.
+fn cut_to(dense: &mut Decoder, group: &super::Group) -> Result<Vec<Packed>, PackModelError> {
+    let linears = dense.layers_mut()[group.layer].linears();
+    let mut wide: Vec<Vec<f32>> = Vec::new();
+    for &linear in &group.linears {
+        let weight = linears[linear].weight();
+        let mut w = vec![0.0; weight.rows() * weight.cols()];
+        weight.rows_f32(0..weight.rows(), &mut w);
+        wide.push(w);
+    }
+    let mask = Mask::select(&group.spec, |scope, block| {
+        let elements = group.spec.elements(scope, block);
+        elements.map(|e| f64::from(wide[e.tensor][e.offset]).powi(2)).sum()
+    });
+    let values: Vec<Values> = wide
+        .iter_mut()
+        .enumerate()
+        .map(|(t, w)| {
+            mask.apply(t, w);
+            Values::Bf16(w.iter().map(|&w| half::bf16::from_f32(w)).collect())
+        })
+        .collect();
+    let views: Vec<_> = values.iter().map(Values::view).collect();
+    Packed::pack_all(&Arc::clone(&group.spec), &views).map_err(|error| PackModelError::Tensor {
+        tensor: group.names.join(", "),
+        why: error.to_string(),
+    })
+}
+
+/// Seconds to decode some tokens after a short prompt.
+fn decode(decoder: &mut Decoder, tokens: usize) -> Result<f64, PackModelError> {
+    const PROMPT: usize = 8;
+    let vocab = decoder.config().vocab;
+    let token = |i: usize| ((i * 7919 + 13) % vocab) as u32;
+    decoder.reset();
+    // Inside the pool: see `Decoder::next`.
+    let seconds = rayon::scope(|_| {
+        decoder.next(&(0..PROMPT).map(token).collect::<Vec<_>>())?;
+        let started = Instant::now();
+        for i in 0..tokens {
+            decoder.next(&[token(i)])?;
+        }
+        Ok::<_, crate::model::ModelError>(started.elapsed().as_secs_f64())
+    })?;
+    Ok(seconds)
+}

@@ -1,0 +1,212 @@
+//! The run against its definition, written as plainly as can be.
+
+use openwork::hessian::HessianSum;
+use openwork::prune::{Recipe as Method, Task, prune};
+use openwork::{MatrixRef, Pattern};
+use openwork_llm::checkpoint::{Checkpoint, Dtype};
+use openwork_llm::model::{Hidden, LINEARS, Layer, Model, NoTap, Site, Storage, Tap};
+use openwork_llm::pipeline::{Budget, Calibration, Choice, Job, Plan, Recipe, Rule, Start, run};
+use std::path::{Path, PathBuf};
+
+fn model(name: &str) -> PathBuf {
+    Path::new("../../testdata/models").join(name)
+}
+
+/// Windows of tokens that any tiny model has.
+fn calibration(samples: usize, seq_len: usize) -> Calibration {
+    let token = |i: usize| ((i * i * 31 + i * 7 + 11) % 251) as u32;
+    let windows =
+        (0..samples).map(|w| (0..seq_len).map(|t| token(w * seq_len + t)).collect()).collect();
+    Calibration { windows, text: "numbers".to_string(), text_bytes: 0, seed: 7 }
+}
+
+struct Inputs(Site, HessianSum);
+
+impl Tap for Inputs {
+    fn see(&mut self, site: Site, inputs: MatrixRef<'_>) {
+        if site == self.0 {
+            self.1.add(inputs).unwrap();
+        }
+    }
+}
+
+fn hessian(layer: &Layer, hidden: &Hidden, site: Site, width: usize) -> openwork::hessian::Hessian {
+    let mut tap = Inputs(site, HessianSum::new(width));
+    let mut copy = Hidden::new(hidden.states().clone(), hidden.window_len());
+    layer.forward(&mut copy, &mut tap);
+    tap.1.finish().unwrap()
+}
+
+/// The definition: every site's inputs with all that comes before it pruned, or
+/// with the dense layer; then the pruned layer takes the states along.
+fn by_hand(
+    source: &Checkpoint,
+    calibration: &Calibration,
+    method: &str,
+    sequential: bool,
+) -> Vec<Vec<f32>> {
+    let model = Model::open(source).unwrap();
+    let method: Method = method.parse().unwrap();
+    let pattern: Pattern = "2:4".parse().unwrap();
+    let mut hidden = model.embed(&calibration.windows).unwrap();
+    let mut all = Vec::new();
+    for index in 0..model.config().layers {
+        let dense = model.layer(index, Storage::F32).unwrap();
+        let mut layer = model.layer(index, Storage::F32).unwrap();
+        for site in Site::ALL {
+            let seen = if sequential { &layer } else { &dense };
+            let first = LINEARS.iter().position(|(_, of)| *of == site).unwrap();
+            let width = dense.linears()[first].weight().cols();
+            let h = hessian(seen, &hidden, site, width);
+            for i in (0..LINEARS.len()).filter(|&i| LINEARS[i].1 == site) {
+                let w = dense.linears()[i].matrix().unwrap();
+                let spec = pattern.bind(&[w.rows(), w.cols()]).unwrap();
+                let mut new = prune(&method, &Task::one(&spec, w.data(), Some(&h))).unwrap();
+                Dtype::BF16.round(new.weights[0].data_mut());
+                *layer.linears_mut()[i].matrix_mut().unwrap() = new.weights.remove(0);
+            }
+        }
+        layer.forward(&mut hidden, &mut NoTap);
+        all.extend(layer.linears().iter().map(|l| l.matrix().unwrap().data().to_vec()));
+    }
+    all
+}
+
+fn job<'a>(
+    source: &'a Checkpoint,
+    recipe: &Recipe,
+    calibration: &Calibration,
+    sequential: bool,
+) -> Job<'a> {
+    let config = Model::open(source).unwrap().config().clone();
+    Job {
+        source,
+        plan: Plan::new(recipe, &Choice::default(), &config, sequential).unwrap(),
+        calibration: calibration.clone(),
+        evaluation: None,
+        dtype: Dtype::BF16,
+        sequential,
+        spill: false,
+        include: None,
+        exclude: None,
+    }
+}
+
+fn weights(folder: &Path) -> Vec<Vec<f32>> {
+    let written = Checkpoint::open(folder).unwrap();
+    let layers = Model::open(&written).unwrap().config().layers;
+    (0..layers)
+        .flat_map(|layer| (0..LINEARS.len()).map(move |i| Layer::weight_name(layer, i)))
+        .map(|name| written.tensor(&name).unwrap().to_f32())
+        .collect()
+}
+
+#[test]
+fn a_run_is_its_definition() {
+    for name in ["llama-tied", "qwen3", "gemma3"] {
+        let source = Checkpoint::open(&model(name)).unwrap().rounded(Dtype::BF16);
+        let calibration = calibration(6, 16);
+        for method in ["wanda", "sparsegpt[damping=diag:0.1]", "s-obs"] {
+            for sequential in [false, true] {
+                let folder = tempfile::tempdir().unwrap();
+                let recipe = Recipe::new("2:4", method);
+                let job = job(&source, &recipe, &calibration, sequential);
+                run(&job, folder.path(), Start::Fresh, &()).unwrap();
+                let expected = by_hand(&source, &calibration, method, sequential);
+                assert!(weights(folder.path()) == expected, "{name}, {method}, {sequential}");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_and_files_for_states_do_not_change_a_byte() {
+    let source = Checkpoint::open(&model("llama")).unwrap().rounded(Dtype::BF16);
+    // Several chunks: sums are closed at the end of each.
+    let calibration = calibration(300, 64);
+    let recipe = Recipe::new("2:4", "admm+swap");
+    let mut first = None;
+    for (threads, spill) in [(1, false), (2, true), (3, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = job(&source, &recipe, &calibration, true);
+        job.spill = spill;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| run(&job, folder.path(), Start::Fresh, &())).unwrap();
+        let found = weights(folder.path());
+        assert!(*first.get_or_insert(found.clone()) == found, "{threads} threads");
+    }
+}
+
+#[test]
+fn rules_couplings_and_dense_exceptions_are_followed() {
+    let source = Checkpoint::open(&model("llama")).unwrap().rounded(Dtype::BF16);
+    let mlp = "blocks gate: block (1,_) & up: block (1,_) & down perm (1,0): block (_,1) keep 50%";
+    let recipe = Recipe {
+        spec: Some("2:4".to_string()),
+        method: Some("s-obd".to_string()),
+        rules: vec![
+            Rule {
+                matches: Some("mlp".to_string()),
+                spec: Some(mlp.to_string()),
+                ..Rule::default()
+            },
+            Rule { layers: Some("1".to_string()), dense: true, ..Rule::default() },
+            Rule {
+                matches: Some("layers.1.*q_proj".to_string()),
+                spec: Some("rowwise(50%)".to_string()),
+                density: Some(0.25),
+                ..Rule::default()
+            },
+        ],
+        ..Recipe::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let job = job(&source, &recipe, &calibration(4, 16), true);
+    let record = run(&job, folder.path(), Start::Fresh, &()).unwrap();
+    let spec = |layer: usize, linear: usize| record.layers[layer].linears[linear].spec.clone();
+    assert_eq!(spec(0, 0).as_deref(), Some("2:4"));
+    assert!(spec(0, 6).unwrap().starts_with("blocks gate:"));
+    assert_eq!(spec(1, 0).as_deref(), Some("rowwise(50%) keep 8"));
+    assert_eq!((spec(1, 1), spec(1, 6)), (None, None));
+    assert_eq!(record.layers[1].linears[0].density, 0.25);
+    assert_eq!(record.layers[0].linears[4].density, 0.5);
+    assert_eq!(
+        record.notes,
+        ["rule 2 wins over rule 1 for 3 tensors", "rule 3 wins over rule 2 for 1 tensors"]
+    );
+    // Rows of gate and up go with columns of down.
+    let written = Checkpoint::open(folder.path()).unwrap();
+    let read = |i: usize| written.tensor(&Layer::weight_name(0, i)).unwrap();
+    let (gate, up, down) = (read(4).to_f32(), read(5).to_f32(), read(6).to_f32());
+    let (ff, d) = (read(4).shape()[0], read(4).shape()[1]);
+    let mut gone = 0;
+    for channel in 0..ff {
+        let row = |w: &[f32]| w[channel * d..][..d].iter().all(|x| *x == 0.0);
+        let column = (0..d).all(|i| down[i * ff + channel] == 0.0);
+        assert_eq!((row(&gate), row(&up)), (column, column), "channel {channel}");
+        gone += usize::from(column);
+    }
+    assert_eq!(gone, ff / 2);
+    // What is left dense has not changed a bit.
+    let name = Layer::weight_name(1, 5);
+    assert_eq!(written.tensor(&name).unwrap().to_f32(), source.tensor(&name).unwrap().to_f32());
+}
+
+#[test]
+fn a_budget_keeps_its_mean() {
+    let source = Checkpoint::open(&model("gemma3")).unwrap().rounded(Dtype::BF16);
+    let mut recipe = Recipe::new("rowwise(50%)", "wanda");
+    recipe.budget = Some(Budget { density: 0.5, spread: 0.2 });
+    let folder = tempfile::tempdir().unwrap();
+    let job = job(&source, &recipe, &calibration(4, 32), true);
+    let record = run(&job, folder.path(), Start::Fresh, &()).unwrap();
+    let of = |layer: usize| record.layers[layer].linears[0].density;
+    assert!((record.totals.density - 0.5).abs() < 0.02, "{}", record.totals.density);
+    assert!((0..4).any(|layer| of(layer) != of(0)), "all layers have density {}", of(0));
+    let fixed = Recipe { budget: recipe.budget, ..Recipe::new("2:4", "wanda") };
+    let other = tempfile::tempdir().unwrap();
+    let mut job = self::job(&source, &fixed, &calibration(4, 32), true);
+    job.plan.recipe.budget = recipe.budget;
+    let error = run(&job, other.path(), Start::Fresh, &()).unwrap_err().to_string();
+    assert!(error.contains("whose keep can vary"), "{error}");
+}

@@ -1,0 +1,107 @@
+//! Which blocks of a tensor stay, read from its weights.
+
+use super::error::PackError;
+use crate::mask::{Bits, Breach};
+use crate::spec::{Element, Spec, Walker};
+
+/// What a weight is to packing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// All bits clear: what a dropped weight is read back as.
+    Zero,
+    /// -0.0.
+    NegativeZero,
+    /// Anything else.
+    Number,
+}
+
+/// A bit for every block of every scope, at `scope * blocks_per_scope + block`:
+/// those that stay, exactly `keep` in each scope.
+///
+/// Blocks with a weight that is not zero stay. Where they are fewer than
+/// `keep`, zero blocks of lowest number join them, padding last.
+pub(super) fn kept(spec: &Spec, kind: impl Fn(Element) -> Kind) -> Result<Bits, PackError> {
+    let (blocks, keep) = (spec.blocks_per_scope(), spec.keep());
+    let mut stay = Bits::zeros(spec.blocks());
+    let walker = Walker::new(spec);
+    let mut bases = Vec::new();
+    let padded = spec.tensors().iter().any(|tensor| tensor.is_padded());
+    for scope in 0..spec.scopes() {
+        walker.enter(scope, &mut bases);
+        let first = scope * blocks;
+        let (mut count, mut numbers) = (0, 0);
+        for block in 0..blocks {
+            let (mut any, mut number) = (false, false);
+            walker.visit(scope, &bases, block, |element| {
+                let kind = kind(element);
+                any |= kind != Kind::Zero;
+                number |= kind == Kind::Number;
+            });
+            if any {
+                stay.set(first + block, true);
+            }
+            count += usize::from(any);
+            numbers += usize::from(number);
+        }
+        if count > keep {
+            return Err(breach(spec, scope, numbers, &kind));
+        }
+        for padding in [false, true] {
+            for block in 0..blocks {
+                if count == keep {
+                    break;
+                }
+                let free = !stay.get(first + block)
+                    && (!padded || padding == spec.is_padding(scope, block));
+                if free {
+                    stay.set(first + block, true);
+                    count += 1;
+                }
+            }
+        }
+    }
+    Ok(stay)
+}
+
+/// Scope `scope` holds more than `keep` blocks, `numbers` of them with a number.
+fn breach(spec: &Spec, scope: usize, numbers: usize, kind: &impl Fn(Element) -> Kind) -> PackError {
+    let has = |block: usize, wanted: Kind| {
+        spec.elements(scope, block).find(|&element| kind(element) == wanted)
+    };
+    let only_negative = (0..spec.blocks_per_scope())
+        .filter(|&block| has(block, Kind::Number).is_none())
+        .find_map(|block| has(block, Kind::NegativeZero));
+    match only_negative {
+        Some(at) if numbers <= spec.keep() => PackError::NegativeZero {
+            scope,
+            expected: spec.keep(),
+            tensor: spec.tensors()[at.tensor].name().to_string(),
+            offset: at.offset,
+        },
+        _ => PackError::Breach {
+            spec: spec.text().to_string(),
+            breach: Breach::Count { scope, expected: spec.keep(), found: numbers },
+        },
+    }
+}
+
+/// A bit for every weight of tensor `tensor`: set outside the domain and where
+/// its block stays.
+pub(super) fn mask(spec: &Spec, tensor: usize, stay: &Bits) -> Bits {
+    let mut mask = Bits::ones(spec.tensors()[tensor].size());
+    let walker = Walker::new(spec);
+    let mut bases = Vec::new();
+    for scope in 0..spec.scopes() {
+        walker.enter(scope, &mut bases);
+        for block in 0..spec.blocks_per_scope() {
+            if !stay.get(scope * spec.blocks_per_scope() + block) {
+                walker.visit(scope, &bases, block, |element| {
+                    if element.tensor == tensor {
+                        mask.set(element.offset, false);
+                    }
+                });
+            }
+        }
+    }
+    mask
+}

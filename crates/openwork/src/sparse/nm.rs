@@ -1,0 +1,501 @@
+//! N:4, and N:4 over pairs of columns: `2:4`, `1:4`, `2:4@8`, `2:4@4`.
+//!
+//! A *strip* is `4 / N` rows, a *unit* 16 columns of a strip: 16 kept weights,
+//! numbered by slots so that a kernel needs one load of values and no shuffle
+//! across registers. Slot `2 l + h` (`l < 8`, `h < 2`) holds
+//!
+//! ```text
+//! row     l % 4 / N         of the strip
+//! group   2 h + l / 4       of the unit's four groups of four columns
+//! kept    l % 4 % N         of the group's kept weights, leftmost first
+//! ```
+//!
+//! so the even slots are eight lanes over columns 0 to 7, the odd ones over 8
+//! to 15, and within four lanes all are of one group of four columns of `x`.
+//! The index has two bits for each slot, the place in its group: bits
+//! `2 (8 h + l)` of a 32-bit word for each unit. Pairs of columns share a place,
+//! so a unit needs 16 bits: `2 l` for `@8`, `2 (4 h + l % 4)` for `@4`. Slots
+//! beyond the last row or column are left out of the values and zero in the
+//! index.
+
+use super::axpy::{self, List};
+use super::simd::{self, Value};
+use super::{Format, Layout, PartsError, Room, STREAMS, Shape};
+use crate::mask::Bits;
+use crate::spec::Spec;
+use std::ops::Range;
+
+/// N:M with M = 4.
+pub(super) const FORMAT: Format = Format {
+    name: "nm",
+    summary: "N:4 with N = 1 or 2: values, and the place of each in its four columns (2 bits)",
+    example: "2:4",
+    fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::None]),
+};
+
+/// N:M over pairs of columns.
+pub(super) const COUPLED: Format = Format {
+    name: "coupled",
+    summary: "N:4@8 and N:4@4: as nm, with one place for both columns of a pair",
+    example: "2:4@8",
+    fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::Eight, Share::Four]),
+};
+
+fn plan(spec: &Spec, rows: usize, cols: usize, shares: &[Share]) -> Option<Shape> {
+    for &share in shares {
+        for keep in [1, 2] {
+            let text = match share {
+                Share::None => format!("{keep}:4"),
+                Share::Eight => format!("{keep}:4@8"),
+                Share::Four => format!("{keep}:4@4"),
+            };
+            if super::is(spec, &text) {
+                return Some(Shape::Nm(Nm { rows, cols, keep, share }));
+            }
+        }
+    }
+    None
+}
+
+/// Which slots share a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    None,
+    Eight,
+    Four,
+}
+
+/// Columns of a unit.
+const UNIT: usize = 16;
+
+/// Holds: `cols` is a multiple of 4, and of a pair's distance times two.
+#[derive(Clone, Debug)]
+pub(super) struct Nm {
+    rows: usize,
+    cols: usize,
+    keep: usize,
+    share: Share,
+}
+
+impl Nm {
+    fn units(&self) -> usize {
+        self.cols.div_ceil(UNIT)
+    }
+
+    fn word_bytes(&self) -> usize {
+        if self.share == Share::None { 4 } else { 2 }
+    }
+
+    fn word(&self, index: &[u8], strip: usize, unit: usize) -> u32 {
+        let at = (strip * self.units() + unit) * self.word_bytes();
+        match self.share {
+            Share::None => {
+                u32::from_le_bytes([index[at], index[at + 1], index[at + 2], index[at + 3]])
+            }
+            _ => u32::from(u16::from_le_bytes([index[at], index[at + 1]])),
+        }
+    }
+
+    /// The bits of a slot in its word.
+    fn shift(&self, l: usize, h: usize) -> usize {
+        match self.share {
+            Share::None => 2 * (8 * h + l),
+            Share::Eight => 2 * l,
+            Share::Four => 2 * (4 * h + l % 4),
+        }
+    }
+
+    /// Row and first column of a slot's group, if they are there.
+    fn group(&self, strip: usize, unit: usize, l: usize, h: usize) -> Option<(usize, usize)> {
+        let row = strip * self.strip() + l % 4 / self.keep;
+        let col = unit * UNIT + 8 * h + l / 4 * 4;
+        (row < self.rows && col < self.cols).then_some((row, col))
+    }
+
+    /// The values of a strip.
+    fn values<'a, T>(&self, values: &'a [T], strip: usize) -> &'a [T] {
+        let rows = self.strip().min(self.rows - strip * self.strip());
+        &values[strip * self.cols..][..rows * self.cols / 4 * self.keep]
+    }
+
+    /// Visits the slots of part of a strip: row, column, and number among the
+    /// strip's values.
+    fn slots(
+        &self,
+        index: &[u8],
+        strip: usize,
+        units: Range<usize>,
+        mut visit: impl FnMut(usize, usize, usize),
+    ) {
+        let rows = self.strip().min(self.rows - strip * self.strip());
+        let mut at = units.start * UNIT / 4 * self.keep * rows;
+        for unit in units {
+            let word = self.word(index, strip, unit);
+            for l in 0..8 {
+                for h in 0..2 {
+                    if let Some((row, col)) = self.group(strip, unit, l, h) {
+                        let place = (word >> self.shift(l, h) & 3) as usize;
+                        visit(row, col + place, at);
+                        at += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What lanes `l` of a strip have summed up, as its rows.
+    fn rows_of(&self, lanes: [f32; 8], y: &mut [f32]) {
+        for (r, y) in y.iter_mut().enumerate() {
+            // Lanes of both halves, then of the kept weights of a group.
+            let of = |lane: usize| lanes[lane] + lanes[lane + 4];
+            *y = match self.keep {
+                1 => of(r),
+                _ => of(2 * r) + of(2 * r + 1),
+            };
+        }
+    }
+
+    /// The lanes' sums of a strip from unit `from` on.
+    fn lanes<T: Value>(
+        &self,
+        index: &[u8],
+        values: &[T],
+        strip: usize,
+        from: usize,
+        x: &[f32],
+        lanes: &mut [f32; 8],
+    ) {
+        let values = self.values(values, strip);
+        let rows = self.strip().min(self.rows - strip * self.strip());
+        let mut at = from * UNIT / 4 * self.keep * rows;
+        for unit in from..self.units() {
+            let word = self.word(index, strip, unit);
+            for l in 0..8 {
+                for h in 0..2 {
+                    if let Some((_, col)) = self.group(strip, unit, l, h) {
+                        let place = (word >> self.shift(l, h) & 3) as usize;
+                        lanes[l] += values[at].wide() * x[col + place];
+                        at += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Layout for Nm {
+    fn strip(&self) -> usize {
+        4 / self.keep
+    }
+
+    fn index_len(&self) -> usize {
+        self.rows.div_ceil(self.strip()) * self.units() * self.word_bytes()
+    }
+
+    fn values_len(&self) -> usize {
+        self.rows * (self.cols / 4 * self.keep)
+    }
+
+    fn encode(&self, mask: &Bits) -> Vec<u8> {
+        let mut index = Vec::with_capacity(self.index_len());
+        for strip in 0..self.rows.div_ceil(self.strip()) {
+            for unit in 0..self.units() {
+                let mut word = 0u32;
+                for l in 0..8 {
+                    for h in 0..2 {
+                        let Some((row, col)) = self.group(strip, unit, l, h) else { continue };
+                        let mut kept =
+                            (0..4u32).filter(|&i| mask.get(row * self.cols + col + i as usize));
+                        // The mask keeps exactly `keep` of every group.
+                        let place = kept.nth(l % 4 % self.keep).unwrap_or(0);
+                        word |= place << self.shift(l, h);
+                    }
+                }
+                index.extend_from_slice(&word.to_le_bytes()[..self.word_bytes()]);
+            }
+        }
+        index
+    }
+
+    fn check(&self, index: &[u8]) -> Result<(), PartsError> {
+        for strip in 0..self.rows.div_ceil(self.strip()) {
+            for unit in 0..self.units() {
+                let word = self.word(index, strip, unit);
+                let mut used = 0u32;
+                for l in 0..8 {
+                    for h in 0..2 {
+                        let Some((row, col)) = self.group(strip, unit, l, h) else { continue };
+                        let shift = self.shift(l, h);
+                        used |= 3 << shift;
+                        if l % 4 % self.keep == 1 && word >> (shift - 2) & 3 >= word >> shift & 3 {
+                            return Err(PartsError::Damaged(format!(
+                                "places of row {row} do not rise within columns {col} to {}",
+                                col + 3
+                            )));
+                        }
+                    }
+                }
+                if word & !used != 0 {
+                    return Err(PartsError::Damaged(format!(
+                        "bits beyond the tensor are set at row {}, column {}",
+                        strip * self.strip(),
+                        unit * UNIT
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn each(&self, index: &[u8], mut visit: impl FnMut(usize)) {
+        for strip in 0..self.rows.div_ceil(self.strip()) {
+            self.slots(index, strip, 0..self.units(), |row, col, _| visit(row * self.cols + col));
+        }
+    }
+
+    fn matvec<T: Value>(
+        &self,
+        index: &[u8],
+        values: &[T],
+        rows: Range<usize>,
+        x: &[f32],
+        y: &mut [f32],
+        simd: bool,
+    ) {
+        let height = self.strip();
+        let strips = rows.start / height..rows.end.div_ceil(height);
+        #[cfg(target_arch = "x86_64")]
+        if simd {
+            // Strips of all their rows: a last, lower one has no whole units.
+            let whole = strips.start..strips.end.min(self.rows / height);
+            let part = whole.len() / STREAMS;
+            for i in 0..part {
+                // SAFETY: `simd` says that the machine has the features.
+                let sums =
+                    unsafe { self.fast::<T, STREAMS>(index, values, whole.start + i, part, x) };
+                for (s, lanes) in sums.into_iter().enumerate() {
+                    self.rows_of(lanes, &mut y[(i + s * part) * height..][..height]);
+                }
+            }
+            for i in part * STREAMS..whole.len() {
+                // SAFETY: as above.
+                let [lanes] = unsafe { self.fast(index, values, whole.start + i, 0, x) };
+                self.rows_of(lanes, &mut y[i * height..][..height]);
+            }
+            if whole.end < strips.end {
+                let mut lanes = [0.0; 8];
+                self.lanes(index, values, whole.end, 0, x, &mut lanes);
+                self.rows_of(lanes, &mut y[whole.len() * height..]);
+            }
+            return;
+        }
+        let _ = simd;
+        for (strip, y) in strips.zip(y.chunks_mut(height)) {
+            let mut lanes = [0.0; 8];
+            self.lanes(index, values, strip, 0, x, &mut lanes);
+            self.rows_of(lanes, y);
+        }
+    }
+
+    fn accumulate<T: Value>(
+        &self,
+        index: &[u8],
+        values: &[T],
+        strip: usize,
+        cols: Range<usize>,
+        _cursor: &mut usize,
+        xt: &[f32],
+        acc: &mut [f32],
+        room: &mut Room,
+        simd: bool,
+    ) {
+        let height = self.strip();
+        let width = acc.len() / height.min(self.rows - strip * height);
+        let lists = &mut room.lists;
+        lists.resize_with(height, List::default);
+        lists.iter_mut().for_each(List::clear);
+        let units = cols.start / UNIT..cols.end.div_ceil(UNIT);
+        #[cfg(target_arch = "x86_64")]
+        if simd
+            && self.keep == 2
+            && (strip + 1) * height <= self.rows
+            && cols.len().is_multiple_of(UNIT)
+        {
+            let [even, odd] = &mut lists[..] else { unreachable!("two rows") };
+            // SAFETY: `simd` says that the machine has the features; all units
+            // are whole and all rows there.
+            unsafe { self.split(index, values, strip, units, width, even, odd) };
+            for (list, acc) in lists.iter().zip(acc.chunks_mut(width)) {
+                axpy::gather(list, xt, acc, simd);
+            }
+            return;
+        }
+        let values = self.values(values, strip);
+        self.slots(index, strip, units, |row, col, at| {
+            lists[row - strip * height].push(values[at].wide(), (col - cols.start) * width);
+        });
+        for (list, acc) in lists.iter().zip(acc.chunks_mut(width)) {
+            axpy::gather(list, xt, acc, simd);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    /// Where the lanes of even and odd slots have their places, in the first and
+    /// the second unit that one load of 32 bits covers.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn shifts(share: Share) -> [[__m256i; 2]; 2] {
+        let lanes = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+        let fours = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+        let add = |x, by| _mm256_add_epi32(x, _mm256_set1_epi32(by));
+        match share {
+            Share::None => [[lanes, add(lanes, 16)]; 2],
+            Share::Eight => [[lanes; 2], [add(lanes, 16); 2]],
+            Share::Four => [[fours, add(fours, 8)], [add(fours, 16), add(fours, 24)]],
+        }
+    }
+
+    impl Nm {
+        /// The lanes' sums of `S` whole strips, `part` apart.
+        ///
+        /// # Safety
+        ///
+        /// The machine has AVX2, FMA and F16C.
+        #[target_feature(enable = "avx2,fma,f16c")]
+        pub(super) unsafe fn fast<T: Value, const S: usize>(
+            &self,
+            index: &[u8],
+            values: &[T],
+            first: usize,
+            part: usize,
+            x: &[f32],
+        ) -> [[f32; 8]; S] {
+            let (whole, bytes) = (self.cols / UNIT, self.word_bytes());
+            let strip = |s: usize| first + s * part;
+            assert!((strip(S - 1) + 1) * self.cols <= values.len(), "values of the last strip");
+            assert!((strip(S - 1) + 1) * self.units() * bytes <= index.len(), "and its index");
+            assert_eq!(x.len(), self.cols, "a vector as long as a row");
+            let words: [*const u8; S] =
+                std::array::from_fn(|s| index[strip(s) * self.units() * bytes..].as_ptr());
+            let stored: [*const T; S] =
+                std::array::from_fn(|s| values[strip(s) * self.cols..].as_ptr());
+            let shifts = shifts(self.share);
+            let mut sums = [[_mm256_setzero_ps(); 2]; S];
+            // SAFETY: unit u < whole has 16 columns of x, 16 values in each strip
+            // and a word of its own; two units of 16 bits are read together only
+            // where both are there.
+            unsafe {
+                let mut one = |u: usize, s: usize, places: __m256i, shifts: [__m256i; 2]| {
+                    let at = stored[s].add(UNIT * u);
+                    if u.is_multiple_of(2) {
+                        simd::ahead(at);
+                    }
+                    let (even, odd) = T::pairs(at);
+                    let x0 = _mm256_loadu_ps(x.as_ptr().add(UNIT * u));
+                    let x1 = _mm256_loadu_ps(x.as_ptr().add(UNIT * u + 8));
+                    // The permutation reads two bits of each lane and no more.
+                    let x0 = _mm256_permutevar_ps(x0, _mm256_srlv_epi32(places, shifts[0]));
+                    let x1 = _mm256_permutevar_ps(x1, _mm256_srlv_epi32(places, shifts[1]));
+                    sums[s][0] = _mm256_fmadd_ps(even, x0, sums[s][0]);
+                    sums[s][1] = _mm256_fmadd_ps(odd, x1, sums[s][1]);
+                };
+                if bytes == 4 {
+                    for u in 0..whole {
+                        for s in 0..S {
+                            let word = words[s].add(4 * u).cast::<i32>().read_unaligned();
+                            one(u, s, _mm256_set1_epi32(word), shifts[0]);
+                        }
+                    }
+                } else {
+                    for u in (0..whole / 2 * 2).step_by(2) {
+                        for s in 0..S {
+                            let word = words[s].add(2 * u).cast::<i32>().read_unaligned();
+                            one(u, s, _mm256_set1_epi32(word), shifts[0]);
+                            one(u + 1, s, _mm256_set1_epi32(word), shifts[1]);
+                        }
+                    }
+                    if whole % 2 == 1 {
+                        for s in 0..S {
+                            let word = words[s].add(2 * (whole - 1)).cast::<u16>().read_unaligned();
+                            one(whole - 1, s, _mm256_set1_epi32(i32::from(word)), shifts[0]);
+                        }
+                    }
+                }
+            }
+            std::array::from_fn(|s| {
+                let mut lanes = [0.0; 8];
+                // SAFETY: there is room for eight.
+                unsafe {
+                    _mm256_storeu_ps(lanes.as_mut_ptr(), _mm256_add_ps(sums[s][0], sums[s][1]));
+                }
+                self.lanes(index, values, strip(s), whole, x, &mut lanes);
+                lanes
+            })
+        }
+
+        /// The kept weights of two rows in some whole units, widened and sorted
+        /// by row, with where their columns of `X` begin, `width` entries each.
+        ///
+        /// # Safety
+        ///
+        /// The machine has AVX2, FMA and F16C; the units are whole, both rows
+        /// are there, and two of four stay.
+        #[target_feature(enable = "avx2,fma,f16c")]
+        pub(super) unsafe fn split<T: Value>(
+            &self,
+            index: &[u8],
+            values: &[T],
+            strip: usize,
+            units: Range<usize>,
+            width: usize,
+            even: &mut List,
+            odd: &mut List,
+        ) {
+            let count = units.len() * 8;
+            let values = &self.values(values, strip)[units.start * UNIT..units.end * UNIT];
+            for list in [&mut *even, &mut *odd] {
+                list.w.resize(count, 0.0);
+                list.at.resize(count, 0);
+            }
+            let shifts = shifts(self.share)[0];
+            // Lanes 0 1 4 5 are the first row's, 2 3 6 7 the second's.
+            let by_row = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
+            let groups = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
+            let step = _mm256_set1_epi32(width as i32);
+            for (i, unit) in units.enumerate() {
+                let places = _mm256_set1_epi32(self.word(index, strip, unit) as i32);
+                // SAFETY: 16 values for each unit, and room for 8 in each list.
+                unsafe {
+                    let pair = T::pairs(values.as_ptr().add(UNIT * i));
+                    for (h, w) in [pair.0, pair.1].into_iter().enumerate() {
+                        let place = _mm256_and_si256(
+                            _mm256_srlv_epi32(places, shifts[h]),
+                            _mm256_set1_epi32(3),
+                        );
+                        let first = _mm256_set1_epi32((UNIT * i + 8 * h) as i32);
+                        let col = _mm256_add_epi32(_mm256_add_epi32(place, groups), first);
+                        let at = _mm256_mullo_epi32(col, step);
+                        let w = _mm256_permutevar8x32_ps(w, by_row);
+                        let at = _mm256_permutevar8x32_epi32(at, by_row);
+                        let to = 8 * i + 4 * h;
+                        _mm_storeu_ps(even.w.as_mut_ptr().add(to), _mm256_castps256_ps128(w));
+                        _mm_storeu_ps(odd.w.as_mut_ptr().add(to), _mm256_extractf128_ps::<1>(w));
+                        _mm_storeu_si128(
+                            even.at.as_mut_ptr().add(to).cast(),
+                            _mm256_castsi256_si128(at),
+                        );
+                        _mm_storeu_si128(
+                            odd.at.as_mut_ptr().add(to).cast(),
+                            _mm256_extracti128_si256::<1>(at),
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

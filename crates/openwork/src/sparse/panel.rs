@@ -1,0 +1,94 @@
+//! A dense panel of eight rows and some columns, two by two: value
+//! `16 (c / 2) + 2 r + c % 2` is that of row `r`, column `c`. Sixteen values
+//! are then eight rows of an even column and the same rows of the next.
+
+use super::simd::{self, Value};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// Rows of a panel: the lanes of a register.
+pub(super) const ROWS: usize = 8;
+
+/// What the eight rows give with `x`, a number for each column.
+pub(super) fn sums<T: Value>(values: &[T], x: &[f32]) -> [f32; ROWS] {
+    let (mut even, mut odd) = ([0.0f32; ROWS], [0.0f32; ROWS]);
+    for (pair, x) in values.chunks_exact(2 * ROWS).zip(x.chunks_exact(2)) {
+        for r in 0..ROWS {
+            even[r] += pair[2 * r].wide() * x[0];
+            odd[r] += pair[2 * r + 1].wide() * x[1];
+        }
+    }
+    std::array::from_fn(|r| even[r] + odd[r])
+}
+
+/// The same for `S` panels at once; all have the columns of their own `x`.
+///
+/// # Safety
+///
+/// The machine has AVX2, FMA and F16C; from each of `values` on there are
+/// `8 cols` values, from each of `x` on `cols` numbers; `cols` is even.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
+    values: [*const T; S],
+    x: [*const f32; S],
+    cols: usize,
+) -> [__m256; S] {
+    let mut sums = [[_mm256_setzero_ps(); 2]; S];
+    for c in (0..cols).step_by(2) {
+        for s in 0..S {
+            // SAFETY: columns c and c + 1 are there, and their sixteen values.
+            unsafe {
+                let at = values[s].add(ROWS * c);
+                if (c * ROWS * size_of::<T>()).is_multiple_of(64) {
+                    simd::ahead(at);
+                }
+                let (even, odd) = T::pairs(at);
+                let (x0, x1) =
+                    (_mm256_broadcast_ss(&*x[s].add(c)), _mm256_broadcast_ss(&*x[s].add(c + 1)));
+                sums[s][0] = _mm256_fmadd_ps(even, x0, sums[s][0]);
+                sums[s][1] = _mm256_fmadd_ps(odd, x1, sums[s][1]);
+            }
+        }
+    }
+    std::array::from_fn(|s| _mm256_add_ps(sums[s][0], sums[s][1]))
+}
+
+/// Widens some columns of a panel, from an even one on, to `out`, where row `r`
+/// of column `c` is at `8 c + r`.
+///
+/// # Panics
+///
+/// If there are other numbers of values than `out` has room for.
+pub(super) fn widen<T: Value>(values: &[T], out: &mut [f32], simd: bool) {
+    assert_eq!(values.len(), out.len(), "room for the panel");
+    #[cfg(target_arch = "x86_64")]
+    if simd {
+        // SAFETY: `simd` says that the machine has the features.
+        return unsafe { widen_avx2(values, out) };
+    }
+    let _ = simd;
+    for (pair, out) in values.chunks_exact(2 * ROWS).zip(out.chunks_exact_mut(2 * ROWS)) {
+        for r in 0..ROWS {
+            out[r] = pair[2 * r].wide();
+            out[ROWS + r] = pair[2 * r + 1].wide();
+        }
+    }
+}
+
+/// # Safety
+///
+/// The machine has AVX2, FMA and F16C.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn widen_avx2<T: Value>(values: &[T], out: &mut [f32]) {
+    for (pair, out) in values.chunks_exact(2 * ROWS).zip(out.chunks_exact_mut(2 * ROWS)) {
+        // SAFETY: both have sixteen entries.
+        unsafe {
+            let (even, odd) = T::pairs(pair.as_ptr());
+            _mm256_storeu_ps(out.as_mut_ptr(), even);
+            _mm256_storeu_ps(out.as_mut_ptr().add(ROWS), odd);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `rows16`: of two rows 8 apart, one keeps each run of 16 columns.
+//!
+//! A strip is 16 rows. Of each 16 columns its eight pairs of rows keep a
+//! [panel](super::panel) of eight rows: panel row `p` is row `p` or `p + 8` of
+//! the strip, as bit `p` of the index's byte is clear or set. Panels follow each
+//! other along the strip; the index has `M / 16` rows of `K / 16` bytes.
+
+use super::axpy::{self, Runs};
+use super::simd::Value;
+use super::{Format, Layout, PartsError, Room, STREAMS, Shape, panel};
+use crate::mask::Bits;
+use std::ops::Range;
+
+/// The paper's 16-column pattern.
+pub(super) const FORMAT: Format = Format {
+    name: "rows16",
+    summary: "rows16: panels of 8 rows by 16 columns, and a bit for each pair of rows",
+    example: "rows16",
+    fits: |spec, rows, cols| {
+        super::is(spec, "rows16").then_some(Shape::Rows16(Rows16 { rows, cols }))
+    },
+};
+
+/// Rows of a strip, and columns of a panel.
+const SIDE: usize = 16;
+/// Values of a panel.
+const PANEL: usize = panel::ROWS * SIDE;
+
+/// Holds: both are multiples of 16.
+#[derive(Clone, Debug)]
+pub(super) struct Rows16 {
+    rows: usize,
+    cols: usize,
+}
+
+impl Rows16 {
+    /// Panels of a strip.
+    fn panels(&self) -> usize {
+        self.cols / SIDE
+    }
+
+    fn strip_sums<T: Value>(&self, index: &[u8], values: &[T], x: &[f32], y: &mut [f32]) {
+        y.fill(0.0);
+        let panels = values.chunks_exact(PANEL).zip(x.chunks_exact(SIDE));
+        for ((values, x), &rows) in panels.zip(index) {
+            for (p, sum) in panel::sums(values, x).into_iter().enumerate() {
+                y[p + panel::ROWS * (rows >> p & 1) as usize] += sum;
+            }
+        }
+    }
+}
+
+impl Layout for Rows16 {
+    fn strip(&self) -> usize {
+        SIDE
+    }
+
+    fn index_len(&self) -> usize {
+        self.rows / SIDE * self.panels()
+    }
+
+    fn values_len(&self) -> usize {
+        self.rows / 2 * self.cols
+    }
+
+    fn encode(&self, mask: &Bits) -> Vec<u8> {
+        let byte = |strip: usize, panel: usize| {
+            let second =
+                |p: usize| mask.get((strip * SIDE + p + panel::ROWS) * self.cols + panel * SIDE);
+            (0..panel::ROWS).fold(0, |byte, p| byte | u8::from(second(p)) << p)
+        };
+        (0..self.index_len()).map(|i| byte(i / self.panels(), i % self.panels())).collect()
+    }
+
+    fn check(&self, _index: &[u8]) -> Result<(), PartsError> {
+        Ok(()) // every bit says something
+    }
+
+    fn each(&self, index: &[u8], mut visit: impl FnMut(usize)) {
+        for (i, &rows) in index.iter().enumerate() {
+            let (strip, panel) = (i / self.panels(), i % self.panels());
+            for place in 0..PANEL {
+                let (p, c) =
+                    (place % (2 * panel::ROWS) / 2, place / (2 * panel::ROWS) * 2 + place % 2);
+                let row = strip * SIDE + p + panel::ROWS * (rows >> p & 1) as usize;
+                visit(row * self.cols + panel * SIDE + c);
+            }
+        }
+    }
+
+    fn matvec<T: Value>(
+        &self,
+        index: &[u8],
+        values: &[T],
+        rows: Range<usize>,
+        x: &[f32],
+        y: &mut [f32],
+        simd: bool,
+    ) {
+        let strips = rows.start / SIDE..rows.end / SIDE;
+        let size = self.panels() * PANEL;
+        let values = &values[strips.start * size..strips.end * size];
+        let index = &index[strips.start * self.panels()..strips.end * self.panels()];
+        assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors of the matrix's sides");
+        #[cfg(target_arch = "x86_64")]
+        if simd {
+            let part = strips.len() / STREAMS;
+            for i in 0..part {
+                // SAFETY: `simd` says that the machine has the features, and the
+                // strips i, i + part .. are there.
+                unsafe { self.fast::<T, STREAMS>(index, values, i, part, x, y) };
+            }
+            for i in part * STREAMS..strips.len() {
+                // SAFETY: as above.
+                unsafe { self.fast::<T, 1>(index, values, i, 0, x, y) };
+            }
+            return;
+        }
+        let _ = simd;
+        let strips = values.chunks_exact(size.max(1)).zip(index.chunks_exact(self.panels().max(1)));
+        for ((values, index), y) in strips.zip(y.chunks_exact_mut(SIDE)) {
+            self.strip_sums(index, values, x, y);
+        }
+    }
+
+    fn accumulate<T: Value>(
+        &self,
+        index: &[u8],
+        values: &[T],
+        strip: usize,
+        cols: Range<usize>,
+        _cursor: &mut usize,
+        xt: &[f32],
+        acc: &mut [f32],
+        room: &mut Room,
+        simd: bool,
+    ) {
+        let width = acc.len() / SIDE;
+        let panels = cols.start / SIDE..cols.end / SIDE;
+        let index = &index[strip * self.panels()..][panels.clone()];
+        let values =
+            &values[strip * self.panels() * PANEL..][panels.start * PANEL..panels.end * PANEL];
+        room.wide.resize(values.len(), 0.0);
+        panel::widen(values, &mut room.wide, simd);
+        for (row, acc) in acc.chunks_exact_mut(width).enumerate() {
+            let (p, half) = (row % panel::ROWS, (row / panel::ROWS) as u8);
+            room.runs.clear();
+            for (i, &rows) in index.iter().enumerate() {
+                if rows >> p & 1 == half {
+                    room.runs.push(((i * PANEL + p) as u32, (i * SIDE * width) as u32));
+                }
+            }
+            let runs = Runs { w: &room.wide, step: panel::ROWS, len: SIDE, runs: &room.runs };
+            axpy::runs(runs, xt, acc, simd);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    impl Rows16 {
+        /// The rows of `S` strips, `part` apart from strip `first` on.
+        ///
+        /// # Safety
+        ///
+        /// The machine has AVX2, FMA and F16C; the strips are in `values`,
+        /// `index` and `y`, and `x` has as many numbers as there are columns.
+        #[target_feature(enable = "avx2,fma,f16c")]
+        pub(super) unsafe fn fast<T: Value, const S: usize>(
+            &self,
+            index: &[u8],
+            values: &[T],
+            first: usize,
+            part: usize,
+            x: &[f32],
+            y: &mut [f32],
+        ) {
+            let strip = |s: usize| first + s * part;
+            let panels = self.panels();
+            let chosen: [&[u8]; S] = std::array::from_fn(|s| &index[strip(s) * panels..][..panels]);
+            let stored: [*const T; S] =
+                std::array::from_fn(|s| values[strip(s) * panels * PANEL..].as_ptr());
+            assert!((strip(S - 1) + 1) * panels * PANEL <= values.len(), "values of all strips");
+            let mut rows = [[_mm256_setzero_ps(); 2]; S];
+            let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            for (i, x) in x.chunks_exact(SIDE).enumerate() {
+                // SAFETY: panel i of every strip is within the values by the
+                // assertion above; x has its 16 numbers.
+                let sums = unsafe {
+                    let panel = std::array::from_fn(|s| stored[s].add(i * PANEL));
+                    panel::sums_avx2::<T, S>(panel, [x.as_ptr(); S], SIDE)
+                };
+                for s in 0..S {
+                    let byte = _mm256_set1_epi32(i32::from(chosen[s][i]));
+                    let second = _mm256_cmpeq_epi32(_mm256_and_si256(byte, bits), bits);
+                    let second = _mm256_castsi256_ps(second);
+                    rows[s][0] = _mm256_add_ps(rows[s][0], _mm256_andnot_ps(second, sums[s]));
+                    rows[s][1] = _mm256_add_ps(rows[s][1], _mm256_and_ps(second, sums[s]));
+                }
+            }
+            for s in 0..S {
+                let y = &mut y[strip(s) * SIDE..][..SIDE];
+                // SAFETY: sixteen entries.
+                unsafe {
+                    _mm256_storeu_ps(y.as_mut_ptr(), rows[s][0]);
+                    _mm256_storeu_ps(y.as_mut_ptr().add(panel::ROWS), rows[s][1]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! Laws of packed weights: packing is exact, products equal those of the dense
+//! matrix, and parts from anywhere are refused or harmless.
+
+use super::*;
+use crate::mask::Mask;
+use crate::matrix::Matrix;
+use crate::spec::PRESETS;
+use half::{bf16, f16};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+fn bind(text: &str, dims: &[usize]) -> Arc<Spec> {
+    Arc::new(text.parse::<Pattern>().unwrap().bind(dims).unwrap())
+}
+
+/// Reproducible numbers around zero.
+fn number(i: usize, seed: usize) -> f32 {
+    ((i * 7919 + seed * 104_729 + 13) % 257) as f32 / 128.0 - 1.0
+}
+
+/// Weights that conform to a spec, with odd bits among those that stay.
+fn weights(spec: &Spec, tensor: usize, seed: usize) -> Vec<f32> {
+    let score = |scope: usize, block: usize| {
+        spec.elements(scope, block)
+            .map(|e| f64::from(number(e.offset + 31 * e.tensor, seed)).powi(2))
+            .sum()
+    };
+    let mask = Mask::select(spec, score);
+    let mut w: Vec<f32> =
+        (0..spec.tensors()[tensor].size()).map(|i| number(i + 31 * tensor, seed)).collect();
+    mask.apply(tensor, &mut w);
+    w
+}
+
+/// The same with -0.0, NaNs of several payloads and zeros where weights stay.
+fn odd_weights(spec: &Spec, tensor: usize, seed: usize) -> Vec<f32> {
+    let mut w = weights(spec, tensor, seed);
+    let odd =
+        [-0.0f32, 0.0, f32::from_bits(0x7fc1_0000), f32::from_bits(0xff93_0000), f32::INFINITY];
+    for (i, w) in w.iter_mut().enumerate() {
+        if *w != 0.0 && (i + seed).is_multiple_of(3) {
+            *w = odd[(i / 3) % odd.len()];
+        }
+    }
+    w
+}
+
+const CASES: &[(&str, &[usize], &str)] = &[
+    ("2:4", &[8, 32], "nm"),
+    ("2:4", &[5, 20], "nm"),
+    ("2:4", &[1, 4], "nm"),
+    ("1:4", &[7, 44], "nm"),
+    ("view (M,K/4,4) scope (1,1,4) keep 2", &[6, 24], "nm"),
+    ("2:4@8", &[8, 48], "coupled"),
+    ("2:4@8", &[3, 16], "coupled"),
+    ("1:4@8", &[5, 32], "coupled"),
+    ("2:4@4", &[7, 40], "coupled"),
+    ("rows16", &[32, 64], "rows16"),
+    ("block(16,16)", &[32, 64], "block"),
+    ("block(8,2,30%)", &[16, 46], "block"),
+    ("block (8,4) scope (1,4) keep 1", &[24, 96], "block"),
+    ("block(24,128)", &[48, 512], "block"),
+    ("block(4,4)", &[8, 32], "general"),
+    ("2:4x2", &[8, 32], "general"),
+    ("3:4", &[6, 20], "general"),
+    ("unstructured(37%)", &[9, 13], "general"),
+    ("rowwise(10%)", &[9, 70], "general"),
+    ("channel", &[8, 13], "general"),
+    ("columns(30%)", &[5, 21], "general"),
+    ("filter", &[4, 2, 3, 3], "general"),
+    ("2:4", &[4, 2, 2, 2], "nm"),
+    ("scope (4) keep 2", &[12], "general"),
+    ("pad (1,4) scope (1,4) keep 2", &[3, 10], "general"),
+    ("in (1,2)+(2,5) pad (1,4) scope (1,4) keep 2", &[4, 10], "general"),
+    ("in (M/4,0)+(M*3/4,K) scope (1,4) keep 2", &[8, 16], "general"),
+    ("in ~((0,0)+(2,2) | (2,2)+(2,2)) scope (4) keep 2", &[4, 4], "general"),
+    ("scope (1,4) keep 0", &[4, 8], "general"),
+    ("scope (1,4) keep 4", &[4, 8], "general"),
+];
+
+fn equal_bits(values: &Values, dense: ValuesRef<'_>) -> bool {
+    let dense = match dense {
+        ValuesRef::F32(v) => Values::F32(v.to_vec()),
+        ValuesRef::F16(v) => Values::F16(v.to_vec()),
+        ValuesRef::Bf16(v) => Values::Bf16(v.to_vec()),
+    };
+    *values == dense
+}
+
+/// The upper half of each number, so that payloads stay.
+fn as_bf16(w: &[f32]) -> Vec<bf16> {
+    w.iter().map(|w| bf16::from_bits((w.to_bits() >> 16) as u16)).collect()
+}
+
+#[test]
+fn unpacking_and_parts_give_every_bit_back() {
+    for (text, dims, format) in CASES {
+        let spec = bind(text, dims);
+        for seed in 0..4 {
+            let wide = odd_weights(&spec, 0, seed);
+            let narrow = as_bf16(&wide);
+            let half: Vec<f16> = narrow.iter().map(|v| f16::from_bits(v.to_bits())).collect();
+            for dense in [ValuesRef::F32(&wide), ValuesRef::Bf16(&narrow), ValuesRef::F16(&half)] {
+                let packed = Packed::pack(&spec, dense).unwrap();
+                assert_eq!(packed.format().name, *format, "{text}");
+                assert!(equal_bits(&packed.unpack(), dense), "{text} {dims:?} seed {seed}");
+                let index = packed.index();
+                let bytes = index.len() + packed.values().len() * dense.value_type().bytes();
+                assert_eq!(packed.stored_bytes(), bytes, "{text}");
+                let values = packed.values().to_le_bytes();
+                let values = Values::from_le_bytes(dense.value_type(), &values).unwrap();
+                let again = Packed::from_parts(&spec, 0, format, index.clone(), values).unwrap();
+                assert!(equal_bits(&again.unpack(), dense), "{text} from parts");
+                assert_eq!(again.index(), index, "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sizes_are_the_papers() {
+    for (text, share) in [
+        ("2:4", 9.0 / 16.0),
+        ("2:4@8", 17.0 / 32.0),
+        ("2:4@4", 17.0 / 32.0),
+        ("1:4", 9.0 / 32.0),
+        ("rows16", 0.5 + 1.0 / 512.0),
+        ("block(16,16)", 0.5 + 1.0 / 4096.0),
+        // 3 bits tell which 2 of 4 blocks of two stay.
+        ("2:4x2", 0.5 + 3.0 / 128.0),
+    ] {
+        let spec = bind(text, &[64, 512]);
+        let w = as_bf16(&weights(&spec, 0, 1));
+        let packed = Packed::pack(&spec, ValuesRef::Bf16(&w)).unwrap();
+        let found = packed.stored_bytes() as f64 / packed.dense_bytes() as f64;
+        assert_eq!(found, share, "{text}");
+    }
+}
+
+#[test]
+fn every_preset_packs() {
+    for preset in PRESETS {
+        let spec = bind(preset.example, preset.shape);
+        let w = odd_weights(&spec, 0, 2);
+        let packed = Packed::pack(&spec, ValuesRef::F32(&w)).unwrap();
+        assert!(equal_bits(&packed.unpack(), ValuesRef::F32(&w)), "{}", preset.name);
+    }
+    for format in FORMATS {
+        let spec = bind(format.example, &[32, 64]);
+        assert_eq!(Packed::format_of(&spec, 0).name, format.name);
+    }
+}
+
+#[test]
+fn coupled_tensors_pack_together() {
+    for text in [
+        "blocks q: view (h d) k -> h d k, h=4 block (1,_,_) & o perm (1,0,2): view k (h d) -> k h d, h=4 block (_,1,_) scope (_,1,1) keep 50%",
+        "scopes q: scope (1,4) & o: scope (1,4) keep 3",
+    ] {
+        let pattern = text.parse::<Pattern>().unwrap();
+        let spec = Arc::new(
+            pattern
+                .bind_all(&[("q", &[16, 8]), ("o", &[16, 8])])
+                .or_else(|_| pattern.bind_all(&[("q", &[16, 8]), ("o", &[8, 16])]))
+                .unwrap(),
+        );
+        let w: Vec<Vec<f32>> = (0..2).map(|t| weights(&spec, t, 5)).collect();
+        let all = [ValuesRef::F32(&w[0]), ValuesRef::F32(&w[1])];
+        let packed = Packed::pack_all(&spec, &all).unwrap();
+        for (t, packed) in packed.iter().enumerate() {
+            assert!(equal_bits(&packed.unpack(), all[t]), "{text}");
+            let values = packed.values().clone();
+            let again = Packed::from_parts(&spec, t, "general", packed.index(), values).unwrap();
+            assert!(equal_bits(&again.unpack(), all[t]), "{text}");
+        }
+    }
+}
+
+#[test]
+fn weights_that_do_not_conform_are_refused_by_name() {
+    let spec = bind("2:4", &[2, 8]);
+    let mut w = vec![0.0f32; 16];
+    w[9..12].fill(1.0);
+    let words = |w: &[f32]| Packed::pack(&spec, ValuesRef::F32(w)).unwrap_err().to_string();
+    assert_eq!(
+        words(&w),
+        "the weights are not as `2:4` says: scope 2 keeps 3 blocks, expected 2; prune them with this spec first"
+    );
+    w[9] = -0.0;
+    assert!(words(&w).contains("-0.0 at offset 9 of tensor `tensor`"), "{}", words(&w));
+    assert!(words(&w[..15]).contains("has 15 weights; the spec is about 16"));
+}
+
+/// The definition, in f64.
+fn slow(w: &[f32], x: &[f32], row: usize) -> f64 {
+    let k = x.len();
+    (0..k).map(|j| f64::from(w[row * k + j]) * f64::from(x[j])).sum()
+}
+
+/// Rounding of sums of `k` products of numbers up to 1.
+fn tolerance(k: usize) -> f64 {
+    1e-6 * (1.0 + k as f64)
+}
+
+/// A spec with these rows and columns for every format.
+fn sizes() -> Vec<(Arc<Spec>, usize, usize)> {
+    let mut all = Vec::new();
+    let mut add = |text: &str, m: usize, k: usize| {
+        let spec = text.parse::<Pattern>().unwrap().bind(&[m, k]).unwrap();
+        all.push((Arc::new(spec), m, k));
+    };
+    for k in (4..=64).step_by(4) {
+        for m in [1, 2, 3, 7, 8, 9, 17] {
+            add("2:4", m, k);
+            add("1:4", m, k);
+        }
+    }
+    for units in 1..=5 {
+        for m in [1, 2, 8, 9, 19] {
+            add("2:4@8", m, 16 * units);
+            add("2:4@4", m, 8 * units);
+            add("1:4@4", m, 8 * units);
+        }
+        for strips in [1, 3, 4, 5, 9] {
+            add("rows16", 16 * strips, 16 * units);
+            add("block(16,16,60%)", 16 * strips, 16 * units);
+            add("block(8,6)", 8 * strips, 6 * units);
+        }
+    }
+    for k in 1..=40 {
+        add("unstructured(50%)", 5, k);
+        add("rowwise(30%)", 3, k);
+    }
+    add("block(24,128)", 96, 512);
+    add("block(8,48,1)", 16, 192);
+    all
+}
+
+fn products_are_the_dense_ones(pack: impl Fn(&[f32]) -> Values, round: impl Fn(f32) -> f32) {
+    for (spec, m, k) in sizes() {
+        let w: Vec<f32> = weights(&spec, 0, m + k).into_iter().map(&round).collect();
+        let packed = Packed::pack(&spec, pack(&w).view()).unwrap();
+        let x: Vec<f32> = (0..k + 1).map(|i| number(i, 77)).collect();
+        let x = &x[1..]; // begins at an odd place
+        let mut kernels = vec![false];
+        kernels.extend(simd::available().then_some(true));
+        for simd in kernels {
+            let mut y = vec![f32::NAN; m];
+            packed.product(0..m, x, &mut y, simd);
+            for (row, &y) in y.iter().enumerate() {
+                let want = slow(&w, x, row);
+                assert!(
+                    (f64::from(y) - want).abs() <= tolerance(k),
+                    "{} {m} x {k} row {row}: {y} for {want}, kernel {simd}",
+                    spec.text()
+                );
+            }
+            // One strip after the other gives the same bits.
+            let strip = packed.strip_rows();
+            let mut parts = vec![f32::NAN; m];
+            for (i, part) in parts.chunks_mut(strip).enumerate() {
+                packed.product(i * strip..i * strip + part.len(), x, part, simd);
+            }
+            let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&y), bits(&parts), "{}", spec.text());
+        }
+    }
+}
+
+#[test]
+fn a_vector_meets_the_dense_weights() {
+    products_are_the_dense_ones(|w| Values::F32(w.to_vec()), |w| w);
+    products_are_the_dense_ones(|w| Values::Bf16(as_bf16(w)), |w| bf16::from_f32(w).to_f32());
+    products_are_the_dense_ones(
+        |w| Values::F16(w.iter().map(|&w| f16::from_f32(w)).collect()),
+        |w| f16::from_f32(w).to_f32(),
+    );
+}
+
+#[test]
+fn many_rows_meet_the_dense_weights() {
+    for (text, m, k) in [
+        ("2:4", 9, 100),
+        ("1:4", 6, 148),
+        ("2:4@8", 5, 144),
+        ("2:4@4", 4, 72),
+        ("rows16", 32, 144),
+        ("block(16,16)", 32, 160),
+        ("block(8,6)", 16, 156),
+        ("block(24,128)", 48, 256),
+        ("rowwise(40%)", 5, 131),
+    ] {
+        let spec = bind(text, &[m, k]);
+        let w = weights(&spec, 0, 9);
+        let packed = Packed::pack(&spec, ValuesRef::F32(&w)).unwrap();
+        for t in (0..=20).chain([33, 41, 49, 57, 63, 64, 65, 130]) {
+            let x = Matrix::from_fn(t, k, |i, j| number(i * k + j, 3));
+            let mut kernels = vec![false];
+            kernels.extend(simd::available().then_some(true));
+            for simd in kernels {
+                for beta in [0.0, 1.0] {
+                    let old = if beta == 0.0 { f32::NAN } else { 0.25 };
+                    let mut y = Matrix::from_fn(t, m, |_, _| old);
+                    packed.products(beta, x.view(), y.view_mut(), simd);
+                    for i in 0..t {
+                        for row in 0..m {
+                            let want = slow(&w, x.row(i), row) + f64::from(beta) * 0.25;
+                            let found = f64::from(y.row(i)[row]);
+                            assert!(
+                                (found - want).abs() <= tolerance(k),
+                                "{text} with {t} rows: {found} for {want} at {i}, {row}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    for text in ["2:4", "2:4@8", "rows16", "block(16,16)", "rowwise(40%)"] {
+        let (m, k) = (512, 256);
+        let spec = bind(text, &[m, k]);
+        let w = as_bf16(&weights(&spec, 0, 4));
+        let packed = Packed::pack(&spec, ValuesRef::Bf16(&w)).unwrap();
+        let x = Matrix::from_fn(20, k, |i, j| number(i * k + j, 3));
+        let run = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut y = Matrix::zeros(21, m);
+                packed.matvec(x.row(0), y.row_mut(20));
+                packed.matmul(0.0, x.view(), y.view_mut().part(0, 20, 0, m));
+                y.data().iter().map(|y| y.to_bits()).collect::<Vec<_>>()
+            })
+        };
+        let one = run(1);
+        assert_eq!(one, run(2), "{text}");
+        assert_eq!(one, run(3), "{text}");
+    }
+}
+
+#[test]
+fn each_fault_of_parts_has_its_own_words() {
+    let spec = bind("2:4", &[2, 20]);
+    let packed = Packed::pack(&spec, ValuesRef::F32(&weights(&spec, 0, 1))).unwrap();
+    let (index, values) = (packed.index(), packed.values().clone());
+    let words = |format: &str, tensor, index: Vec<u8>, values: Values| {
+        Packed::from_parts(&spec, tensor, format, index, values).unwrap_err().to_string()
+    };
+    assert_eq!(
+        words("block", 0, index.clone(), values.clone()),
+        "`2:4` is stored as `nm`, not as `block`"
+    );
+    assert_eq!(
+        words("nm", 1, index.clone(), values.clone()),
+        "the spec has 1 tensors, none with number 1"
+    );
+    assert_eq!(
+        words("nm", 0, index[1..].to_vec(), values.clone()),
+        "the index has 7 bytes; the pattern needs 8"
+    );
+    let short = Values::F32(vec![0.0; 19]);
+    assert_eq!(
+        words("nm", 0, index.clone(), short),
+        "19 f32 values are stored; the pattern needs 20"
+    );
+    let mut same = index.clone();
+    same[0] = 0; // two weights in one place
+    assert!(
+        words("nm", 0, same, values.clone())
+            .contains("places of row 0 do not rise within columns 0 to 3")
+    );
+    let mut beyond = index.clone();
+    beyond[7] |= 0x80;
+    assert!(
+        words("nm", 0, beyond, values)
+            .contains("bits beyond the tensor are set at row 0, column 16")
+    );
+
+    let spec = bind("block(8,2)", &[8, 12]);
+    let packed = Packed::pack(&spec, ValuesRef::F32(&weights(&spec, 0, 1))).unwrap();
+    let words = |index: Vec<u8>| {
+        let values = packed.values().clone();
+        Packed::from_parts(&spec, 0, "block", index, values).unwrap_err().to_string()
+    };
+    assert!(words(vec![0x80 | 0b11]).contains("bits beyond the 6 blocks of strip 0"));
+    assert!(words(vec![0b11]).contains("2 blocks of scope 0 stay, expected 3"));
+
+    let spec = bind("scope (1,6) keep 2", &[1, 6]);
+    let values = Values::F32(vec![1.0; 2]);
+    let error = Packed::from_parts(&spec, 0, "general", vec![15], values.clone()).unwrap_err();
+    assert!(error.to_string().contains("scope 0 has the rank 15"), "{error}");
+    let error = Packed::from_parts(&spec, 0, "general", vec![16], values).unwrap_err();
+    assert!(error.to_string().contains("bits after the last scope"), "{error}");
+
+    let spec = bind("scope (1,4) keep 0", &[1 << 20, 1 << 20]);
+    let error = Packed::from_parts(&spec, 0, "general", vec![], Values::F32(vec![])).unwrap_err();
+    assert!(error.to_string().contains("that is no pruned tensor"), "{error}");
+}
+
+proptest! {
+    /// Whatever the index says, parts are refused or multiply like what they unpack to.
+    #[test]
+    fn parts_from_anywhere_are_refused_or_harmless(
+        case in 0..CASES.len(), seed in 0usize..4,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let (text, dims, format) = CASES[case];
+        let spec = bind(text, dims);
+        let packed = Packed::pack(&spec, ValuesRef::F32(&weights(&spec, 0, seed))).unwrap();
+        let mut index = packed.index();
+        for (at, bits) in damage {
+            if !index.is_empty() {
+                let at = at.index(index.len());
+                index[at] ^= bits;
+            }
+        }
+        if let Ok(again) = Packed::from_parts(&spec, 0, format, index, packed.values().clone()) {
+            let Values::F32(dense) = again.unpack() else { unreachable!("f32 in, f32 out") };
+            let x: Vec<f32> = (0..again.cols()).map(|i| number(i, 8)).collect();
+            let mut y = vec![0.0; again.rows()];
+            again.matvec(&x, &mut y);
+            for (row, &y) in y.iter().enumerate() {
+                prop_assert!((f64::from(y) - slow(&dense, &x, row)).abs() <= tolerance(x.len()));
+            }
+            let repacked = Packed::pack(&spec, ValuesRef::F32(&dense));
+            prop_assert!(repacked.is_ok(), "{:?}", repacked.err());
+        }
+    }
+}

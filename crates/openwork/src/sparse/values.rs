@@ -1,0 +1,157 @@
+//! The numbers of a tensor, dense or packed, in one of three types.
+
+use half::{bf16, f16};
+use std::fmt;
+
+/// How a weight is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ValueType {
+    /// 4 bytes.
+    F32,
+    /// 2 bytes, IEEE half precision.
+    F16,
+    /// 2 bytes, the upper half of an f32.
+    Bf16,
+}
+
+impl ValueType {
+    /// Bytes of one value.
+    pub fn bytes(self) -> usize {
+        if self == Self::F32 { 4 } else { 2 }
+    }
+
+    /// `f32`, `f16` or `bf16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl fmt::Display for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Numbers of one type.
+#[derive(Clone, Debug)]
+pub enum Values {
+    /// 4 bytes each.
+    F32(Vec<f32>),
+    /// 2 bytes each.
+    F16(Vec<f16>),
+    /// 2 bytes each.
+    Bf16(Vec<bf16>),
+}
+
+/// Numbers of one type, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub enum ValuesRef<'a> {
+    /// 4 bytes each.
+    F32(&'a [f32]),
+    /// 2 bytes each.
+    F16(&'a [f16]),
+    /// 2 bytes each.
+    Bf16(&'a [bf16]),
+}
+
+/// Runs `$body` with the slice or vector of whichever type there is.
+macro_rules! typed {
+    ($kind:ident, $values:expr, $v:ident => $body:expr) => {
+        match $values {
+            $crate::sparse::$kind::F32($v) => $body,
+            $crate::sparse::$kind::F16($v) => $body,
+            $crate::sparse::$kind::Bf16($v) => $body,
+        }
+    };
+}
+pub(super) use typed;
+
+impl ValuesRef<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        typed!(ValuesRef, self, v => v.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Their type.
+    pub fn value_type(&self) -> ValueType {
+        match self {
+            Self::F32(_) => ValueType::F32,
+            Self::F16(_) => ValueType::F16,
+            Self::Bf16(_) => ValueType::Bf16,
+        }
+    }
+}
+
+impl Values {
+    /// All of them, borrowed.
+    pub fn view(&self) -> ValuesRef<'_> {
+        match self {
+            Self::F32(v) => ValuesRef::F32(v),
+            Self::F16(v) => ValuesRef::F16(v),
+            Self::Bf16(v) => ValuesRef::Bf16(v),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.view().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Their type.
+    pub fn value_type(&self) -> ValueType {
+        self.view().value_type()
+    }
+
+    /// Numbers of a type from their little-endian bytes; nothing if the bytes
+    /// are no whole number of them.
+    pub fn from_le_bytes(value_type: ValueType, bytes: &[u8]) -> Option<Self> {
+        if !bytes.len().is_multiple_of(value_type.bytes()) {
+            return None;
+        }
+        let halves = || bytes.as_chunks::<2>().0.iter();
+        Some(match value_type {
+            ValueType::F32 => {
+                Self::F32(bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
+            }
+            ValueType::F16 => Self::F16(halves().map(|&b| f16::from_le_bytes(b)).collect()),
+            ValueType::Bf16 => Self::Bf16(halves().map(|&b| bf16::from_le_bytes(b)).collect()),
+        })
+    }
+
+    /// Their little-endian bytes.
+    pub fn to_le_bytes(&self) -> Vec<u8> {
+        typed!(Values, self, v => v.iter().flat_map(|v| v.to_le_bytes()).collect())
+    }
+}
+
+/// Equal if of one type and equal bit for bit.
+impl PartialEq for Values {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::F32(a), Self::F32(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+            }
+            (Self::F16(a), Self::F16(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+            }
+            (Self::Bf16(a), Self::Bf16(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Whether two specs are the same pattern, however they were written.
+
+use super::domain::{Space, sorted_modes};
+use super::{Coupling, Spec, Steps};
+use std::ops::Range;
+
+impl Spec {
+    /// Whether both are about one whole tensor of the same dims and have the same
+    /// blocks in the same scopes, of which equally many stay. Two spellings are
+    /// told to be alike by their strides; some odd ones may not be.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let ([a], [b]) = (self.tensors(), other.tensors()) else { return false };
+        let whole = |space: &Space| matches!(space, Space::Direct { first: 0 });
+        a.dims == b.dims
+            && whole(&a.space)
+            && whole(&b.space)
+            && a.view.len() == a.size
+            && b.view.len() == b.size
+            && self.keep == other.keep
+            && merged(&a.element) == merged(&b.element)
+            && merged(&a.block) == merged(&b.block)
+            && merged(&a.scope) == merged(&b.scope)
+    }
+
+    /// The blocks of a scope that lie in tensor `tensor`.
+    pub(crate) fn own_blocks(&self, tensor: usize) -> Range<usize> {
+        match self.coupling {
+            Coupling::Blocks => 0..self.blocks_per_scope,
+            Coupling::Scopes => {
+                let before: usize = self.tensors[..tensor].iter().map(|t| t.block.len()).sum();
+                before..before + self.tensors[tensor].block.len()
+            }
+        }
+    }
+}
+
+/// Extents and strides by rising stride, those that follow each other as one.
+fn merged(steps: &Steps) -> Vec<(usize, usize)> {
+    let mut merged: Vec<(usize, usize)> = Vec::new();
+    for (extent, stride) in sorted_modes(steps) {
+        match merged.last_mut() {
+            Some((size, step)) if *size * *step == stride => *size *= extent,
+            _ => merged.push((extent, stride)),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Pattern;
+
+    #[test]
+    fn spellings_are_alike_and_patterns_are_not() {
+        let bind = |text: &str| text.parse::<Pattern>().unwrap().bind(&[32, 64]).unwrap();
+        let like = |a: &str, b: &str| bind(a).is_like(&bind(b));
+        assert!(like("2:4", "view (M,K/4,4) scope (1,1,4) keep 2"));
+        assert!(like(
+            "2:4@8",
+            "view (M,K/16,8,2):(K,16,1,8) block (1,1,1,2) scope (1,1,4,1) keep 2"
+        ));
+        assert!(like(
+            "rows16",
+            "view (M/16,8,2,K):(16*K,K,8*K,1) block (1,1,1,16) scope (1,1,2,1) keep 1"
+        ));
+        assert!(!like("2:4", "1:4"));
+        assert!(!like("2:4", "2:8"));
+        assert!(!like("2:4@8", "2:4@4"));
+        assert!(!like("2:4", "in (0,0)+(16,64) scope (1,4) keep 2"));
+        assert!(!like("2:4", "scope (4,1) keep 2"));
+    }
+}
