@@ -47,7 +47,7 @@ impl<'a> Blocks<'a> {
                 self.visit(chunk * CHUNK + at, &mut bases, |block, element| {
                     scores[block] = scores[block].max(0.0) + score(element);
                 });
-                pick(&scores, keep, stays, &mut order);
+                stay(&scores, keep, stays, &mut order);
             }
         });
         stays
@@ -105,8 +105,7 @@ impl<'a> Blocks<'a> {
     ) {
         let size = self.spec.tensors()[tensor].size();
         assert_eq!(weights.len(), size, "the spec is for {size} weights");
-        let shared = Shared(weights.as_mut_ptr());
-        let shared = &shared;
+        let shared = &Shared(weights.as_mut_ptr());
         let count = self.spec.blocks_per_scope();
         (0..self.spec.scopes().div_ceil(CHUNK)).into_par_iter().for_each(|chunk| {
             let mut bases = Vec::new();
@@ -148,27 +147,18 @@ impl<'a> Blocks<'a> {
             });
             return;
         };
-        let shared = Shared(weights.as_mut_ptr());
-        let shared = &shared;
+        let shared = &Shared(weights.as_mut_ptr());
         let (count, keep) = (self.spec.blocks_per_scope(), self.spec.keep());
         (0..self.spec.scopes().div_ceil(CHUNK)).into_par_iter().for_each(|chunk| {
-            let (mut scores, mut stays) = (vec![0.0f64; count], vec![false; count]);
-            let mut order = Vec::new();
-            for base in tensor.scope_offsets(chunk * CHUNK).take(CHUNK) {
-                // SAFETY: the offset lies within the tensor, whose length was checked above;
-                // every element is in one scope only (a spec's first promise), and every
-                // scope is visited by one thread.
-                let at = |offset: usize| unsafe { shared.0.add(base + offset) };
-                for (score_of, block) in scores.iter_mut().zip(offsets.chunks_exact(*size)) {
-                    // SAFETY: as above.
-                    *score_of = block.iter().map(|&o| score(unsafe { *at(o) })).sum();
-                }
-                pick(&scores, keep, &mut stays, &mut order);
-                for (block, _) in
-                    offsets.chunks_exact(*size).zip(&stays).filter(|(_, stay)| !**stay)
-                {
-                    // SAFETY: as above.
-                    block.iter().for_each(|&o| unsafe { *at(o) = T::default() });
+            let bases = tensor.scope_offsets(chunk * CHUNK).take(CHUNK);
+            // SAFETY: bases and offsets add up to places within the tensor, whose length was
+            // checked above; every element is in one scope only (a spec's first promise), and
+            // every scope is visited by one thread, so nobody else holds these weights.
+            unsafe {
+                match (&offsets[..], *size) {
+                    ([a, b], 1) => few(shared, bases, [*a, *b], keep, &score),
+                    ([a, b, c, d], 1) => few(shared, bases, [*a, *b, *c, *d], keep, &score),
+                    _ => many(shared, bases, (offsets, count), keep, &score),
                 }
             }
         });
@@ -218,23 +208,59 @@ impl Table {
     }
 }
 
-/// [`stay`], written out for the commonest numbers of blocks.
-#[inline]
-fn pick(scores: &[f64], keep: usize, stays: &mut [bool], order: &mut Vec<u32>) {
-    fn few<const N: usize>(scores: &[f64; N], keep: usize, stays: &mut [bool]) {
+/// Thresholds scopes of `N` single weights, all in registers.
+///
+/// # Safety
+///
+/// Every base plus every offset is a place of the tensor that no other thread
+/// touches.
+unsafe fn few<T: Copy + Default, const N: usize>(
+    shared: &Shared<T>,
+    bases: impl Iterator<Item = usize>,
+    offsets: [usize; N],
+    keep: usize,
+    score: &impl Fn(T) -> f64,
+) {
+    for base in bases {
+        // SAFETY: the caller's promise.
+        let weights = offsets.map(|offset| unsafe { *shared.0.add(base + offset) });
+        let scores = weights.map(score);
         for b in 0..N {
             let before = |o: usize| scores[o] > scores[b] || (scores[o] == scores[b] && o < b);
-            stays[b] = (0..N).map(|o| usize::from(before(o))).sum::<usize>() < keep;
+            let stays = (0..N).map(|o| usize::from(before(o))).sum::<usize>() < keep;
+            // SAFETY: the caller's promise.
+            unsafe {
+                *shared.0.add(base + offsets[b]) = if stays { weights[b] } else { T::default() };
+            }
         }
     }
-    if let Ok(scores) = scores.try_into() {
-        few::<4>(scores, keep, stays);
-    } else if let Ok(scores) = scores.try_into() {
-        few::<2>(scores, keep, stays);
-    } else if let Ok(scores) = scores.try_into() {
-        few::<8>(scores, keep, stays);
-    } else {
-        stay(scores, keep, stays, order);
+}
+
+/// Thresholds scopes of any blocks, given the offsets of their weights, block
+/// after block, and the number of blocks.
+///
+/// # Safety
+///
+/// As for [`few`].
+unsafe fn many<T: Copy + Default>(
+    shared: &Shared<T>,
+    bases: impl Iterator<Item = usize>,
+    (offsets, count): (&[usize], usize),
+    keep: usize,
+    score: &impl Fn(T) -> f64,
+) {
+    let (mut scores, mut stays, mut order) = (vec![0.0; count], vec![false; count], Vec::new());
+    for base in bases {
+        let blocks = || offsets.chunks_exact(offsets.len() / count);
+        for (sum, block) in scores.iter_mut().zip(blocks()) {
+            // SAFETY: the caller's promise.
+            *sum = block.iter().map(|&o| score(unsafe { *shared.0.add(base + o) })).sum();
+        }
+        stay(&scores, keep, &mut stays, &mut order);
+        for (block, _) in blocks().zip(&stays).filter(|(_, stays)| !**stays) {
+            // SAFETY: the caller's promise.
+            block.iter().for_each(|&o| unsafe { *shared.0.add(base + o) = T::default() });
+        }
     }
 }
 
