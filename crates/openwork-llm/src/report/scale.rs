@@ -146,7 +146,9 @@ mod tests {
 
     #[test]
     fn ticks_are_round_numbers() {
-        let all = |x: &[f64]| x.to_vec().into_iter();
+        fn all(x: &[f64]) -> impl Iterator<Item = f64> {
+            x.iter().copied()
+        }
         assert_eq!(labels(Scale::from_zero(all(&[0.17, 0.31]))), ["0", "0.1", "0.2", "0.3", "0.4"]);
         assert_eq!(labels(Scale::around(all(&[22.7, 74.0]))), ["20", "40", "60", "80"]);
         assert_eq!(labels(Scale::around(all(&[22.7, 9000.0]))), ["100", "1000", "10000"]);

@@ -29,7 +29,7 @@ pub(super) fn number(x: f64) -> String {
     }
     match x.abs() {
         0.0 => "0".to_string(),
-        size if size >= 1e6 || size < 1e-4 => format!("{x:.2e}"),
+        size if !(1e-4..1e6).contains(&size) => format!("{x:.2e}"),
         size => {
             let before = size.log10().floor() as i32;
             format!("{x:.*}", (3 - before).clamp(0, 6) as usize)
