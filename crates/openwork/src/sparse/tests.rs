@@ -69,7 +69,7 @@ const CASES: &[(&str, &[usize], &str)] = &[
     ("columns(30%)", &[5, 21], "general"),
     ("filter", &[4, 2, 3, 3], "general"),
     ("2:4", &[4, 2, 2, 2], "nm"),
-    ("scope (4) keep 2", &[12], "general"),
+    ("scope (4) keep 2", &[12], "nm"),
     ("pad (1,4) scope (1,4) keep 2", &[3, 10], "general"),
     ("in (1,2)+(2,5) pad (1,4) scope (1,4) keep 2", &[4, 10], "general"),
     ("in (M/4,0)+(M*3/4,K) scope (1,4) keep 2", &[8, 16], "general"),
