@@ -51,6 +51,8 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Prune the built-in model with several methods and compare them
+    Demo(crate::commands::demo::Demo),
     /// Show what a spec means on tensors, in facts and as a drawing
     Show(crate::commands::show::Show),
     /// List every preset with its text and one line
@@ -69,6 +71,8 @@ pub enum Command {
     Methods(crate::commands::methods::Methods),
     /// Show what is in a model: its config, and each tensor's shape, type and density
     Inspect(crate::commands::inspect::Inspect),
+    /// Make a page of one or more runs: charts, tables, notes
+    Report(crate::commands::report::Report),
     /// Print a completion script for a shell
     Completions(crate::commands::completions::Completions),
     /// Measure a model's perplexity on a text

@@ -193,7 +193,7 @@ struct Seen {
 /// One thing to tell.
 enum News {
     Step { layer: usize, step: &'static str, share: f64 },
-    Layer { layer: usize, error: Option<f64>, seconds: f64 },
+    Layer { layer: usize, error: f64, seconds: f64 },
     Evaluated { after_layer: Option<usize>, token_perplexity: f64 },
     Note(String),
 }
@@ -263,11 +263,11 @@ impl pipeline::Watch for Seen {
             }
             Event::Layer(record) => self.push(News::Layer {
                 layer: record.index,
-                error: record.decoder_error.into(),
+                error: record.decoder_error,
                 seconds: record.seconds,
             }),
             Event::Evaluated(record) => self.push(News::Evaluated {
-                after_layer: record.after_layer.into(),
+                after_layer: record.after_layer,
                 token_perplexity: record.token_perplexity,
             }),
             Event::Note(text) => self.push(News::Note(text.to_string())),

@@ -1,7 +1,19 @@
 //! What a run measured, and pages made of it.
 
+mod chart;
+mod compare;
+mod facts;
+mod heat;
+mod html;
+mod kinds;
 mod record;
+mod run;
+mod scale;
+#[cfg(test)]
+mod tests;
+mod text;
 
+pub use html::page;
 pub use record::{
     Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, PassRecord, Record,
     RecordError, Totals,

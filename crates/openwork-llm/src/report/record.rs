@@ -99,13 +99,17 @@ pub struct LayerRecord {
     /// From 0.
     pub index: usize,
     /// Time from loading to writing.
+    #[serde(deserialize_with = "number")]
     pub seconds: f64,
     /// Of that, forward passes and sums of X'X.
+    #[serde(deserialize_with = "number")]
     pub forward_seconds: f64,
     /// Of that, pruning.
+    #[serde(deserialize_with = "number")]
     pub prune_seconds: f64,
     /// `|Y' - Y| / |Y|` over the layer's outputs before (Y) and after pruning,
     /// both on the inputs that the pruned layers before it give.
+    #[serde(deserialize_with = "number")]
     pub decoder_error: f64,
     /// Its linears, in the order of the forward pass.
     pub linears: Vec<LinearRecord>,
@@ -125,12 +129,15 @@ pub struct LinearRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// `sqrt(tr(D H D') / tr(W H W'))`; 0 if it was left dense.
+    #[serde(deserialize_with = "number")]
     pub error: f64,
     /// Share of weights that are not zero.
+    #[serde(deserialize_with = "number")]
     pub density: f64,
     /// The damping in force, for instance `diag:0.1`.
     pub damping: Option<String>,
     /// Time to prune; tensors pruned together share it evenly.
+    #[serde(deserialize_with = "number")]
     pub seconds: f64,
     /// What the user should know.
     pub notes: Vec<String>,
@@ -142,12 +149,15 @@ pub struct EvaluationRecord {
     /// The last layer that was pruned; none for the dense model.
     pub after_layer: Option<usize>,
     /// exp(nats / tokens).
+    #[serde(deserialize_with = "number")]
     pub token_perplexity: f64,
     /// exp(nats / words).
+    #[serde(deserialize_with = "number")]
     pub word_perplexity: f64,
     /// Scored tokens.
     pub tokens: usize,
     /// Time it took.
+    #[serde(deserialize_with = "number")]
     pub seconds: f64,
 }
 
@@ -155,12 +165,15 @@ pub struct EvaluationRecord {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// Wall time, over all starts of a run that was resumed.
+    #[serde(deserialize_with = "number")]
     pub seconds: f64,
     /// The most memory that was resident.
     pub peak_rss_bytes: u64,
     /// Mean of the errors of all pruned linears.
+    #[serde(deserialize_with = "number")]
     pub mean_error: f64,
     /// Share of weights that are not zero, over all linears.
+    #[serde(deserialize_with = "number")]
     pub density: f64,
     /// Weights in all linears.
     pub weights: u64,
@@ -185,6 +198,11 @@ pub enum RecordError {
         /// What is wrong.
         error: serde_json::Error,
     },
+}
+
+/// JSON has no word for what is not finite, so that it is written as `null`.
+fn number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 impl Record {

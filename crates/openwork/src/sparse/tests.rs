@@ -38,7 +38,7 @@ fn odd_weights(spec: &Spec, tensor: usize, seed: usize) -> Vec<f32> {
     let odd =
         [-0.0f32, 0.0, f32::from_bits(0x7fc1_0000), f32::from_bits(0xff93_0000), f32::INFINITY];
     for (i, w) in w.iter_mut().enumerate() {
-        if *w != 0.0 && (i + seed) % 3 == 0 {
+        if *w != 0.0 && (i + seed).is_multiple_of(3) {
             *w = odd[(i / 3) % odd.len()];
         }
     }

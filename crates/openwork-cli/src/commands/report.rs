@@ -1,0 +1,84 @@
+//! `openwork report RUN.. --out page.html`.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::{print, write};
+use openwork_llm::report::{Record, page};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// Make a page of one or more runs: charts, tables, notes.
+///
+/// The page is one file that loads nothing else. Runs of the same pattern are
+/// compared with the first of them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  openwork report pruned --out page.html
+  openwork report pruned-sparsegpt pruned-s-obs --out compare.html")]
+pub struct Report {
+    /// Folders that `openwork prune` wrote, or their record.json
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// The page to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+impl Report {
+    /// Reads every record, then writes the page whole.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        let mut runs = Vec::with_capacity(self.runs.len());
+        for (path, name) in self.runs.iter().zip(names(&self.runs)) {
+            runs.push((name, Record::read(path).map_err(Failure::input)?));
+        }
+        let page = page(&runs);
+        write::whole(&self.out, page.as_bytes())?;
+        if global.json {
+            let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
+            return print::line(json!({ "out": self.out, "bytes": page.len(), "runs": names }));
+        }
+        let count =
+            if runs.len() == 1 { "1 run".to_string() } else { format!("{} runs", runs.len()) };
+        print::line(format!("{count}: open {}", self.out.display()))
+    }
+}
+
+/// What each run is called: its folder's name, or the whole path where two
+/// folders have the same name.
+fn names(runs: &[PathBuf]) -> Vec<String> {
+    let short: Vec<String> = runs.iter().map(|path| name(path)).collect();
+    (runs.iter().zip(&short))
+        .map(|(path, name)| {
+            let alone = short.iter().filter(|other| *other == name).count() == 1;
+            if alone { name.clone() } else { path.display().to_string() }
+        })
+        .collect()
+}
+
+fn name(path: &Path) -> String {
+    // RUN/openwork/record.json is called RUN, as RUN is.
+    let run = match path.ends_with("openwork/record.json") {
+        true => path.parent().and_then(Path::parent).unwrap_or(path),
+        false => path,
+    };
+    let name = if run.extension().is_some_and(|e| e == "json") {
+        run.file_stem()
+    } else {
+        run.file_name()
+    };
+    name.map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_by_its_folder() {
+        let of = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        assert_eq!(of(&["out/a/", "b/openwork/record.json", "c.json"]), ["a", "b", "c"]);
+        assert_eq!(of(&["x/a", "y/a", "b"]), ["x/a", "y/a", "b"]);
+        assert_eq!(of(&["."]), ["."]);
+        assert_eq!(of(&["openwork/record.json"]), ["openwork/record.json"]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Runs as one page of HTML that needs nothing else.
+
+use super::compare::compare;
+use super::facts::{facts, tables};
+use super::kinds::Kinds;
+use super::record::Record;
+use super::run::{charts, headline};
+use super::text::escaped;
+
+const CSS: &str = include_str!("page.css");
+const JS: &str = include_str!("page.js");
+
+/// One page that shows runs, each with its name: charts, tables, notes. It holds
+/// its style and script, loads nothing, and can be read without the script.
+///
+/// ```
+/// let page = openwork_llm::report::page(&[]);
+/// assert!(page.starts_with("<!doctype html>"));
+/// ```
+pub fn page(runs: &[(String, Record)]) -> String {
+    let kinds = Kinds::of(runs.iter().map(|(_, record)| record));
+    let title = match runs {
+        [] => "No runs".to_string(),
+        [(name, _)] => name.clone(),
+        many => format!("{} runs", many.len()),
+    };
+    let mut body = String::new();
+    match runs {
+        [] => body.push_str("<header><h1>No runs</h1></header>"),
+        [(name, record)] => {
+            body.push_str(&header(&record.model, &subtitle(name, record)));
+            body.push_str(&headline(record));
+            body.push_str(&inside(record));
+        }
+        many => {
+            let models = distinct(many.iter().map(|(_, record)| record.model.as_str()));
+            body.push_str(&header(&models, &format!("{} runs side by side", many.len())));
+            body.push_str(&compare(many, &kinds));
+            body.push_str("<h2>Each run</h2>");
+            for (name, record) in many {
+                body.push_str(&format!(
+                    "<details class=\"run\"><summary><b>{}</b> <code>{}</code> <code>{}</code></summary>{}{}</details>",
+                    escaped(name),
+                    escaped(&record.spec),
+                    escaped(&record.method),
+                    headline(record),
+                    inside(record)
+                ));
+            }
+        }
+    }
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{} \u{b7} openwork</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n\
+         <div id=\"tip\" role=\"status\" hidden></div>\n<script>\n{JS}</script>\n</body>\n</html>\n",
+        escaped(&title)
+    )
+}
+
+/// Everything about one run but its headline.
+fn inside(record: &Record) -> String {
+    let kinds = Kinds::of([record].into_iter());
+    charts(record, &kinds) + &facts(record, &kinds) + &tables(record)
+}
+
+fn header(title: &str, subtitle: &str) -> String {
+    format!(
+        "<header><div><h1>{}</h1><p>{subtitle}</p></div>\
+         <button id=\"theme\" type=\"button\" hidden>Theme</button></header>",
+        escaped(title)
+    )
+}
+
+fn subtitle(name: &str, record: &Record) -> String {
+    format!(
+        "{}: <code>{}</code> by <code>{}</code>",
+        escaped(name),
+        escaped(&record.spec),
+        escaped(&record.method)
+    )
+}
+
+/// Names without repetition, in order.
+fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut found: Vec<&str> = Vec::new();
+    for name in names {
+        if !found.contains(&name) {
+            found.push(name);
+        }
+    }
+    found.join(", ")
+}

@@ -1,0 +1,266 @@
+//! Laws of the page, on records that were made up.
+
+use super::text::number;
+use super::*;
+use proptest::prelude::*;
+
+const LINEARS: [(&str, [usize; 2]); 7] = [
+    ("self_attn.q_proj", [576, 576]),
+    ("self_attn.k_proj", [192, 576]),
+    ("self_attn.v_proj", [192, 576]),
+    ("self_attn.o_proj", [576, 576]),
+    ("mlp.gate_proj", [1536, 576]),
+    ("mlp.up_proj", [1536, 576]),
+    ("mlp.down_proj", [576, 1536]),
+];
+
+/// A run as it could have been: errors grow with depth, and `quality` scales them.
+fn fake(layers: usize, quality: f64) -> Record {
+    let error = |layer: usize, i: usize| {
+        quality * (0.08 + 0.02 * i as f64 + 0.1 * (layer as f64 + 1.0) / (layers as f64 + 1.0))
+    };
+    let linear = |layer: usize, i: usize| LinearRecord {
+        name: format!("model.layers.{layer}.{}.weight", LINEARS[i].0),
+        shape: LINEARS[i].1,
+        spec: Some("2:4".to_string()),
+        method: Some("s-obs".to_string()),
+        error: error(layer, i),
+        density: 0.5,
+        damping: Some(if i < 3 { "diag:0.1" } else { "diag:0.03" }.to_string()),
+        seconds: 0.5,
+        notes: if layer == 1 { vec!["3 dead columns".to_string()] } else { Vec::new() },
+    };
+    let layer = |index: usize| LayerRecord {
+        index,
+        seconds: 6.0,
+        forward_seconds: 2.0,
+        prune_seconds: 3.5,
+        decoder_error: error(index, 4),
+        linears: (0..LINEARS.len()).map(|i| linear(index, i)).collect(),
+    };
+    let evaluation = |after_layer: Option<usize>| EvaluationRecord {
+        after_layer,
+        token_perplexity: 22.75
+            * after_layer.map_or(1.0, |l| 1.0 + quality * (l as f64 + 1.0) / 12.0),
+        word_perplexity: 40.0,
+        tokens: 16_368,
+        seconds: 4.0,
+    };
+    let evaluations = std::iter::once(None).chain((0..layers).step_by(5).map(Some));
+    Record {
+        openwork: "0.1.0".to_string(),
+        model: "SmolLM2-135M".to_string(),
+        family: "Llama".to_string(),
+        spec: "2:4".to_string(),
+        method: "s-obs".to_string(),
+        options: Options { dtype: "bf16".to_string(), threads: 2, ..Options::default() },
+        seed: 0,
+        calibration: Calibration {
+            text: "c4.jsonl".to_string(),
+            samples: 16,
+            seq_len: 1024,
+            ..Default::default()
+        },
+        layers: (0..layers).map(layer).collect(),
+        evaluations: evaluations.map(evaluation).collect(),
+        totals: Totals {
+            seconds: 312.0,
+            peak_rss_bytes: 1 << 30,
+            mean_error: 0.15,
+            density: 0.5,
+            weights: 106_168_320,
+        },
+        notes: vec!["the tokenizer has no bos token".to_string()],
+        passes: Vec::new(),
+    }
+}
+
+fn named(name: &str, record: Record) -> (String, Record) {
+    (name.to_string(), record)
+}
+
+/// Whether every element is closed by its own name, and nothing is open at the end.
+fn balanced(page: &str) -> Result<(), String> {
+    const VOID: [&str; 3] = ["meta", "br", "!doctype"];
+    let (mut open, mut rest) = (Vec::new(), page);
+    while let Some(start) = rest.find('<') {
+        let tag = &rest[start + 1..];
+        let end = tag.find('>').ok_or("a tag without an end")?;
+        let (inside, after) = (&tag[..end], &tag[end + 1..]);
+        if inside.contains('<') {
+            return Err(format!("a tag in a tag: <{inside}>"));
+        }
+        let name = inside.trim_start_matches('/').split([' ', '/']).next().unwrap_or("");
+        rest = after;
+        if inside.starts_with('/') {
+            if open.pop() != Some(name) {
+                return Err(format!("</{name}> closes another"));
+            }
+        } else if !inside.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+            if matches!(name, "style" | "script") {
+                rest = &after[after.find(&format!("</{name}")).ok_or("no end")?..];
+            }
+        }
+    }
+    if open.is_empty() { Ok(()) } else { Err(format!("still open: {open:?}")) }
+}
+
+fn check(page: &str) {
+    if let Err(why) = balanced(page) {
+        panic!("{why}");
+    }
+    // Nothing is loaded: no address, no source, no import, no url but of the page itself.
+    for word in ["http:", "https:", "src=", "href", "@import", "<link", "<iframe"] {
+        assert!(!page.contains(word), "{word}");
+    }
+    assert_eq!(page.matches("url(").count(), page.matches("url(#ow-").count());
+    assert!(!page.contains("NaN%") && !page.contains("\"NaN\"") && !page.contains("inf\""));
+}
+
+#[test]
+fn any_number_of_layers_and_runs_makes_a_page() {
+    for layers in [0, 1, 2, 30, 100, 300] {
+        let page = page(&[named("a", fake(layers, 1.0))]);
+        check(&page);
+        assert!(page.len() < 60_000 + 4_000 * layers, "{} bytes for {layers}", page.len());
+    }
+    let several = [fake(0, 1.0), fake(1, 2.0), fake(30, 0.9), fake(12, 0.5)];
+    let runs: Vec<_> = several.into_iter().map(|record| named("run", record)).collect();
+    for count in 0..=runs.len() {
+        check(&page(&runs[..count]));
+    }
+    let many: Vec<_> =
+        (0..20).map(|i| named(&format!("run {i}"), fake(4, 1.0 + i as f64))).collect();
+    check(&page(&many));
+}
+
+#[test]
+fn every_figure_of_every_linear_is_there() {
+    let mut record = fake(5, 1.0);
+    for (i, layer) in record.layers.iter_mut().enumerate() {
+        for (j, linear) in layer.linears.iter_mut().enumerate() {
+            linear.error = 0.1 + 0.0101 * (7 * i + j) as f64;
+        }
+    }
+    let page = page(&[named("a", record.clone())]);
+    for linear in record.linears() {
+        let row = format!("<th scope=\"row\">{}</th><td>", linear.name);
+        let at = page.find(&row).unwrap_or_else(|| panic!("{} is missing", linear.name));
+        let row = &page[at..at + page[at..].find("</tr>").unwrap()];
+        assert!(row.contains(&format!("<td>{}</td>", number(linear.error))), "{row}");
+        assert!(page.contains(&format!("error {}&#10;", number(linear.error))));
+    }
+    for evaluation in &record.evaluations {
+        assert!(page.contains(&number(evaluation.token_perplexity)));
+    }
+    assert!(page.contains("3 dead columns") && page.contains("diag:0.03"));
+    assert!(page.contains("<svg width=") && page.contains("class=\"ow\""), "the pattern's picture");
+}
+
+#[test]
+fn nothing_in_a_record_leaves_its_place() {
+    const EVIL: &str = "</script><script>alert('x')</script>\" onload=\"y\" <img> & \u{0}\n";
+    let mut record = fake(2, 1.0);
+    let evil = || EVIL.to_string();
+    record.openwork = evil();
+    (record.model, record.family, record.spec, record.method) = (evil(), evil(), evil(), evil());
+    record.options.dtype = evil();
+    (record.options.include, record.options.exclude) = (Some(evil()), Some(evil()));
+    (record.calibration.text, record.calibration.sha256) = (evil(), evil());
+    record.notes = vec![evil()];
+    for linear in record.layers.iter_mut().flat_map(|layer| &mut layer.linears) {
+        (linear.spec, linear.method, linear.damping) = (Some(evil()), Some(evil()), Some(evil()));
+        linear.notes = vec![evil()];
+    }
+    record.layers[1].linears[0].name = evil();
+    for runs in [1, 3] {
+        let page = page(&vec![(evil(), record.clone()); runs]);
+        check(&page);
+        assert_eq!(page.matches("<script").count(), 1);
+        assert!(!page.contains("<img") && !page.contains("\" onload"));
+    }
+}
+
+#[test]
+fn layers_may_differ_in_their_linears() {
+    let mut a = fake(3, 1.0);
+    a.layers[1].linears.truncate(2);
+    a.layers[2].linears.clear();
+    let mut b = fake(3, 2.0);
+    b.layers[0].linears[0].name = "model.layers.0.cross_attn.q_proj.weight".to_string();
+    b.layers[0].linears[1].spec = None;
+    let page = page(&[named("a", a), named("b", b)]);
+    check(&page);
+    // Two projections are called q, so both go by more of their names.
+    assert!(page.contains("cross_attn.q_proj</span>") && page.contains("self_attn.q_proj</span>"));
+    assert!(page.contains("left dense"));
+}
+
+#[test]
+fn runs_are_compared_with_the_first_of_their_pattern() {
+    let with = |spec: &str, quality: f64| Record { spec: spec.to_string(), ..fake(3, quality) };
+    let runs = [
+        named("a", with("2:4", 2.0)),
+        named("b", with("2:4", 1.0)),
+        named("c", with("rows16", 4.0)),
+        named("d", with("rows16", 3.0)),
+    ];
+    let page = page(&runs);
+    check(&page);
+    let titles = |page: &str| -> Vec<String> {
+        let parts = page.split("<h3>").filter_map(|part| part.split_once("</h3>"));
+        parts.map(|(title, _)| title.to_string()).filter(|t| t.contains(" against ")).collect()
+    };
+    assert_eq!(titles(&page), ["b against a", "d against c"]);
+    assert!(page.contains("b has the lower error in 21 of 21 linears; -50.0% in geometric mean."));
+    let page = super::page(&runs[..3]);
+    assert_eq!(titles(&page), ["b against a", "c against a"]);
+}
+
+#[test]
+fn a_record_that_is_not_finite_can_be_read_again() {
+    let mut record = fake(1, 1.0);
+    record.evaluations[1].token_perplexity = f64::INFINITY;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("record.json");
+    let write = |text: &str| std::fs::write(&file, text).expect("the folder is writable");
+    write(&serde_json::to_string(&record).expect("records can be written"));
+    let again = Record::read(&file).expect("what was written can be read");
+    assert!(again.evaluations[1].token_perplexity.is_nan());
+    assert_eq!(again.evaluations[0].token_perplexity, 22.75);
+}
+
+#[test]
+fn what_was_not_measured_is_said() {
+    let mut record = fake(2, 1.0);
+    record.evaluations.clear();
+    let alone = page(&[named("a", record.clone())]);
+    assert!(alone.contains("not measured"));
+    check(&alone);
+    check(&page(&[named("a", record.clone()), named("b", record)]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_numbers_make_a_page(values in prop::collection::vec(prop::num::f64::ANY, 1..40), layers in 0usize..4) {
+        let mut next = values.iter().copied().cycle();
+        let mut draw = || next.next().unwrap_or(0.0);
+        let mut record = fake(layers, 1.0);
+        for layer in &mut record.layers {
+            (layer.seconds, layer.forward_seconds, layer.prune_seconds) = (draw(), draw(), draw());
+            layer.decoder_error = draw();
+            for linear in &mut layer.linears {
+                (linear.error, linear.density, linear.seconds) = (draw(), draw(), draw());
+            }
+        }
+        for evaluation in &mut record.evaluations {
+            (evaluation.token_perplexity, evaluation.word_perplexity) = (draw(), draw());
+            evaluation.seconds = draw();
+        }
+        record.totals = Totals { seconds: draw(), mean_error: draw(), density: draw(), peak_rss_bytes: u64::MAX, weights: u64::MAX };
+        check(&page(&[named("a", record.clone())]));
+        check(&page(&[named("a", record), named("b", fake(3, 1.0))]));
+    }
+}
