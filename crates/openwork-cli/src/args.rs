@@ -62,7 +62,7 @@ pub enum Command {
     /// Prune one matrix, or several that are coupled
     Tensor(crate::commands::tensor::Tensor),
     /// Prune a model layer by layer
-    Prune(crate::commands::prune::Prune),
+    Prune(Box<crate::commands::prune::Prune>),
     /// Leave out of a pruned model the heads and channels that do nothing
     Shrink(crate::commands::shrink::Shrink),
     /// Sum inputs into a Hessian, once for many runs

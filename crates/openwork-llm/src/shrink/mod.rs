@@ -297,7 +297,7 @@ fn check_heads(config: &Config, after: usize) -> Result<(), ShrinkError> {
     }
     // Key heads times query heads of each.
     let can_be = |heads: usize| {
-        (1..=config.kv_heads).any(|kv| heads % kv == 0 && heads / kv <= config.group())
+        (1..=config.kv_heads).any(|kv| heads.is_multiple_of(kv) && heads / kv <= config.group())
     };
     let possible: Vec<String> = (1..config.heads)
         .filter(|&heads| divides(heads) && can_be(heads))

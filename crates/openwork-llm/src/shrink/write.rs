@@ -29,7 +29,7 @@ pub fn write(
     let tied = model.config().tied;
     let rest: Vec<Part<'_>> = source
         .tensors()
-        .filter(|t| !in_layers(t.name()) && !(tied && t.name() == "lm_head.weight"))
+        .filter(|t| !(in_layers(t.name()) || tied && t.name() == "lm_head.weight"))
         .map(|t| Part::new(t.name(), plain(&t), t.shape(), Data::Tensor(t)))
         .collect();
     listed.push(shard(out, shard_name(1, count), &rest)?);
