@@ -39,6 +39,9 @@ pub struct Family {
     pub head_dim: Option<usize>,
     /// Whether the head is the embedding where config.json does not say.
     pub tied: bool,
+    /// Whether transformers wants `hidden_size` to be a multiple of
+    /// `num_attention_heads`, whatever `head_dim` says.
+    pub heads_divide_hidden: bool,
 }
 
 /// Where the linears have biases.
@@ -108,6 +111,7 @@ const LLAMA: Family = Family {
     activation_key: "hidden_act",
     head_dim: None,
     tied: false,
+    heads_divide_hidden: true,
 };
 
 /// Every family.
@@ -120,6 +124,7 @@ pub const FAMILIES: &[Family] = &[
         model_type: "mistral",
         bias: Bias::Never,
         window: Window::AllIfSet,
+        heads_divide_hidden: false,
         ..LLAMA
     },
     Family {
@@ -129,6 +134,7 @@ pub const FAMILIES: &[Family] = &[
         model_type: "qwen2",
         bias: Bias::Qkv,
         rope_theta: None,
+        heads_divide_hidden: false,
         window: Window::UpperIfAsked,
         ..LLAMA
     },
@@ -142,6 +148,7 @@ pub const FAMILIES: &[Family] = &[
         window: Window::UpperIfAsked,
         rope_theta: None,
         head_dim: Some(128),
+        heads_divide_hidden: false,
         ..LLAMA
     },
     Family {
@@ -166,6 +173,7 @@ pub const FAMILIES: &[Family] = &[
         activation_key: "hidden_activation",
         head_dim: Some(256),
         tied: true,
+        heads_divide_hidden: true,
     },
 ];
 

@@ -90,7 +90,9 @@ impl PipelineError {
                 | Self::Folder { .. }
                 | Self::State { .. }
                 | Self::Text(_)
-                | Self::Shrink(ShrinkError::Nothing | ShrinkError::Uneven { .. })
+                | Self::Shrink(
+                    ShrinkError::Nothing | ShrinkError::Uneven { .. } | ShrinkError::Heads { .. }
+                )
                 | Self::Model(
                     ModelError::Checkpoint(_)
                         | ModelError::Config { .. }

@@ -65,7 +65,7 @@ impl<'a> Cells<'a> {
 
     /// The error of a linear that was pruned.
     pub fn error(&self, layer: usize, kind: usize) -> Option<f64> {
-        self.get(layer, kind).filter(|linear| linear.spec.is_some()).map(|linear| linear.error)
+        self.get(layer, kind).filter(|linear| linear.method.is_some()).map(|linear| linear.error)
     }
 }
 

@@ -239,7 +239,7 @@ fn projections(record: &Record, kinds: &Kinds) -> String {
 
 fn heat(record: &Record, kinds: &Kinds) -> String {
     let cells = kinds.cells(record);
-    let errors = record.linears().filter(|l| l.spec.is_some()).map(|l| l.error);
+    let errors = record.linears().filter(|l| l.method.is_some()).map(|l| l.error);
     let worst = errors.filter(|e| e.is_finite()).fold(0.0, f64::max);
     let heat = Heat {
         label: "Error by layer and projection",
@@ -251,7 +251,7 @@ fn heat(record: &Record, kinds: &Kinds) -> String {
     let drawn = heat.draw(|layer, kind| {
         let linear = cells.get(layer, kind)?;
         let mut tip = format!("layer {}  {}\n", record.layers[layer].index, kinds.names[kind]);
-        match &linear.spec {
+        match &linear.method {
             None => tip.push_str("left dense"),
             Some(_) => {
                 let _ = write!(

@@ -44,6 +44,22 @@ pub enum ShrinkError {
         /// What would be left.
         possible: Change,
     },
+    /// transformers refuses the number of heads.
+    #[error(
+        "{after} of {before} query heads would be left, and transformers loads a {family} model only if their number divides hidden_size {hidden}; possible: {possible}"
+    )]
+    Heads {
+        /// Query heads before.
+        before: usize,
+        /// Query heads that would be left.
+        after: usize,
+        /// The family's name.
+        family: &'static str,
+        /// Width of the hidden state.
+        hidden: usize,
+        /// Numbers that can be left, by removing whole key heads or as many of each.
+        possible: String,
+    },
     /// The model cannot be read.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -268,8 +284,32 @@ impl Cut {
         if change.is_nothing() {
             return Err(ShrinkError::Nothing);
         }
+        check_heads(config, after.heads)?;
         Ok(Self { layers, change })
     }
+}
+
+/// Refuses a number of query heads that transformers does.
+fn check_heads(config: &Config, after: usize) -> Result<(), ShrinkError> {
+    let divides = |heads: usize| config.hidden.is_multiple_of(heads);
+    if !config.family.heads_divide_hidden || after == config.heads || divides(after) {
+        return Ok(());
+    }
+    // Key heads times query heads of each.
+    let can_be = |heads: usize| {
+        (1..=config.kv_heads).any(|kv| heads.is_multiple_of(kv) && heads / kv <= config.group())
+    };
+    let possible: Vec<String> = (1..config.heads)
+        .filter(|&heads| divides(heads) && can_be(heads))
+        .map(|heads| heads.to_string())
+        .collect();
+    Err(ShrinkError::Heads {
+        before: config.heads,
+        after,
+        family: config.family.name,
+        hidden: config.hidden,
+        possible: possible.join(", "),
+    })
 }
 
 /// The places of all but the first `lost` that are free.
