@@ -4,8 +4,7 @@
     python bench/resnet.py DATA [--json FILE]
 
 DATA holds resnet20-cifar10.safetensors and cifar10-test-2k.safetensors. Statistics
-come from the first 512 images, without their labels; accuracy is on the other
-1488. Two kinds of pruning, one convolution after the other, each on the inputs
+come from the first 128 images, without their labels; accuracy is on the last 1488. Two kinds of pruning, one convolution after the other, each on the inputs
 that the network pruned so far gives:
 
 * `filters`: a hidden channel of a residual block goes whole: a filter of its first
@@ -29,7 +28,7 @@ import openwork
 from openwork._inputs import add_inputs
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CALIBRATION = 512
+CALIBRATION, TEST = 128, 1488
 COUPLED = (
     "blocks first: block (1,_,_,_) & second perm (1,0,2,3): block (_,1,_,_) "
     "scope (_,1,1,1) keep {keep}%"
@@ -80,41 +79,45 @@ def accuracy(net, images, labels):
     return right / len(labels)
 
 
-@torch.no_grad()
-def hessians(net, convs, images):
-    """H of the patches that each convolution sees."""
-    made = {conv: openwork.Hessian(conv.weight[0].numel()) for conv in convs}
-    hooks = [c.register_forward_pre_hook(lambda m, args: add_inputs(made[m], m, args[0])) for c in convs]
-    for x in images.split(64):
-        net(x)
-    for hook in hooks:
-        hook.remove()
-    return [made[conv] for conv in convs]
+def statistics(conv, x):
+    """H of the patches that a convolution sees."""
+    h = openwork.Hessian(conv.weight[0].numel())
+    for part in x.split(32):
+        add_inputs(h, conv, part)
+    return h
+
+
+def each(block, x):
+    """A block on all images, some at a time."""
+    return torch.cat([block(part) for part in x.split(64)])
 
 
 @torch.no_grad()
-def prune_filters(net, images, method, keep):
+def prune_filters(net, x, method, keep):
+    x = each(lambda part: F.relu(net.bn1(net.conv1(part))), x)
     for block in net.blocks():
-        bn = block.bn1
+        conv, bn = block.conv1, block.bn1
         scale = (bn.weight / (bn.running_var + bn.eps).sqrt()).reshape(-1, 1, 1, 1)
-        first, second = hessians(net, [block.conv1, block.conv2], images)
-        folded = block.conv1.weight * scale
-        openwork.prune(
-            {"first": folded, "second": block.conv2.weight}, COUPLED.format(keep=keep), method,
-            hessian={"first": first, "second": second},
-        )
+        folded, second = conv.weight * scale, block.conv2.weight
+        hidden = each(lambda part: F.relu(bn(conv(part))), x)
+        hessian = {"first": statistics(conv, x), "second": statistics(block.conv2, hidden)}
+        openwork.prune({"first": folded, "second": second}, COUPLED.format(keep=keep), method, hessian=hessian)
         gone = folded.flatten(1).abs().sum(1) == 0
-        assert bool((block.conv2.weight[:, gone] == 0).all()) and int((~gone).sum()) == round(len(gone) * keep / 100)
-        block.conv1.weight.copy_(torch.where(gone.reshape(-1, 1, 1, 1), 0.0, folded / scale))
+        assert bool((second[:, gone] == 0).all()) and int((~gone).sum()) == round(len(gone) * keep / 100)
+        conv.weight.copy_(torch.where(gone.reshape(-1, 1, 1, 1), 0.0, folded / scale))
         bn.weight[gone], bn.bias[gone] = 0.0, 0.0
+        x = each(block, x)
 
 
 @torch.no_grad()
-def prune_channels(net, images, method, keep):
+def prune_channels(net, x, method, keep):
+    x = each(lambda part: F.relu(net.bn1(net.conv1(part))), x)
     for block in net.blocks():
-        for conv in (block.conv1, block.conv2):
-            (h,) = hessians(net, [conv], images)
-            openwork.prune(conv.weight, CHANNELS.format(keep=keep), method, hessian=h)
+        spec = CHANNELS.format(keep=keep)
+        openwork.prune(block.conv1.weight, spec, method, hessian=statistics(block.conv1, x))
+        hidden = each(lambda part: F.relu(block.bn1(block.conv1(part))), x)
+        openwork.prune(block.conv2.weight, spec, method, hessian=statistics(block.conv2, hidden))
+        x = each(block, x)
 
 
 def main():
@@ -128,7 +131,7 @@ def main():
     weights, data = read("resnet20-cifar10.safetensors"), read("cifar10-test-2k.safetensors")
     images = (data["images"].float() / 255 - torch.tensor(MEAN).reshape(3, 1, 1)) / torch.tensor(STD).reshape(3, 1, 1)
     labels = data["labels"].long()
-    seen, images, labels = images[:CALIBRATION], images[CALIBRATION:], labels[CALIBRATION:]
+    seen, images, labels = images[:CALIBRATION], images[-TEST:], labels[-TEST:]
 
     def fresh():
         net = ResNet20()

@@ -1,5 +1,7 @@
 //! Checkpoints from any bytes.
 
+use openwork::Matrix;
+use openwork::sparse::Packed;
 use openwork_llm::Checkpoint;
 use std::path::Path;
 use tempfile::TempDir;
@@ -57,6 +59,64 @@ pub fn safetensors_folder(data: &[u8]) {
             safetensors::SafeTensors::deserialize(file).expect("we are the stricter reader");
         }
     });
+}
+
+/// Opens `data` as the only file of a folder; what is packed in it multiplies
+/// like what it unpacks to.
+pub fn packed_file(data: &[u8]) {
+    FOLDER.with(|folder| {
+        let place = folder.path().join("packed");
+        let _ = std::fs::remove_dir_all(&place);
+        std::fs::create_dir(&place).expect("the folder is writable");
+        std::fs::write(place.join("config.json"), b"{}").expect("the folder is writable");
+        std::fs::write(place.join("model.safetensors"), data).expect("the folder is writable");
+        let Some(model) = open(&place) else { return };
+        for tensor in model.tensors().filter(|tensor| tensor.len() <= SMALL) {
+            let packed = tensor.packed().expect("the parts were checked when it was opened");
+            let Some(packed) = packed else { continue };
+            let x = vec![1.0; packed.cols()];
+            let mut y = vec![0.0; packed.rows()];
+            packed.matvec(&x, &mut y);
+            let rows = Matrix::from_fn(9, packed.cols(), |_, _| 1.0);
+            let mut product = Matrix::zeros(9, packed.rows());
+            packed.matmul(0.0, rows.view(), product.view_mut());
+            let index = packed.index();
+            let again = Packed::from_parts(
+                packed.spec(),
+                packed.tensor(),
+                packed.format().name,
+                index,
+                packed.values().clone(),
+            );
+            assert!(again.is_ok(), "its own parts");
+        }
+    });
+}
+
+/// Well-formed inputs of [`packed_file`].
+pub fn packed_seeds() -> Vec<Vec<u8>> {
+    let seed = |format: &str, spec: &str, shape: &str, values: usize, index: &[u8]| {
+        let end = 2 * values;
+        let header = format!(
+            r#"{{"__metadata__":{{"openwork.packed.w":"{{\"format\":\"{format}\",\"spec\":\"{spec}\",\"shape\":{shape}}}"}},"w.packed.values":{{"dtype":"BF16","shape":[{values}],"data_offsets":[0,{end}]}},"w.packed.index":{{"dtype":"U8","shape":[{}],"data_offsets":[{end},{}]}}}}"#,
+            index.len(),
+            end + index.len()
+        );
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend((0..end).map(|i| (i * 3 + 1) as u8 & 0x3f));
+        file.extend(index);
+        file
+    };
+    vec![
+        seed("nm", "2:4", "[2,16]", 16, &[0x44; 4]),
+        seed("nm", "1:4", "[3,8]", 6, &[0, 0, 0, 0]),
+        seed("coupled", "2:4@8", "[2,32]", 32, &[0x44; 4]),
+        seed("rows16", "rows16", "[16,32]", 256, &[0x5a, 0xff]),
+        seed("block", "block(8,2)", "[8,8]", 32, &[0b0101]),
+        seed("general", "2:4x2", "[2,8]", 8, &[0b001010]),
+        seed("general", "rowwise(50%)", "[2,4]", 4, &[0b001010]),
+    ]
 }
 
 /// Opens a model and reads all of it.

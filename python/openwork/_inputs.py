@@ -12,7 +12,7 @@ from torch import nn
 from ._native import Hessian, PruneError
 
 
-def prunable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def prunable(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Every linear layer and convolution, by name; a layer that is used under two
     names comes once."""
     for name, module in model.named_modules():

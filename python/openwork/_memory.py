@@ -70,7 +70,7 @@ def prune_module(
         for number, group in enumerate(groups):
             begun = time.monotonic()
             _look(model, group, batches, lambda share: _say(tell, number, len(groups), "calibrate", share))
-            linears = []
+            linears: list[dict[str, Any]] = []
             for at, job in enumerate(group):
                 weight = weight_matrix(job.module)
                 before.append((weight, weight.detach().clone()))
@@ -109,7 +109,8 @@ def _plan(
     model: nn.Module, spec: str | Spec | None, include: str | None, exclude: str | None, rules: Mapping[str, Any]
 ) -> list[_Job]:
     """Every layer that is to be pruned, with its pattern; all mistakes end here."""
-    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    find: Any = getattr(model, "get_output_embeddings", None)
+    output = None if find is None else find()
     lists = [name for name, module in model.named_modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
     jobs, wrong = [], []
     for name, module in prunable(model):
@@ -163,10 +164,14 @@ def _in_order(model: nn.Module, jobs: list[_Job], batches: list[Any]) -> tuple[l
     """Groups of layers by block, in the order in which they first run, and the
     names of those that do not run."""
     order: dict[str, int] = {}
-    hooks = [
-        job.module.register_forward_pre_hook(lambda *_, name=job.name: order.setdefault(name, len(order)) and None)
-        for job in jobs
-    ]
+
+    def note(name: str) -> Any:
+        def hook(*_: Any) -> None:
+            order.setdefault(name, len(order))
+
+        return hook
+
+    hooks = [job.module.register_forward_pre_hook(note(job.name)) for job in jobs]
     try:
         for batch in batches:
             _run(model, batch)

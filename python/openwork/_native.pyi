@@ -8,6 +8,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 __version__: str
+__all__ = [
+    "block_elements",
+    "clear",
+    "fold",
+    "grid_order",
+    "masks",
+    "scale",
+    "stays",
+    "stays_by",
+    "threshold",
+    "random_stays",
+    "saliency",
+    "scheduled",
+    "update_stays",
+    "HessianError",
+    "MethodError",
+    "OpenworkError",
+    "PruneError",
+    "SpecError",
+    "Hessian",
+    "prune_folder",
+    "prune",
+    "BoundSpec",
+    "Spec",
+    "methods",
+    "presets",
+    "set_threads",
+    "__version__",
+]
 
 # A tensor: its kind (`f32`, `f64`, `f16`, `bf16`) and an array over its memory.
 _Pair = tuple[str, NDArray[Any]]
@@ -110,6 +139,7 @@ def prune_folder(
 def fold(spec: BoundSpec, arrays: Sequence[_Pair], how: str, p: float = 2.0) -> NDArray[np.float64]: ...
 def stays(spec: BoundSpec, arrays: Sequence[_Pair]) -> NDArray[np.bool_]: ...
 def stays_by(spec: BoundSpec, scores: NDArray[np.float64]) -> NDArray[np.bool_]: ...
+def threshold(spec: BoundSpec, arrays: Sequence[_Pair]) -> None: ...
 def clear(spec: BoundSpec, arrays: Sequence[_Pair], stays: NDArray[np.bool_]) -> None: ...
 def scale(spec: BoundSpec, arrays: Sequence[_Pair], factors: NDArray[np.float64]) -> None: ...
 def masks(spec: BoundSpec, stays: NDArray[np.bool_]) -> list[NDArray[np.bool_]]: ...

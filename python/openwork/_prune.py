@@ -28,8 +28,10 @@ class Pruned:
     errors: dict[str, float]
     #: The damping in force, as text; None if the method uses none.
     damping: str | None
-    #: How long it took.
+    #: How long pruning took.
     seconds: float
+    #: The same with the measuring of the error.
+    total: float = 0.0
     #: What you should know.
     notes: list[str] = field(default_factory=list)
     #: The spec, bound.
@@ -139,6 +141,7 @@ def prune(
         errors=dict(zip(known.names, done["errors"])),
         damping=done["damping"],
         seconds=done["seconds"],
+        total=done["total"],
         notes=notes,
         spec=known,
     )

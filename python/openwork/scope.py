@@ -92,6 +92,8 @@ class _Scopes:
         the others, in place; or keeps those whose norm reaches the threshold of
         their scope."""
         bound, limits = self._how(nnz, thresholds)
+        if limits is None and values is None:
+            return self._write(lambda pairs: _native.threshold(bound, pairs))
         if limits is None:
             stays = _native.stays(bound, self._pairs(values))
         else:

@@ -105,6 +105,7 @@ class View:
 
     def to_tensor(self, values: Any) -> Any:
         """Values in the view's shape, in the tensor's."""
+        out: Any
         if is_torch(values):
             import torch
 

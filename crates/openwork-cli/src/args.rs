@@ -51,6 +51,8 @@ impl Global {
 /// One variant for each file in `commands/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Prune the built-in model with several methods and compare them
+    Demo(crate::commands::demo::Demo),
     /// Show what a spec means on tensors, in facts and as a drawing
     Show(crate::commands::show::Show),
     /// List every preset with its text and one line
@@ -60,7 +62,9 @@ pub enum Command {
     /// Prune one matrix, or several that are coupled
     Tensor(crate::commands::tensor::Tensor),
     /// Prune a model layer by layer
-    Prune(crate::commands::prune::Prune),
+    Prune(Box<crate::commands::prune::Prune>),
+    /// Leave out of a pruned model the heads and channels that do nothing
+    Shrink(crate::commands::shrink::Shrink),
     /// Sum inputs into a Hessian, once for many runs
     Hessian(crate::commands::hessian::MakeHessian),
     /// List the pruning methods and their options

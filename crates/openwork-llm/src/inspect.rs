@@ -210,7 +210,7 @@ fn asked(check: Check<'_>, part: &TensorPart) -> Option<Pattern> {
                     .is_some_and(|i| part.name.ends_with(&format!("{}.weight", LINEARS[i].0)))
             };
             let members = pattern.members();
-            let named = members.is_empty() || members.iter().any(|name| member(name));
+            let named = members.is_empty() || members.iter().any(member);
             (linear && zeros && named).then(|| pattern.clone())
         }
         Check::Record(record) => {

@@ -13,6 +13,7 @@ pub mod model;
 pub mod pack;
 pub mod pipeline;
 pub mod report;
+pub mod shrink;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};

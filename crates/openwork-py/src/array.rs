@@ -260,11 +260,23 @@ impl Reader<'_> {
     /// The first number that is not finite.
     pub fn first_not_finite(&self) -> Option<(usize, f32)> {
         let at = match self {
-            Self::F32(all) => all.par_iter().position_first(|x| !x.is_finite()),
-            Self::F16(all) => all.par_iter().position_first(|&x| !F16::f32(x).is_finite()),
-            Self::Bf16(all) => all.par_iter().position_first(|&x| !Bf16::f32(x).is_finite()),
-            Self::Own(all) => all.par_iter().position_first(|x| !x.is_finite()),
+            Self::F32(all) => first_wrong(all, |x: f32| x.is_finite()),
+            Self::F16(all) => first_wrong(all, |x| F16::f32(x).is_finite()),
+            Self::Bf16(all) => first_wrong(all, |x| Bf16::f32(x).is_finite()),
+            Self::Own(all) => first_wrong(all, |x: f32| x.is_finite()),
         }?;
         Some((at, self.at(at)))
     }
+}
+
+/// The first entry that is not right. Whole chunks are judged without a branch,
+/// which is many times faster than asking entry by entry.
+fn first_wrong<T: Copy + Sync>(all: &[T], right: impl Fn(T) -> bool + Sync) -> Option<usize> {
+    const CHUNK: usize = 1 << 14;
+    all.par_chunks(CHUNK).enumerate().find_map_first(|(number, chunk)| {
+        if chunk.iter().fold(true, |all, &x| all & right(x)) {
+            return None;
+        }
+        chunk.iter().position(|&x| !right(x)).map(|at| number * CHUNK + at)
+    })
 }

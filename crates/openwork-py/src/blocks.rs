@@ -1,6 +1,6 @@
 //! Numbers over blocks, in place: reductions, thresholds, masks.
 
-use crate::array::{Reader, Tensor, each_kind};
+use crate::array::{Held, Kind, Reader, Tensor, each_kind};
 use crate::error;
 use crate::spec::BoundSpec;
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArray1};
@@ -143,6 +143,35 @@ pub fn count(spec: &openwork::Spec, found: usize, what: &str) -> PyResult<()> {
     Err(error::tensor(format!("{found} {what} were given, but there are {blocks} blocks")))
 }
 
+/// Keeps the blocks of highest L2 norm of every scope and writes zeros to the
+/// others: `stays` and `clear` in one.
+#[pyfunction]
+pub fn threshold<'py>(py: Python<'py>, spec: &BoundSpec, arrays: Arrays<'py>) -> PyResult<()> {
+    let mut tensors = borrow(&spec.0, &arrays, true)?;
+    readers(&spec.0, &tensors, py)?;
+    let blocks = Blocks::new(&spec.0);
+    if let [tensor] = &mut tensors[..]
+        && each_kind!(tensor, held => in_place(py, &blocks, held))
+    {
+        return Ok(());
+    }
+    drop(tensors);
+    let stays = stays(py, spec, arrays.clone())?;
+    clear(py, spec, arrays, stays.readonly())
+}
+
+/// Thresholds a tensor that lies row-major in memory; says whether it does.
+fn in_place<K: Kind>(py: Python<'_>, blocks: &Blocks<'_>, held: &mut Held<'_, K>) -> bool {
+    let Some(all) = held.slice_mut() else { return false };
+    py.detach(|| {
+        blocks.threshold(all, |w| {
+            let w = f64::from(K::f32(w));
+            w * w
+        });
+    });
+    true
+}
+
 /// Writes zero to every weight of a block that does not stay.
 #[pyfunction]
 pub fn clear<'py>(
@@ -157,28 +186,27 @@ pub fn clear<'py>(
     let blocks = Blocks::new(&spec.0);
     for (t, tensor) in tensors.iter_mut().enumerate() {
         // In place where the tensor lies row-major in memory.
-        each_kind!(tensor, held => match held.slice_mut() {
+        let in_place = each_kind!(tensor, held => match held.slice_mut() {
             Some(all) => {
-                py.detach(|| blocks.update(t, all, |block, w| {
-                    if !stays[block] {
-                        *w = Default::default();
-                    }
-                }));
-                continue;
+                py.detach(|| blocks.update(t, all, |block, w| zero(w, stays[block])));
+                true
             }
-            None => {}
+            None => false,
         });
-        let mut all = tensor.read()?.into_owned();
-        py.detach(|| {
-            blocks.update(t, &mut all, |block, w| {
-                if !stays[block] {
-                    *w = 0.0
-                }
-            })
-        });
-        tensor.write(&all);
+        if !in_place {
+            let mut all = tensor.read()?.into_owned();
+            py.detach(|| blocks.update(t, &mut all, |block, w| zero(w, stays[block])));
+            tensor.write(&all);
+        }
     }
     Ok(())
+}
+
+/// A zero, unless the weight stays.
+fn zero<T: Default>(w: &mut T, stays: bool) {
+    if !stays {
+        *w = T::default();
+    }
 }
 
 /// Multiplies every weight by the factor of its block.

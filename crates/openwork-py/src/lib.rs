@@ -21,7 +21,9 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::blocks::{block_elements, clear, fold, grid_order, masks, scale, stays, stays_by};
+    use super::blocks::{
+        block_elements, clear, fold, grid_order, masks, scale, stays, stays_by, threshold,
+    };
     #[pymodule_export]
     use super::dynamic::{random_stays, saliency, scheduled, update_stays};
     #[pymodule_export]

@@ -6,7 +6,7 @@ use openwork_llm::checkpoint::{Checkpoint, Dtype, Format};
 use openwork_llm::evaluate::{self, Scored};
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{
-    self, Calibration, Choice, Evaluation, Event, Job, PipelineError, Plan, Recipe, Start,
+    self, Calibration, Choice, Evaluation, Event, Job, Passes, PipelineError, Recipe, Start,
     check_folder,
 };
 use openwork_llm::tokens::{join, read_text};
@@ -111,20 +111,20 @@ fn run(path: &Path, out: &Path, asked: &Asked, seen: &Seen) -> Result<String, Fa
     let source = source.rounded(dtype);
     let model = Model::open(&source).map_err(Failure::input)?;
     seen.notes(&model.config().notes);
-    let plan = Plan::new(&recipe, &choice, model.config(), asked.sequential)?;
-    seen.notes(&plan.notes);
+    let passes = Passes::new(&recipe, &choice, model.config(), asked.sequential)?;
+    passes.list.iter().for_each(|pass| seen.notes(&pass.plan.notes));
     let job = Job {
         calibration: calibration(asked, &model)?,
         evaluation: evaluation(asked, &model)?,
         source: &source,
-        plan,
+        plan: passes.list[0].plan.clone(),
         dtype,
         sequential: asked.sequential,
         spill: asked.spill,
         include: asked.include.clone(),
         exclude: asked.exclude.clone(),
     };
-    let record = pipeline::run(&job, out, start, seen)?;
+    let record = pipeline::run_passes(&job, &passes, out, start, seen)?;
     serde_json::to_string(&record).map_err(|error| Failure::Running(error.to_string()))
 }
 
@@ -193,7 +193,7 @@ struct Seen {
 /// One thing to tell.
 enum News {
     Step { layer: usize, step: &'static str, share: f64 },
-    Layer { layer: usize, error: Option<f64>, seconds: f64 },
+    Layer { layer: usize, error: f64, seconds: f64 },
     Evaluated { after_layer: Option<usize>, token_perplexity: f64 },
     Note(String),
 }
@@ -263,11 +263,11 @@ impl pipeline::Watch for Seen {
             }
             Event::Layer(record) => self.push(News::Layer {
                 layer: record.index,
-                error: record.decoder_error.into(),
+                error: record.decoder_error,
                 seconds: record.seconds,
             }),
             Event::Evaluated(record) => self.push(News::Evaluated {
-                after_layer: record.after_layer.into(),
+                after_layer: record.after_layer,
                 token_perplexity: record.token_perplexity,
             }),
             Event::Note(text) => self.push(News::Note(text.to_string())),

@@ -9,6 +9,7 @@ use openwork::prune::{Member, Recipe, Task};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Prunes tensors together. In place, they are written to after all is done; an
 /// error or an interruption leaves them as they were.
@@ -54,9 +55,14 @@ pub fn prune<'py>(
         py,
         tell,
         || flag.stop(),
-        || openwork::prune::prune(&recipe, &Task { spec, members, watch: &flag }),
+        || {
+            let started = Instant::now();
+            let pruned = openwork::prune::prune(&recipe, &Task { spec, members, watch: &flag });
+            pruned.map(|pruned| (pruned, started.elapsed().as_secs_f64()))
+        },
     )?
     .map_err(error::prune)?;
+    let (pruned, total) = pruned;
     drop(read);
 
     let result = PyDict::new(py);
@@ -64,6 +70,7 @@ pub fn prune<'py>(
     result.set_item("errors", &pruned.errors)?;
     result.set_item("damping", pruned.damping.map(|damping| damping.to_string()))?;
     result.set_item("seconds", pruned.seconds)?;
+    result.set_item("total", total)?;
     result.set_item("notes", &pruned.notes)?;
     let (mut masks, mut weights) = (Vec::new(), Vec::new());
     for (bits, tensor) in pruned.mask.tensors().iter().zip(spec.tensors()) {

@@ -229,7 +229,7 @@ impl BoundSpec {
     ///
     /// >>> Spec.parse("2:4").bind((8, 16)).svg().startswith("<svg")
     /// True
-    #[pyo3(signature = (seed=SEED))]
+    #[pyo3(signature = (seed=0))]
     fn svg(&self, seed: u64) -> String {
         viz::svg(&self.0, seed)
     }

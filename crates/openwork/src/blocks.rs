@@ -105,8 +105,7 @@ impl<'a> Blocks<'a> {
     ) {
         let size = self.spec.tensors()[tensor].size();
         assert_eq!(weights.len(), size, "the spec is for {size} weights");
-        let shared = Shared(weights.as_mut_ptr());
-        let shared = &shared;
+        let shared = &Shared(weights.as_mut_ptr());
         let count = self.spec.blocks_per_scope();
         (0..self.spec.scopes().div_ceil(CHUNK)).into_par_iter().for_each(|chunk| {
             let mut bases = Vec::new();
@@ -121,6 +120,46 @@ impl<'a> Blocks<'a> {
                         change(scope * count + block, weight);
                     }
                 });
+            }
+        });
+    }
+
+    /// Keeps, in every scope of a spec over one tensor, exactly `keep` blocks of
+    /// highest score, and writes zeros to the others: [`Blocks::stays`] and
+    /// [`Blocks::update`] in one walk.
+    ///
+    /// # Panics
+    ///
+    /// If the spec is over several tensors, or the tensor is not as large as it says.
+    pub fn threshold<T: Copy + Default + Send + Sync>(
+        &self,
+        weights: &mut [T],
+        score: impl Fn(T) -> f64 + Sync,
+    ) {
+        let [tensor] = self.spec.tensors() else { panic!("the spec is over several tensors") };
+        assert_eq!(weights.len(), tensor.size(), "the spec is for {} weights", tensor.size());
+        let Some(Table { offsets, size }) = &self.table else {
+            let stays = self.stays(|e| score(weights[e.offset]));
+            self.update(0, weights, |block, w| {
+                if !stays[block] {
+                    *w = T::default();
+                }
+            });
+            return;
+        };
+        let shared = &Shared(weights.as_mut_ptr());
+        let (count, keep) = (self.spec.blocks_per_scope(), self.spec.keep());
+        (0..self.spec.scopes().div_ceil(CHUNK)).into_par_iter().for_each(|chunk| {
+            let bases = tensor.scope_offsets(chunk * CHUNK).take(CHUNK);
+            // SAFETY: bases and offsets add up to places within the tensor, whose length was
+            // checked above; every element is in one scope only (a spec's first promise), and
+            // every scope is visited by one thread, so nobody else holds these weights.
+            unsafe {
+                match (&offsets[..], *size) {
+                    ([a, b], 1) => few(shared, bases, [*a, *b], keep, &score),
+                    ([a, b, c, d], 1) => few(shared, bases, [*a, *b, *c, *d], keep, &score),
+                    _ => many(shared, bases, (offsets, count), keep, &score),
+                }
             }
         });
     }
@@ -169,6 +208,62 @@ impl Table {
     }
 }
 
+/// Thresholds scopes of `N` single weights, all in registers.
+///
+/// # Safety
+///
+/// Every base plus every offset is a place of the tensor that no other thread
+/// touches.
+unsafe fn few<T: Copy + Default, const N: usize>(
+    shared: &Shared<T>,
+    bases: impl Iterator<Item = usize>,
+    offsets: [usize; N],
+    keep: usize,
+    score: &impl Fn(T) -> f64,
+) {
+    for base in bases {
+        // SAFETY: the caller's promise.
+        let weights = offsets.map(|offset| unsafe { *shared.0.add(base + offset) });
+        let scores = weights.map(score);
+        for b in 0..N {
+            let before = |o: usize| scores[o] > scores[b] || (scores[o] == scores[b] && o < b);
+            let stays = (0..N).map(|o| usize::from(before(o))).sum::<usize>() < keep;
+            // SAFETY: the caller's promise.
+            unsafe {
+                *shared.0.add(base + offsets[b]) = if stays { weights[b] } else { T::default() };
+            }
+        }
+    }
+}
+
+/// Thresholds scopes of any blocks, given the offsets of their weights, block
+/// after block, and the number of blocks.
+///
+/// # Safety
+///
+/// As for [`few`].
+unsafe fn many<T: Copy + Default>(
+    shared: &Shared<T>,
+    bases: impl Iterator<Item = usize>,
+    (offsets, count): (&[usize], usize),
+    keep: usize,
+    score: &impl Fn(T) -> f64,
+) {
+    let (mut scores, mut stays, mut order) = (vec![0.0; count], vec![false; count], Vec::new());
+    for base in bases {
+        let blocks = || offsets.chunks_exact(offsets.len() / count);
+        for (sum, block) in scores.iter_mut().zip(blocks()) {
+            // SAFETY: the caller's promise.
+            *sum = block.iter().map(|&o| score(unsafe { *shared.0.add(base + o) })).sum();
+        }
+        stay(&scores, keep, &mut stays, &mut order);
+        for (block, _) in blocks().zip(&stays).filter(|(_, stays)| !**stays) {
+            // SAFETY: the caller's promise.
+            block.iter().for_each(|&o| unsafe { *shared.0.add(base + o) = T::default() });
+        }
+    }
+}
+
 /// A tensor that many threads write to, each to weights of its own.
 struct Shared<T>(*mut T);
 
@@ -182,6 +277,9 @@ mod tests {
 
     const CASES: &[(&str, &[usize])] = &[
         ("2:4", &[5, 12]),
+        ("1:2", &[2100, 4]),
+        ("3:8", &[6, 16]),
+        ("2:6", &[6, 24]),
         ("2:4@8", &[3, 32]),
         ("rows16", &[32, 32]),
         ("block(2,4)", &[4, 16]),
@@ -211,8 +309,10 @@ mod tests {
             }
             let (mask, stays) = (Mask::select(&spec, sum), blocks.stays(square));
             assert_eq!(stays, blocks.stays_by(&sums), "{text}");
-            let mut wanted = w.clone();
+            let (mut wanted, mut walked) = (w.clone(), w.clone());
             mask.apply(0, &mut wanted);
+            blocks.threshold(&mut walked, |w| f64::from(w).powi(2));
+            assert_eq!(walked, wanted, "{text}");
             blocks.update(0, &mut w, |block, w| {
                 if !stays[block] {
                     *w = 0.0;

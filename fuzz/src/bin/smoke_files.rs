@@ -1,4 +1,4 @@
-//! `smoke_files gguf_file|safetensors_folder SECONDS SEED`: a target for
+//! `smoke_files gguf_file|safetensors_folder|packed_file SECONDS SEED`: a target for
 //! binary files under a plain mutation loop, for machines without libFuzzer.
 
 use openwork_fuzz::checkpoint;
@@ -52,6 +52,7 @@ fn main() {
         Some("safetensors_folder") => {
             (checkpoint::safetensors_folder, checkpoint::safetensors_seeds())
         }
+        Some("packed_file") => (checkpoint::packed_file, checkpoint::packed_seeds()),
         _ => panic!("the first argument names a target"),
     };
     let seconds = args.get(1).map_or(10, |s| s.parse().expect("seconds"));

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod demo;
 pub mod eval;
 pub mod families;
 pub mod formats;
@@ -15,6 +16,7 @@ pub mod presets;
 pub mod prune;
 pub mod report;
 pub mod show;
+pub mod shrink;
 pub mod tensor;
 
 use crate::args::{Args, Command};
@@ -24,12 +26,14 @@ use crate::failure::Failure;
 pub fn run(args: Args) -> Result<(), Failure> {
     let global = args.global;
     match args.command {
+        Command::Demo(command) => command.run(&global),
         Command::Show(command) => command.run(&global),
         Command::Presets(command) => command.run(&global),
         Command::Layout(command) => command.run(global.json),
         Command::Tensor(command) => command.run(&global),
         Command::Prune(command) => command.run(&global),
         Command::Report(command) => command.run(&global),
+        Command::Shrink(command) => command.run(&global),
         Command::Hessian(command) => command.run(&global),
         Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),

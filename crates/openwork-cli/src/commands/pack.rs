@@ -4,12 +4,12 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print::{self, size};
 use crate::progress::Progress;
-use openwork_llm::Checkpoint;
 use openwork_llm::model::Model;
-use openwork_llm::pack::{PackModelError, Patterns, Summary, pack, unpack};
+use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
+use openwork_llm::{Checkpoint, Dtype};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Store only what stays of a pruned model: smaller on disk and in memory, and faster
 ///
@@ -20,6 +20,7 @@ use std::path::PathBuf;
 Examples:
   openwork pack pruned --out packed
   openwork pack pruned --out packed --spec 2:4
+  openwork pack pruned --out pruned.gguf --format gguf-q8_0 --like SmolLM2.gguf
   openwork generate packed --prompt 'The capital of France is'")]
 pub struct Pack {
     /// A pruned model: a Hugging Face folder or a .gguf file
@@ -30,6 +31,37 @@ pub struct Pack {
     /// The pattern of all linears, instead of those in DIR/openwork/record.json
     #[arg(long, value_name = "S")]
     spec: Option<String>,
+    /// openwork; or, for others: compressed-tensors, cutlass (2:4 only), gguf-f16,
+    /// gguf-bf16, gguf-q8_0 (--out is then a file)
+    #[arg(long, value_name = "F", default_value = "openwork")]
+    format: String,
+    /// For gguf: the GGUF file of the model before pruning, whose settings and
+    /// tokenizer are taken over
+    #[arg(long, value_name = "FILE")]
+    like: Option<PathBuf>,
+}
+
+/// What `--format` may be.
+enum Target {
+    Openwork,
+    Folder(Export),
+    Gguf(Dtype),
+}
+
+fn target(format: &str) -> Result<Target, Failure> {
+    Ok(match format {
+        "openwork" => Target::Openwork,
+        "compressed-tensors" => Target::Folder(Export::CompressedTensors),
+        "cutlass" => Target::Folder(Export::Cutlass),
+        "gguf-f16" => Target::Gguf(Dtype::F16),
+        "gguf-bf16" => Target::Gguf(Dtype::BF16),
+        "gguf-q8_0" => Target::Gguf(Dtype::Q8_0),
+        other => {
+            return Err(Failure::Input(format!(
+                "--format {other}: there is openwork, compressed-tensors, cutlass, gguf-f16, gguf-bf16 and gguf-q8_0"
+            )));
+        }
+    })
 }
 
 /// Write a packed model as a dense one again, bit for bit
@@ -54,8 +86,16 @@ fn failure(error: PackModelError) -> Failure {
 impl Pack {
     /// Packs and prints what it saved.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
+        let target = target(&self.format)?;
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        if let Target::Gguf(dtype) = target {
+            let like = self.like.as_ref().ok_or_else(|| {
+                Failure::input("a GGUF file needs --like FILE, that of the model before pruning")
+            })?;
+            gguf(&model, like, &self.out, dtype).map_err(failure)?;
+            return wrote(global, &self.out);
+        }
         let patterns = match &self.spec {
             Some(text) => Patterns::all(text),
             None => Patterns::of(&checkpoint),
@@ -63,9 +103,16 @@ impl Pack {
         let patterns = patterns.map_err(failure)?;
         let bar = Progress::start(global, "pack");
         let layers = model.config().layers.max(1);
-        let result = pack(&model, &patterns, &self.out, &mut |done| {
+        let mut say = |done: usize| {
             bar.say(done as f64 / layers as f64, &format!("packed {done} of {layers} layers"));
-        });
+        };
+        if let Target::Folder(format) = target {
+            let result = export(&model, &patterns, format, &self.out, &mut say);
+            bar.end();
+            result.map_err(failure)?;
+            return wrote(global, &self.out);
+        }
+        let result = pack(&model, &patterns, &self.out, &mut say);
         bar.end();
         let summary = result.map_err(failure)?;
         if global.json {
@@ -120,9 +167,13 @@ impl Unpack {
         });
         bar.end();
         result.map_err(failure)?;
-        match global.json {
-            true => print::line(json!({"out": self.out})),
-            false => print::line(format!("wrote {}", self.out.display())),
-        }
+        wrote(global, &self.out)
+    }
+}
+
+fn wrote(global: &Global, out: &Path) -> Result<(), Failure> {
+    match global.json {
+        true => print::line(json!({ "out": out })),
+        false => print::line(format!("wrote {}", out.display())),
     }
 }

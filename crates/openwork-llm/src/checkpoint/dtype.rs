@@ -98,6 +98,11 @@ impl Dtype {
         TABLE.iter().find(|row| row.safetensors && row.name == name).map(|row| row.dtype)
     }
 
+    /// Its number in a GGUF file, if GGUF has it.
+    pub fn ggml(self) -> Option<u32> {
+        self.row().ggml
+    }
+
     /// The type with this number in a GGUF file.
     pub fn from_ggml(number: u32) -> Option<Self> {
         TABLE.iter().find(|row| row.ggml == Some(number)).map(|row| row.dtype)

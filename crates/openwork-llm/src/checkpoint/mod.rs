@@ -21,6 +21,7 @@ pub mod write;
 pub use dtype::Dtype;
 pub use error::{CheckpointError, Fault};
 pub(crate) use gguf::Metadata;
+pub(crate) use gguf::write::like as write_gguf;
 pub(crate) use packed::parts as packed_parts;
 pub use stored::Tensor;
 
@@ -137,7 +138,8 @@ impl Checkpoint {
         let config = serde_json::from_slice(file("config.json")?)
             .map_err(|error| wrong(Fault::Json(error)))?;
         let weights = Mapped::carried("demo", file(folder::SINGLE)?);
-        let (mut tensors, _) = safetensors::read(weights.bytes(), 0).map_err(wrong)?;
+        let (tensors, metadata) = safetensors::read(weights.bytes(), 0).map_err(wrong)?;
+        let mut tensors = folder::joined(&weights, tensors, &metadata)?;
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
         Ok(Self {
             path: PathBuf::from("demo"),

@@ -39,7 +39,7 @@ pub(super) enum Order {
 
 impl Order {
     /// The row of the file that holds row `row` of `rows`.
-    fn stored_row(self, row: usize, rows: usize) -> usize {
+    pub(super) fn stored_row(self, row: usize, rows: usize) -> usize {
         match self {
             Self::AsStored => row,
             Self::Interleaved { heads } => {

@@ -1,8 +1,10 @@
 //! Packed models: a folder whose pruned linears hold only what stays of them.
 
+mod export;
 mod plan;
 mod speed;
 
+pub use export::{Export, export, gguf};
 pub use plan::{Group, Patterns};
 pub use speed::{Speed, compare};
 
@@ -12,6 +14,7 @@ use crate::model::{Model, ModelError};
 use openwork::sparse::{Packed, ValueType, Values};
 use rayon::prelude::*;
 use serde::Serialize;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -129,49 +132,56 @@ pub fn pack(
     let groups = patterns.groups(model)?;
     let mut summary = Summary::default();
     let folder = Folder::begin(out)?;
-    folder.write(model, watch, |layer, names, shard| {
-        let groups: Vec<&Group> = groups.iter().filter(|group| group.layer == layer).collect();
-        let packed: Vec<Vec<Packed>> =
-            groups.par_iter().map(|group| pack_group(source, group)).collect::<Result<_, _>>()?;
-        let named: BTreeMap<&str, &Packed> = groups
-            .iter()
-            .zip(&packed)
-            .flat_map(|(group, packed)| group.names.iter().map(String::as_str).zip(packed))
-            .collect();
-        let bytes: BTreeMap<&str, (Vec<u8>, Vec<u8>)> = named
-            .iter()
-            .map(|(&name, packed)| (name, (packed.values().to_le_bytes(), packed.index())))
-            .collect();
-        let (mut parts, mut metadata) = (Vec::new(), Vec::new());
-        for name in names {
-            match (named.get(name.as_str()), bytes.get(name.as_str())) {
-                (Some(packed), Some((values, index))) => {
-                    let (two, entry) = packed_parts(name, packed, values, index);
-                    parts.extend(two);
-                    metadata.push(entry);
-                    summary.bytes += packed.stored_bytes();
-                    summary.dense_bytes += packed.dense_bytes();
-                    summary.tensors.push(PackedTensor {
-                        name: name.clone(),
-                        spec: packed.spec().text().to_string(),
-                        format: packed.format().name,
-                        bytes: packed.stored_bytes(),
-                        dense_bytes: packed.dense_bytes(),
-                    });
-                }
-                _ => {
-                    let tensor = source.tensor(name)?;
-                    let part =
-                        Part::new(name, plain(&tensor), tensor.shape(), Data::Tensor(tensor));
-                    summary.other_bytes += part.bytes();
-                    parts.push(part);
+    folder.write(
+        model,
+        watch,
+        |_| {},
+        |layer, names, shard| {
+            let groups: Vec<&Group> = groups.iter().filter(|group| group.layer == layer).collect();
+            let packed: Vec<Vec<Packed>> = groups
+                .par_iter()
+                .map(|group| pack_group(source, group))
+                .collect::<Result<_, _>>()?;
+            let named: BTreeMap<&str, &Packed> = groups
+                .iter()
+                .zip(&packed)
+                .flat_map(|(group, packed)| group.names.iter().map(String::as_str).zip(packed))
+                .collect();
+            let bytes: BTreeMap<&str, (Vec<u8>, Vec<u8>)> = named
+                .iter()
+                .map(|(&name, packed)| (name, (packed.values().to_le_bytes(), packed.index())))
+                .collect();
+            let (mut parts, mut metadata) = (Vec::new(), Vec::new());
+            for name in names {
+                match (named.get(name.as_str()), bytes.get(name.as_str())) {
+                    (Some(packed), Some((values, index))) => {
+                        let (two, entry) = packed_parts(name, packed, values, index);
+                        parts.extend(two);
+                        metadata.push(entry);
+                        summary.bytes += packed.stored_bytes();
+                        summary.dense_bytes += packed.dense_bytes();
+                        summary.tensors.push(PackedTensor {
+                            name: name.clone(),
+                            spec: packed.spec().text().to_string(),
+                            format: packed.format().name,
+                            bytes: packed.stored_bytes(),
+                            dense_bytes: packed.dense_bytes(),
+                        });
+                    }
+                    _ => {
+                        let tensor = source.tensor(name)?;
+                        let part =
+                            Part::new(name, plain(&tensor), tensor.shape(), Data::Tensor(tensor));
+                        summary.other_bytes += part.bytes();
+                        parts.push(part);
+                    }
                 }
             }
-        }
-        let metadata: Vec<(&str, &str)> =
-            metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
-        list(shard, &parts, &metadata)
-    })?;
+            let metadata: Vec<(&str, &str)> =
+                metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
+            list(shard, &parts, &metadata)
+        },
+    )?;
     Ok(summary)
 }
 
@@ -189,28 +199,32 @@ pub fn unpack(
             source.path().display()
         )));
     }
-    Folder::begin(out)?.write(model, watch, |_, names, shard| {
-        let mut dense: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
-        for name in names {
-            let packed = source.tensor(name)?.packed().map_err(|error| PackModelError::Tensor {
-                tensor: name.clone(),
-                why: error.to_string(),
-            })?;
-            if let Some(packed) = packed {
-                dense.insert(name, packed.unpack().to_le_bytes());
+    Folder::begin(out)?.write(
+        model,
+        watch,
+        |_| {},
+        |_, names, shard| {
+            let mut dense: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
+            for name in names {
+                let packed = source.tensor(name)?.packed().map_err(|error| {
+                    PackModelError::Tensor { tensor: name.clone(), why: error.to_string() }
+                })?;
+                if let Some(packed) = packed {
+                    dense.insert(name, packed.unpack().to_le_bytes());
+                }
             }
-        }
-        let mut parts = Vec::new();
-        for name in names {
-            let tensor = source.tensor(name)?;
-            let data = match dense.get(name.as_str()) {
-                Some(bytes) => Data::Bytes(bytes),
-                None => Data::Tensor(tensor),
-            };
-            parts.push(Part::new(name, plain(&tensor), tensor.shape(), data));
-        }
-        list(shard, &parts, &[])
-    })
+            let mut parts = Vec::new();
+            for name in names {
+                let tensor = source.tensor(name)?;
+                let data = match dense.get(name.as_str()) {
+                    Some(bytes) => Data::Bytes(bytes),
+                    None => Data::Tensor(tensor),
+                };
+                parts.push(Part::new(name, plain(&tensor), tensor.shape(), data));
+            }
+            list(shard, &parts, &[])
+        },
+    )
 }
 
 /// Writes a shard and lists its tensors.
@@ -257,11 +271,13 @@ impl Folder {
 
     /// Writes a shard for what is outside the layers, one for each layer, and
     /// all else that a folder needs. `shard` gets a layer's number (none has that
-    /// of the rest), the names of its tensors and the file.
+    /// of the rest), the names of its tensors and the file; `config` may amend the
+    /// config.
     fn write(
         self,
         model: &Model<'_>,
         watch: &mut dyn FnMut(usize),
+        config: impl FnOnce(&mut Map<String, Value>),
         mut shard: impl FnMut(usize, &[String], &Path) -> Result<Listed, PackModelError>,
     ) -> Result<(), PackModelError> {
         let source = model.checkpoint();
@@ -277,7 +293,7 @@ impl Folder {
             watch(layer + 1);
         }
         let dtype = source.tensors().next().map_or(Dtype::BF16, |tensor| plain(&tensor));
-        write::companions(source, &self.unfinished, dtype, |_| {})?;
+        write::companions(source, &self.unfinished, dtype, config)?;
         let record = source.path().join("openwork/record.json");
         if let Ok(text) = std::fs::read(&record) {
             let to = self.unfinished.join("openwork");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub enum Patterns {
     /// One for all.
-    All(Pattern),
+    All(Box<Pattern>),
     /// By tensor; those that are not named stay as they are.
     Each(BTreeMap<String, Pattern>),
 }
@@ -48,7 +48,7 @@ impl Patterns {
 
     /// One pattern for all linears.
     pub fn all(text: &str) -> Result<Self, PackModelError> {
-        Ok(Self::All(parse(text)?))
+        Ok(Self::All(Box::new(parse(text)?)))
     }
 
     fn get(&self, name: &str) -> Option<&Pattern> {

@@ -1,6 +1,7 @@
 //! The README of a pruned model: what it is, with its figures.
 
 use crate::report::Record;
+use crate::shrink::{Change, ranges};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -14,17 +15,35 @@ pub(super) fn text(record: &Record) -> String {
     };
     put("---\nlibrary_name: transformers\ntags:\n- openwork\n- pruned\n- sparse\n---\n");
     put(&format!("# {}, pruned\n", record.model));
+    let how = match record.passes.is_empty() {
+        true => format!(
+            "with the spec `{}` and the method `{}`, layer by layer",
+            record.spec, record.method
+        ),
+        false => "in these steps".to_string(),
+    };
     put(&format!(
-        "Pruned by openwork {} with the spec `{}` and the method `{}`, layer by layer, on {} windows of {} tokens of `{}` (seed {}). {:.2}% of the weights of its linears are left; the others are exactly zero.\n",
+        "Pruned by openwork {} {}, on {} windows of {} tokens of `{}` (seed {}). {:.2}% of the weights of its linears are {}.\n",
         record.openwork,
-        record.spec,
-        record.method,
+        how,
         record.calibration.samples,
         record.calibration.seq_len,
         record.calibration.text,
         record.seed,
         100.0 * record.totals.density,
+        if record.passes.is_empty() { "left; the others are exactly zero" } else { "not zero" },
     ));
+    for (i, pass) in record.passes.iter().enumerate() {
+        let change = Change { before: pass.before, after: pass.after };
+        let dropped = match pass.dropped.is_empty() {
+            true => String::new(),
+            false => format!(" (layers {} dropped)", ranges(&pass.dropped)),
+        };
+        put(&format!("{}. `{}` by `{}`: {change}{dropped}", i + 1, pass.spec, pass.method));
+    }
+    if !record.passes.is_empty() {
+        put("");
+    }
     if let Some(last) = record.last() {
         put("| | token perplexity | word perplexity |\n|---|---|---|");
         if let Some(dense) = record.dense() {
@@ -35,13 +54,17 @@ pub(super) fn text(record: &Record) -> String {
         }
         put(&format!("| pruned | {:.3} | {:.3} |\n", last.token_perplexity, last.word_perplexity));
     }
-    put("Output error of the linears, `sqrt(tr(D H D') / tr(W H W'))`, mean over the layers:\n");
-    put("| linear | error | density |\n|---|---|---|");
     let mut by_name: BTreeMap<&str, (f64, f64, f64)> = BTreeMap::new();
-    for linear in record.linears().filter(|linear| linear.spec.is_some()) {
+    for linear in record.linears().filter(|linear| linear.method.is_some()) {
         let name = linear.name.trim_end_matches(".weight").rsplit('.').next().unwrap_or_default();
         let sums = by_name.entry(name).or_default();
         *sums = (sums.0 + linear.error, sums.1 + linear.density, sums.2 + 1.0);
+    }
+    if !by_name.is_empty() {
+        put(
+            "Output error of the linears, `sqrt(tr(D H D') / tr(W H W'))`, mean over the layers:\n",
+        );
+        put("| linear | error | density |\n|---|---|---|");
     }
     for (name, (error, density, count)) in by_name {
         put(&format!("| {name} | {:.4} | {:.4} |", error / count, density / count));

@@ -4,6 +4,7 @@ use crate::checkpoint::CheckpointError;
 use crate::checkpoint::write::WriteError;
 use crate::evaluate::EvaluateError;
 use crate::model::ModelError;
+use crate::shrink::ShrinkError;
 use crate::tokens::TextError;
 use openwork::hessian::HessianError;
 use openwork::prune::PruneError;
@@ -67,6 +68,9 @@ pub enum PipelineError {
     /// The folder that is written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// Structures cannot be removed.
+    #[error(transparent)]
+    Shrink(#[from] ShrinkError),
     /// Somebody asked to stop.
     #[error("stopped; what is done is kept, and --resume goes on from there")]
     Stopped,
@@ -86,6 +90,7 @@ impl PipelineError {
                 | Self::Folder { .. }
                 | Self::State { .. }
                 | Self::Text(_)
+                | Self::Shrink(ShrinkError::Nothing | ShrinkError::Uneven { .. })
                 | Self::Model(
                     ModelError::Checkpoint(_)
                         | ModelError::Config { .. }

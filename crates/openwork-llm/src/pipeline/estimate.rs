@@ -33,6 +33,20 @@ pub struct Estimate {
     pub prune_seconds: f64,
 }
 
+impl Estimate {
+    /// What this and another run need, one after the other.
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            memory: self.memory.max(other.memory),
+            memory_spilled: self.memory_spilled.max(other.memory_spilled),
+            spilled: self.spilled.max(other.spilled),
+            disk: self.disk.max(other.disk),
+            forward_seconds: self.forward_seconds + other.forward_seconds,
+            prune_seconds: self.prune_seconds + other.prune_seconds,
+        }
+    }
+}
+
 /// Estimates what a job needs on this machine; takes a small part of a second.
 pub fn estimate(job: &Job<'_>, model: &Model<'_>) -> Estimate {
     let (c, plan) = (model.config(), &job.plan);

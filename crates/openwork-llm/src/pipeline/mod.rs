@@ -11,23 +11,30 @@
 //! The loop in [`run`] is made of the functions in [`steps`]. What is asked for
 //! is a [`Recipe`], bound to the model as a [`Plan`]; what was measured is a
 //! [`Record`](crate::report::Record).
+//!
+//! [`Passes`] are several runs one after the other, with heads, channels
+//! ([`structure`]) or whole layers ([`depth`]) left out of the model in between.
 
 mod budget;
 mod calibration;
 mod card;
+pub mod depth;
 mod error;
 pub mod estimate;
 mod hidden;
+mod passes;
 mod plan;
 mod recipe;
 mod run;
 mod run_dir;
 pub mod steps;
+pub mod structure;
 mod watch;
 
 pub use calibration::Calibration;
 pub use error::PipelineError;
 pub use hidden::Shelf;
+pub use passes::{Pass, Passes, run_passes};
 pub use plan::{Choice, LayerPlan, METHOD, Plan, TaskPlan, linear_called};
 pub use recipe::{Budget, Recipe, RecipeError, Rule};
 pub use run::{Evaluation, Job, fingerprint, run};

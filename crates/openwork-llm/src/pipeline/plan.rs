@@ -3,6 +3,7 @@
 
 use super::PipelineError;
 use super::recipe::{Recipe, Rule, expression};
+use super::structure;
 use crate::model::{Config, LINEARS, Layer, Site};
 use openwork::prune::Recipe as Method;
 use openwork::{Pattern, Spec};
@@ -136,6 +137,11 @@ impl Plan {
         config: &Config,
         sequential: bool,
     ) -> Result<Self, PipelineError> {
+        if !recipe.passes.is_empty() {
+            return Err(PipelineError::Plan(
+                "the recipe has passes; each of them is a plan of its own".to_string(),
+            ));
+        }
         let mut maker = Maker { config, choice, wrong: BTreeMap::new(), wins: BTreeMap::new() };
         let layers = maker.layers(recipe)?;
         if !maker.wrong.is_empty() {
@@ -164,6 +170,12 @@ impl Plan {
             .map(|tasks| LayerPlan { stages: stages(&tasks, sequential), tasks })
             .collect();
         Ok(Self { layers, notes, recipe: recipe.clone() })
+    }
+
+    /// A plan that prunes nothing.
+    pub(super) fn empty(recipe: &Recipe, config: &Config) -> Self {
+        let layer = LayerPlan { tasks: Vec::new(), stages: Vec::new() };
+        Self { layers: vec![layer; config.layers], notes: Vec::new(), recipe: recipe.clone() }
     }
 
     /// One line for each task, by which two plans can be compared.
@@ -198,8 +210,14 @@ impl Maker<'_> {
             for (number, rule, pick) in &rules {
                 for (linear, said) in said.iter_mut().enumerate() {
                     let name = Layer::weight_name(index, linear);
-                    if self.choice.takes(&name) && pick.takes(index, &name) {
+                    if !self.choice.takes(&name) || !pick.takes(index, &name) {
+                        continue;
+                    }
+                    if pick.is_for(linear) {
                         self.say(said, *number, rule);
+                    } else if *number == 0 {
+                        // Beside a coupling: dense, unless a rule gives a spec.
+                        said.method = rule.method.clone();
                     }
                 }
             }
@@ -249,10 +267,18 @@ impl Maker<'_> {
             if let Some(method) = &rule.method {
                 method.parse::<Method>().map_err(|error| PipelineError::Plan(error.to_string()))?;
             }
-            if let Some(spec) = &rule.spec {
-                spec.parse::<Pattern>().map_err(|error| PipelineError::Plan(error.to_string()))?;
+            let mut rule = rule;
+            let mut members = None;
+            if let Some(spec) = &mut rule.spec {
+                let pattern = structure::pattern(spec, self.config)
+                    .map_err(|error| PipelineError::Plan(error.to_string()))?;
+                // A coupling is for its members, whatever else the rule could be for.
+                let linears: Option<Vec<usize>> =
+                    pattern.members().iter().map(|name| linear_called(name)).collect();
+                members = linears.filter(|linears| !linears.is_empty());
+                *spec = pattern.to_string();
             }
-            picked.push((number, rule, pick));
+            picked.push((number, rule, pick.among(members)));
         }
         Ok(picked)
     }
@@ -306,16 +332,17 @@ impl Maker<'_> {
                 Some(linears) => linears,
                 None => {
                     let why = format!(
-                        "`{pattern}` couples tensors that a layer does not have; it has {}",
+                        "`{pattern}` couples tensors that a layer does not have; a coupling is within one layer, of {}",
                         LINEARS.map(|(name, _)| short(name)).join(", ")
                     );
                     self.wrong.entry(why).or_default().push(name);
                     return Some((None, vec![linear]));
                 }
             };
-            // A linear beside the coupling is not part of it, and stays dense.
-            if !linears.contains(&linear) {
-                return None;
+            if let Some(twice) = (1..linears.len()).find(|&i| linears[..i].contains(&linears[i])) {
+                let why = format!("`{pattern}` couples it with itself, as {}", members[twice]);
+                self.wrong.entry(why).or_default().push(name);
+                return Some((None, linears));
             }
             if let Some(&other) = linears.iter().find(|&&other| said[other] != *own) {
                 let why = format!(

@@ -17,7 +17,23 @@
 //! dense = true
 //!
 //! [[rule]]                           # tensors of a layer, pruned together
-//! spec = "blocks gate_proj: block (1,_) & up_proj: block (1,_) & down_proj perm (1,0): block (_,1) keep 75%"
+//! spec = "mlp keep 75%"
+//! ```
+//!
+//! Passes are recipes one after the other, each on the result of the one before:
+//!
+//! ```toml
+//! method = "s-obs"                   # where a pass gives none
+//!
+//! [[pass]]
+//! spec = "layers keep 28"
+//!
+//! [[pass]]
+//! spec = "mlp keep 75%"
+//! remove = true                      # the channels leave the tensors
+//!
+//! [[pass]]
+//! spec = "2:4"
 //! ```
 
 use regex::Regex;
@@ -34,12 +50,18 @@ pub struct Recipe {
     /// The method where a rule gives none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
+    /// Leave out of the tensors what is pruned of every layer: heads, channels.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remove: bool,
     /// Densities by sensitivity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
     /// Exceptions; where two name the same tensor, the later wins.
     #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
+    /// Recipes one after the other, instead of a spec, a budget and rules.
+    #[serde(default, rename = "pass", skip_serializing_if = "Vec::is_empty")]
+    pub passes: Vec<Recipe>,
 }
 
 /// A mean density, shared among the layers by their sensitivity.
@@ -104,7 +126,13 @@ impl Recipe {
         let recipe: Self = toml::from_str(text).map_err(|error| {
             RecipeError(format!("the recipe is not valid: {}", error.to_string().trim_end()))
         })?;
-        if let Some(budget) = recipe.budget {
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    /// Whether it says nothing that contradicts itself.
+    pub fn check(&self) -> Result<(), RecipeError> {
+        if let Some(budget) = self.budget {
             let Budget { density, spread } = budget;
             if !(density > 0.0 && density < 1.0) {
                 return Err(RecipeError(format!(
@@ -117,10 +145,40 @@ impl Recipe {
                 )));
             }
         }
-        for (i, rule) in recipe.rules.iter().enumerate() {
+        for (i, rule) in self.rules.iter().enumerate() {
             rule.check().map_err(|why| RecipeError(format!("[[rule]] {}: {why}", i + 1)))?;
         }
-        Ok(recipe)
+        let own =
+            self.spec.is_some() || self.budget.is_some() || self.remove || !self.rules.is_empty();
+        if !self.passes.is_empty() && own {
+            return Err(RecipeError(
+                "the recipe has passes; spec, remove, budget and rules belong to each [[pass]]"
+                    .to_string(),
+            ));
+        }
+        for (i, pass) in self.passes.iter().enumerate() {
+            let wrong = |why: String| RecipeError(format!("[[pass]] {}: {why}", i + 1));
+            if !pass.passes.is_empty() {
+                return Err(wrong("a pass has no passes".to_string()));
+            }
+            pass.check().map_err(|error| wrong(error.0))?;
+        }
+        Ok(())
+    }
+
+    /// Its passes, each with a method of its own or the recipe's; the recipe
+    /// itself, if it has none.
+    pub fn each_pass(&self) -> Vec<Recipe> {
+        match self.passes.as_slice() {
+            [] => vec![self.clone()],
+            passes => passes
+                .iter()
+                .map(|pass| Recipe {
+                    method: pass.method.clone().or(self.method.clone()),
+                    ..pass.clone()
+                })
+                .collect(),
+        }
     }
 
     /// The text of a recipe.
@@ -155,7 +213,7 @@ impl Rule {
             Some(text) => Some(expression(text)?),
             None => None,
         };
-        Ok(Pick { name, layers })
+        Ok(Pick { name, layers, linears: None })
     }
 }
 
@@ -173,9 +231,21 @@ impl fmt::Display for Rule {
 pub(super) struct Pick {
     name: Option<Regex>,
     layers: Option<Vec<(usize, usize)>>,
+    /// Which of a layer's linears; all if not given.
+    linears: Option<Vec<usize>>,
 }
 
 impl Pick {
+    /// The same for these of a layer's linears only, if given.
+    pub fn among(self, linears: Option<Vec<usize>>) -> Self {
+        Self { linears, ..self }
+    }
+
+    /// Whether it is for this one of a layer's linears.
+    pub fn is_for(&self, linear: usize) -> bool {
+        self.linears.as_ref().is_none_or(|linears| linears.contains(&linear))
+    }
+
     /// Whether it is for a tensor of a layer.
     pub fn takes(&self, layer: usize, name: &str) -> bool {
         let in_layers = |ranges: &Vec<(usize, usize)>| {
@@ -250,5 +320,7 @@ mod tests {
         assert!(why("[[rule]]\ndense=true\nspec='2:4'").contains("dense tensors have no spec"));
         assert!(why("[budget]\ndensity = 1.5").contains("between 0 and 1"));
         assert!(why("[[rule]]\ndensity = 0.0").contains("above 0"));
+        assert!(why("spec='2:4'\n[[pass]]\nspec='2:4'").contains("belong to each [[pass]]"));
+        assert!(why("[[pass]]\n[[pass.pass]]\nspec='2:4'").contains("a pass has no passes"));
     }
 }

@@ -414,7 +414,8 @@ impl Run<'_> {
             .job
             .source
             .tensors()
-            .filter(|t| !in_layers(t.name()) && !(tied && t.name() == "lm_head.weight"))
+            .filter(|t| !in_layers(t.name()))
+            .filter(|t| !tied || t.name() != "lm_head.weight")
             .map(|t| Part::new(t.name(), self.job.dtype, t.shape(), Data::Tensor(t)))
             .collect();
         let path = self.dir.rest();
@@ -470,6 +471,7 @@ impl Run<'_> {
             evaluations,
             totals,
             notes: job.plan.notes.clone(),
+            passes: Vec::new(),
         }
     }
 

@@ -15,5 +15,6 @@ mod text;
 
 pub use html::page;
 pub use record::{
-    Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, Record, RecordError, Totals,
+    Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, PassRecord, Record,
+    RecordError, Totals,
 };

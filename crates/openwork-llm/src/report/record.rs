@@ -2,6 +2,7 @@
 //!
 //! Pages and tables read a record, never the model.
 
+use crate::shrink::Sizes;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -33,6 +34,31 @@ pub struct Record {
     /// What the user should know about the run as a whole.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Where a model was pruned several times, or made smaller: each step.
+    /// `layers` is then what the last one that pruned measured, with the names
+    /// and shapes of the tensors that were written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passes: Vec<PassRecord>,
+}
+
+/// One of several steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PassRecord {
+    /// Its spec, written out.
+    pub spec: String,
+    /// Its method.
+    pub method: String,
+    /// Sizes of the model before it.
+    pub before: Sizes,
+    /// Sizes of the model after it.
+    pub after: Sizes,
+    /// Layers that were dropped, by their numbers before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<usize>,
+    /// Mean of the errors of all linears that it pruned.
+    pub mean_error: f64,
+    /// Time it took.
+    pub seconds: f64,
 }
 
 /// What was asked for beside spec and method.

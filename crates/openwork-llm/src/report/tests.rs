@@ -71,6 +71,7 @@ fn fake(layers: usize, quality: f64) -> Record {
             weights: 106_168_320,
         },
         notes: vec!["the tokenizer has no bos token".to_string()],
+        passes: Vec::new(),
     }
 }
 

@@ -257,6 +257,13 @@ impl Domain {
 
 /// The first weight that is not finite, as (row, column, value).
 pub(crate) fn first_not_finite(w: MatrixRef<'_>) -> Option<(usize, usize, f32)> {
-    let at = w.data().par_iter().position_first(|x| !x.is_finite())?;
+    // Whole chunks are judged without a branch: many times faster than entry by entry.
+    const CHUNK: usize = 1 << 14;
+    let at = w.data().par_chunks(CHUNK).enumerate().find_map_first(|(number, chunk)| {
+        if chunk.iter().fold(true, |all, x| all & x.is_finite()) {
+            return None;
+        }
+        chunk.iter().position(|x| !x.is_finite()).map(|at| number * CHUNK + at)
+    })?;
     Some((at / w.cols(), at % w.cols(), w.data()[at]))
 }

@@ -19,6 +19,7 @@
 
 mod axpy;
 mod block;
+mod cutlass;
 mod error;
 mod general;
 mod kept;

@@ -204,10 +204,10 @@ impl Layout for Nm {
                 for l in 0..8 {
                     for h in 0..2 {
                         let Some((row, col)) = self.group(strip, unit, l, h) else { continue };
-                        let kept =
+                        let mut kept =
                             (0..4u32).filter(|&i| mask.get(row * self.cols + col + i as usize));
                         // The mask keeps exactly `keep` of every group.
-                        let place = kept.skip(l % 4 % self.keep).next().unwrap_or(0);
+                        let place = kept.nth(l % 4 % self.keep).unwrap_or(0);
                         word |= place << self.shift(l, h);
                     }
                 }
@@ -316,7 +316,11 @@ impl Layout for Nm {
         lists.iter_mut().for_each(List::clear);
         let units = cols.start / UNIT..cols.end.div_ceil(UNIT);
         #[cfg(target_arch = "x86_64")]
-        if simd && self.keep == 2 && (strip + 1) * height <= self.rows && cols.len() % UNIT == 0 {
+        if simd
+            && self.keep == 2
+            && (strip + 1) * height <= self.rows
+            && cols.len().is_multiple_of(UNIT)
+        {
             let [even, odd] = &mut lists[..] else { unreachable!("two rows") };
             // SAFETY: `simd` says that the machine has the features; all units
             // are whole and all rows there.
@@ -388,7 +392,7 @@ mod avx2 {
             unsafe {
                 let mut one = |u: usize, s: usize, places: __m256i, shifts: [__m256i; 2]| {
                     let at = stored[s].add(UNIT * u);
-                    if u % 2 == 0 {
+                    if u.is_multiple_of(2) {
                         simd::ahead(at);
                     }
                     let (even, odd) = T::pairs(at);

@@ -192,6 +192,14 @@ impl Packed {
         self.format
     }
 
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub(super) fn memory_index(&self) -> &[u8] {
+        &self.index
+    }
+
     /// Rows of the matrix: outputs.
     pub fn rows(&self) -> usize {
         self.rows

@@ -41,7 +41,7 @@ pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
             // SAFETY: columns c and c + 1 are there, and their sixteen values.
             unsafe {
                 let at = values[s].add(ROWS * c);
-                if c * ROWS * size_of::<T>() % 64 == 0 {
+                if (c * ROWS * size_of::<T>()).is_multiple_of(64) {
                     simd::ahead(at);
                 }
                 let (even, odd) = T::pairs(at);

@@ -135,6 +135,12 @@ impl Tensor {
         first + self.scope.at(scope)
     }
 
+    /// Where the scopes from `scope` on begin, by the same rule.
+    pub(crate) fn scope_offsets(&self, scope: usize) -> impl Iterator<Item = usize> + '_ {
+        let first = if let Space::Direct { first } = &self.space { *first } else { 0 };
+        self.scope.iter_from(scope).map(move |offset| first + offset)
+    }
+
     /// Whether the view's strides are those of storage; they are not where they
     /// count the elements of a set or of a padded domain.
     pub fn is_direct(&self) -> bool {

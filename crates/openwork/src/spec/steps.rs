@@ -88,6 +88,18 @@ impl Steps {
     }
 }
 
+impl Steps {
+    /// The offsets from position `index` on, row-major; `index` is at most the length.
+    pub(crate) fn iter_from(&self, index: usize) -> StepsIter<'_> {
+        let (mut at, mut rest) = (vec![0; self.shape.len()], index);
+        for axis in (0..self.shape.len()).rev() {
+            at[axis] = rest % self.shape[axis].max(1);
+            rest /= self.shape[axis].max(1);
+        }
+        StepsIter { steps: self, at, offset: self.at(index), left: self.len - index }
+    }
+}
+
 /// Walks the offsets of [`Steps`] like an odometer, without a division.
 #[derive(Clone, Debug)]
 pub struct StepsIter<'a> {
@@ -144,6 +156,9 @@ mod tests {
             let walked: Vec<_> = steps.iter().collect();
             let addressed: Vec<_> = (0..steps.len()).map(|i| steps.at(i)).collect();
             assert_eq!(walked, addressed);
+            for i in 0..steps.len() {
+                assert_eq!(steps.iter_from(i).collect::<Vec<_>>(), addressed[i..]);
+            }
         }
     }
 

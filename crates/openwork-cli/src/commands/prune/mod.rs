@@ -11,7 +11,8 @@ use openwork_llm::checkpoint::{Checkpoint, Dtype, Format};
 use openwork_llm::evaluate::{self, Scored};
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{
-    self, Calibration, Choice, Evaluation, Job, Plan, Recipe, Start, check_folder, estimate,
+    self, Calibration, Choice, Evaluation, Job, Passes, Recipe, Start, check_folder,
+    estimate::{self, Estimate},
 };
 use openwork_llm::report::Record;
 use std::path::{Path, PathBuf};
@@ -28,13 +29,25 @@ use std::path::{Path, PathBuf};
       --eval wikitext2.txt --eval-every 8 --out pruned
   openwork prune MODEL --recipe recipe.toml --calib c4.jsonl --out pruned --dry-run
   openwork prune MODEL --spec 2:4 --calib c4.jsonl --out pruned --resume
+  openwork prune MODEL --spec 'mlp keep 75%' --remove --calib c4.jsonl --out smaller
+  openwork prune MODEL --spec 'heads keep 2' --method s-obs+refit --remove --calib c4.jsonl --out smaller
+  openwork prune MODEL --spec 'layers keep 24' --calib c4.jsonl --out shorter
+
+mlp, heads, query-heads and layers are structures of the model (docs/structures.md).
 
 A recipe gives other specs, methods or densities to some tensors:
   spec = \"2:4\"
   method = \"admm\"
   [[rule]]
   match = \"layers.(0|1).*down_proj\"
-  dense = true")]
+  dense = true
+
+Passes are recipes one after the other:
+  [[pass]]
+  spec = \"mlp keep 75%\"
+  remove = true
+  [[pass]]
+  spec = \"2:4\"")]
 pub struct Prune {
     /// A Hugging Face folder, a .gguf file, or `demo`
     #[arg(required_unless_present = "model_flag")]
@@ -87,6 +100,9 @@ pub struct Prune {
     /// Overwrite what an earlier run left in DIR
     #[arg(long)]
     force: bool,
+    /// Leave pruned heads and channels out of the tensors: a smaller dense model
+    #[arg(long)]
+    remove: bool,
     /// Say what would be done to every tensor, and what it needs; write nothing
     #[arg(long)]
     dry_run: bool,
@@ -132,19 +148,20 @@ impl Prune {
         let source = source.rounded(dtype);
         let model = Model::open(&source).map_err(Failure::input)?;
         global.note(&model.config().notes);
-        let plan = Plan::new(&recipe, &choice, model.config(), sequential).map_err(failure)?;
+        let passes = Passes::new(&recipe, &choice, model.config(), sequential);
+        let passes = passes.map_err(failure)?;
         let mut job = Job {
             calibration: self.calibration(&model)?,
             evaluation: self.evaluation(&model)?,
             source: &source,
-            plan,
+            plan: passes.list[0].plan.clone(),
             dtype,
             sequential,
             spill: false,
             include: self.include.clone(),
             exclude: self.exclude.clone(),
         };
-        let needs = estimate::estimate(&job, &model);
+        let needs = self.needs(&mut job, &passes, &model);
         if let Some(text) = &self.max_memory {
             let most = bytes(text)?;
             job.spill = needs.memory > most;
@@ -156,14 +173,31 @@ impl Prune {
             }
         }
         if self.dry_run {
-            return plan::show(&job, &model, &needs, global);
+            return plan::show(&job, &passes, &model, &needs, global);
         }
-        global.note(&job.plan.notes);
+        passes.list.iter().for_each(|pass| global.note(&pass.plan.notes));
         let watch = show::Screen::new(global, self.events, model.config().layers);
-        let record = pipeline::run(&job, &self.out, start, &watch);
+        let record = pipeline::run_passes(&job, &passes, &self.out, start, &watch);
         watch.end();
         let record = record.map_err(failure)?;
         self.print(&record, global)
+    }
+
+    /// What all passes need, at most: time in all, memory of the largest. The
+    /// job is left with the plan of the first.
+    fn needs(&self, job: &mut Job<'_>, passes: &Passes, model: &Model<'_>) -> Estimate {
+        let mut all: Option<Estimate> = None;
+        for pass in passes.list.iter().rev() {
+            job.plan = pass.plan.clone();
+            let one = estimate::estimate(job, model);
+            all = Some(all.map_or(one, |all| all.and(&one)));
+        }
+        let mut needs = all.unwrap_or_else(|| estimate::estimate(job, model));
+        if !passes.is_plain() {
+            // The folders of the passes, until the last is whole.
+            needs.disk *= 1 + passes.list.len() as u64;
+        }
+        needs
     }
 
     fn print(&self, record: &Record, global: &Global) -> Result<(), Failure> {
@@ -199,6 +233,7 @@ impl Prune {
         };
         recipe.spec = spec.or(recipe.spec);
         recipe.method = self.method.clone().or(recipe.method);
+        recipe.remove |= self.remove;
         Ok(recipe)
     }
 

@@ -6,6 +6,7 @@ use crate::print::size;
 use indicatif::{ProgressBar, ProgressStyle};
 use openwork_llm::pipeline::{Event, Step, Watch};
 use openwork_llm::report::{LayerRecord, Record};
+use openwork_llm::shrink::{Change, ranges};
 use serde_json::json;
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -172,8 +173,18 @@ pub fn summary(record: &Record) -> String {
         let _ = writeln!(text, "{line}");
     };
     put(format!("model        {} ({})", record.model, record.family));
-    put(format!("spec         {}", record.spec));
-    put(format!("method       {}", record.method));
+    if record.passes.is_empty() {
+        put(format!("spec         {}", record.spec));
+        put(format!("method       {}", record.method));
+    }
+    for (i, pass) in record.passes.iter().enumerate() {
+        let change = Change { before: pass.before, after: pass.after };
+        put(format!("pass {:<8}{} by {}", i + 1, pass.spec, pass.method));
+        put(format!("             {change}"));
+        if !pass.dropped.is_empty() {
+            put(format!("             layers {} dropped", ranges(&pass.dropped)));
+        }
+    }
     put(format!("density      {:.2}%", 100.0 * record.totals.density));
     put(format!("mean error   {:.4}", record.totals.mean_error));
     if let Some(last) = record.last() {

@@ -4,6 +4,7 @@ mod config;
 mod metadata;
 mod names;
 mod read;
+pub(crate) mod write;
 
 pub(crate) use metadata::Metadata;
 pub(super) use read::MAGIC;

@@ -84,6 +84,21 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Metadata, Vec<Stored>), Fault> {
     Ok((metadata, tensors))
 }
 
+/// Every key of the file with the bytes of its whole entry, for copying. The
+/// file has been [read](read).
+pub(super) fn entries(bytes: &[u8]) -> Result<Vec<(String, Range<usize>)>, Fault> {
+    let mut cursor = Cursor { bytes, at: MAGIC.len() + 4 + 8 };
+    let count = cursor.count("the metadata", LEAST_ENTRY)?;
+    let mut entries = Vec::new();
+    for i in 0..count {
+        let start = cursor.at;
+        let key = cursor.name(|| format!("key {i} of the metadata"))?;
+        cursor.meta(&key)?;
+        entries.push((key, start..cursor.at));
+    }
+    Ok(entries)
+}
+
 fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
     const KEY: &str = "general.alignment";
     match metadata.get(KEY) {

@@ -1,0 +1,263 @@
+//! A GGUF file like another one, with the weights of a model: settings and
+//! tokenizer are the other's, entry by entry.
+
+use super::names::Architecture;
+use super::read::{self, MAGIC};
+use super::{FACTORS, Keys};
+use crate::checkpoint::dtype::Dtype;
+use crate::checkpoint::error::{CheckpointError, Fault};
+use crate::checkpoint::mapped::Mapped;
+use crate::checkpoint::stored::{Order, Stored};
+use crate::checkpoint::write::{WriteError, encode};
+use crate::checkpoint::{Checkpoint, Tensor};
+use crate::disk::{Pending, Written};
+use half::f16;
+use std::io::Write;
+use std::path::Path;
+
+/// Where tensors begin.
+const ALIGNMENT: u64 = 32;
+/// Numbers encoded at a time.
+const PIECE: usize = 1 << 20;
+/// Numbers of a block of Q8_0.
+const Q8_BLOCK: usize = 32;
+
+/// A tensor to write: as the other file has it, and what fills it.
+struct Job<'a> {
+    name: String,
+    shape: Vec<usize>,
+    dtype: Dtype,
+    order: Order,
+    shift: f32,
+    /// Nothing for a tensor that is copied from the other file.
+    from: Option<Tensor<'a>>,
+    copied: &'a [u8],
+}
+
+impl Job<'_> {
+    fn bytes(&self) -> u64 {
+        let len = self.shape.iter().map(|&n| n as u64).product();
+        // Types with blocks are chosen only for rows that are whole blocks.
+        self.dtype.bytes_for(len).unwrap_or(0)
+    }
+}
+
+/// Writes the weights of `source` to `out`, matrices as F16, BF16 or Q8_0 and
+/// vectors as F32, with the keys of the GGUF file `other`, which is the same
+/// model before it was pruned. Zeros stay exact zeros.
+pub(crate) fn like(
+    source: &Checkpoint,
+    other: &Path,
+    out: &Path,
+    dtype: Dtype,
+) -> Result<Written, WriteError> {
+    let file = Mapped::open(other)?;
+    let wrong = |fault: Fault| CheckpointError::new(other, fault);
+    let bytes = file.bytes();
+    if !bytes.starts_with(MAGIC) {
+        return Err(wrong(Fault::Kind).into());
+    }
+    let (metadata, tensors) = read::read(bytes).map_err(wrong)?;
+    let entries = read::entries(bytes).map_err(wrong)?;
+    let name = metadata.text("general.architecture").map_err(wrong)?.unwrap_or_default();
+    let architecture = Architecture::find(&name).map_err(wrong)?;
+    let heads = Keys { architecture, metadata: &metadata }.heads().map_err(wrong)?;
+    let mut jobs = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        jobs.push(job(source, bytes, architecture, heads, tensor, dtype).map_err(|error| {
+            match error {
+                Ok(fault) => wrong(fault),
+                Err(error) => error,
+            }
+        })?);
+    }
+    write(out, &entries_of(bytes, &entries, dtype), entries.len(), &jobs)
+}
+
+/// What fills a tensor of the other file.
+fn job<'a>(
+    source: &'a Checkpoint,
+    bytes: &'a [u8],
+    architecture: &Architecture,
+    (heads, kv_heads): (usize, usize),
+    tensor: Stored,
+    dtype: Dtype,
+) -> Result<Job<'a>, Result<Fault, CheckpointError>> {
+    let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+    let copied = &bytes[tensor.range.clone()];
+    let mut adopted = tensor;
+    if name == FACTORS {
+        let (order, dtype) = (Order::AsStored, adopted.dtype);
+        return Ok(Job { name, shape, dtype, order, shift: 0.0, from: None, copied });
+    }
+    architecture.adopt(&mut adopted, heads, kv_heads).map_err(Ok)?;
+    let from = source.tensor_of(&adopted.name, &shape).map_err(Err)?;
+    let whole = shape.last().is_some_and(|row| row.is_multiple_of(Q8_BLOCK));
+    let dtype = match (shape.len(), dtype) {
+        (0 | 1, _) => Dtype::F32,
+        (_, Dtype::Q8_0) if !whole => Dtype::F16,
+        (_, dtype) => dtype,
+    };
+    let (order, shift) = (adopted.order, adopted.shift);
+    Ok(Job { name, shape, dtype, order, shift, from: Some(from), copied })
+}
+
+/// The other file's entries, with the type that the weights now have.
+fn entries_of(bytes: &[u8], entries: &[(String, std::ops::Range<usize>)], dtype: Dtype) -> Vec<u8> {
+    // llama.cpp's numbers for files that are mostly of a type.
+    let file_type: u32 = match dtype {
+        Dtype::Q8_0 => 7,
+        Dtype::BF16 => 32,
+        _ => 1,
+    };
+    const U32: u32 = 4;
+    let mut out = Vec::new();
+    for (key, range) in entries {
+        let value = match key.as_str() {
+            "general.file_type" => Some(file_type),
+            "general.alignment" => Some(ALIGNMENT as u32),
+            _ => None,
+        };
+        match value {
+            Some(value) => {
+                text(&mut out, key);
+                out.extend(U32.to_le_bytes());
+                out.extend(value.to_le_bytes());
+            }
+            None => out.extend(&bytes[range.clone()]),
+        }
+    }
+    out
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn write(
+    path: &Path,
+    entries: &[u8],
+    entry_count: usize,
+    jobs: &[Job<'_>],
+) -> Result<Written, WriteError> {
+    let io = |error| WriteError::io(path, error);
+    let mut head = MAGIC.to_vec();
+    head.extend(3u32.to_le_bytes());
+    head.extend((jobs.len() as u64).to_le_bytes());
+    head.extend((entry_count as u64).to_le_bytes());
+    head.extend(entries);
+    let mut offset = 0u64;
+    for job in jobs {
+        text(&mut head, &job.name);
+        head.extend((job.shape.len() as u32).to_le_bytes());
+        // GGUF has the fastest axis first.
+        job.shape.iter().rev().for_each(|&extent| head.extend((extent as u64).to_le_bytes()));
+        head.extend(job.dtype.ggml().unwrap_or(0).to_le_bytes());
+        head.extend(offset.to_le_bytes());
+        offset = (offset + job.bytes()).next_multiple_of(ALIGNMENT);
+    }
+    head.resize(head.len().next_multiple_of(ALIGNMENT as usize), 0);
+    let mut out = Pending::create(path).map_err(io)?;
+    out.write_all(&head).map_err(io)?;
+    for job in jobs {
+        fill(&mut out, path, job)?;
+        let rest = job.bytes().next_multiple_of(ALIGNMENT) - job.bytes();
+        out.write_all(&vec![0; rest as usize]).map_err(io)?;
+    }
+    out.finish().map_err(io)
+}
+
+/// Writes the numbers of one tensor, in the file's order of rows.
+fn fill(out: &mut Pending, path: &Path, job: &Job<'_>) -> Result<(), WriteError> {
+    let io = |error| WriteError::io(path, error);
+    let Some(tensor) = &job.from else { return out.write_all(job.copied).map_err(io) };
+    let mut wide = tensor.to_f32();
+    if job.order != Order::AsStored {
+        // A vector's numbers belong to as many rows of a matrix.
+        let rows = if job.shape.len() < 2 { wide.len() } else { tensor.rows() };
+        let n = wide.len() / rows.max(1);
+        let mut stored = vec![0.0; wide.len()];
+        for row in 0..rows {
+            let at = job.order.stored_row(row, rows) * n;
+            stored[at..at + n].copy_from_slice(&wide[row * n..][..n]);
+        }
+        wide = stored;
+    }
+    // Reading adds the shift.
+    if job.shift != 0.0 {
+        wide.iter_mut().for_each(|w| *w -= job.shift);
+    }
+    let mut bytes = Vec::new();
+    for values in wide.chunks(PIECE) {
+        match job.dtype {
+            Dtype::Q8_0 => q8_0(values, &mut bytes),
+            dtype => encode(dtype, values, &mut bytes).map_err(|value| WriteError::Range {
+                tensor: job.name.clone(),
+                value,
+                dtype,
+            })?,
+        }
+        out.write_all(&bytes).map_err(io)?;
+    }
+    Ok(())
+}
+
+/// Rounds blocks of 32 numbers to 8 bits and a common factor:
+///
+/// ```text
+/// d = max |w| / 127        q = round(w / d)
+/// ```
+fn q8_0(values: &[f32], bytes: &mut Vec<u8>) {
+    bytes.clear();
+    for block in values.chunks(Q8_BLOCK) {
+        let most = block.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+        let d = most / 127.0;
+        let scale = if d > 0.0 { 1.0 / d } else { 0.0 };
+        bytes.extend(f16::from_f32(d).to_le_bytes());
+        bytes.extend(block.iter().map(|w| (w * scale).round() as i8 as u8));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn testdata(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/gguf").join(name)
+    }
+
+    /// What is written is read back, in every architecture and type, with the same
+    /// config and tokenizer, and zeros stay zeros.
+    #[test]
+    fn a_model_comes_back_from_gguf() {
+        let folder = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(testdata("")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "gguf") {
+                continue;
+            }
+            let Ok(source) = Checkpoint::open(&path) else { continue };
+            for dtype in [Dtype::F16, Dtype::BF16, Dtype::Q8_0] {
+                let out = folder.path().join("out.gguf");
+                like(&source, &path, &out, dtype).unwrap();
+                let read = Checkpoint::open(&out).unwrap();
+                assert_eq!(read.config(), source.config(), "{}", path.display());
+                assert!(read.names().eq(source.names()));
+                for (a, b) in source.tensors().zip(read.tensors()) {
+                    // Half a step of the coarsest type, relative to the largest number.
+                    let (a, b) = (a.to_f32(), b.to_f32());
+                    let most = a.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+                    for (a, b) in a.iter().zip(&b) {
+                        assert!((a - b).abs() <= most / 120.0, "{a} became {b}");
+                        assert!(*a != 0.0 || *b == 0.0, "a zero became {b}");
+                    }
+                }
+                let encode =
+                    |model: &Checkpoint| model.tokenizer().unwrap().encode("a b c").unwrap();
+                assert_eq!(encode(&source), encode(&read));
+            }
+        }
+    }
+}

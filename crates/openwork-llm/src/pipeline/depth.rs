@@ -1,0 +1,70 @@
+//! Whole decoder layers dropped: those that change the states least.
+//!
+//! The effect of a layer is how far it turns the states `x` of a token, on the
+//! mean over the tokens of the calibration windows:
+//!
+//! ```text
+//! effect = mean(1 - cos(x, y))        y = layer(x)
+//! ```
+//!
+//! A sum of squares over all tokens would not do: a few tokens have states a
+//! hundred times as long as the others, and would decide alone. The layer with
+//! the least effect goes, and what is left is measured again.
+
+use super::PipelineError;
+use super::calibration::Calibration;
+use super::steps::chunk_windows;
+use crate::model::{Model, NoTap, Storage};
+
+/// Called with the number of a layer and the share of the work that is done.
+pub type Seen<'a> = dyn Fn(usize, f64) -> Result<(), PipelineError> + 'a;
+
+/// The layers of which `kept` stay, in their order.
+pub fn choose(
+    model: &Model<'_>,
+    calibration: &Calibration,
+    kept: usize,
+    seen: &Seen<'_>,
+) -> Result<Vec<usize>, PipelineError> {
+    let mut layers: Vec<usize> = (0..model.config().layers).collect();
+    let rounds = layers.len().saturating_sub(kept.max(1));
+    for round in 0..rounds {
+        let share = |layer, part: f64| seen(layer, (round as f64 + part) / rounds as f64);
+        let effects = effects(model, calibration, &layers, &share)?;
+        // Ties go to the lower layer, so that runs repeat.
+        let least = (0..effects.len()).min_by(|&a, &b| effects[a].total_cmp(&effects[b]));
+        layers.remove(least.unwrap_or(0));
+    }
+    Ok(layers)
+}
+
+/// The effect of each of `layers` where the others of the model are left out.
+pub fn effects(
+    model: &Model<'_>,
+    calibration: &Calibration,
+    layers: &[usize],
+    seen: &Seen<'_>,
+) -> Result<Vec<f64>, PipelineError> {
+    let count = chunk_windows(calibration.seq_len()).min(calibration.windows.len());
+    let mut hidden = model.embed(&calibration.windows[..count])?;
+    let mut effects = Vec::with_capacity(layers.len());
+    for (done, &index) in layers.iter().enumerate() {
+        seen(index, done as f64 / layers.len() as f64)?;
+        let before = hidden.states().clone();
+        model.layer(index, Storage::F32)?.forward(&mut hidden, &mut NoTap);
+        let rows = before.rows();
+        let turned: f64 = (0..rows).map(|i| turn(before.row(i), hidden.states().row(i))).sum();
+        effects.push(turned / rows as f64);
+        model.checkpoint().release();
+    }
+    Ok(effects)
+}
+
+/// `1 - cos(x, y)`.
+fn turn(x: &[f32], y: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    };
+    let lengths = (dot(x, x) * dot(y, y)).sqrt();
+    if lengths > 0.0 { 1.0 - dot(x, y) / lengths } else { 0.0 }
+}

@@ -1,0 +1,213 @@
+//! Structures of a decoder layer by name: specs that know a model's shapes.
+//!
+//! ```text
+//! mlp [weight W] keep K          channels: rows of gate and up with columns of down
+//! heads [weight W] keep K        key heads with all that reads them: rows of q, k, v, columns of o
+//! query-heads [weight W] keep K  query heads, as many in each group: rows of q, columns of o
+//! layers keep K                  whole decoder layers; a pass of its own
+//! ```
+//!
+//! `K` is a count or a share: of channels, of key heads, of query heads in all,
+//! of layers. The first three are text of the spec language once the shapes are
+//! known; a plan, a record and every method see that text only.
+
+use super::recipe::RecipeError;
+use crate::model::Config;
+use openwork::Pattern;
+
+/// How much what is lost in the tensors that write into a structure (gate, up;
+/// q, k, v) counts beside what is lost in the one that reads it (down; o), if a
+/// spec does not say. Measured: bench/record/2026-11-16-structures.md.
+const WEIGHT: &str = "0";
+
+/// A row of [`STRUCTURES`].
+#[derive(Debug)]
+pub struct Structure {
+    /// The word that a spec begins with.
+    pub name: &'static str,
+    /// One line for a person.
+    pub summary: &'static str,
+    /// What is counted, for messages.
+    unit: &'static str,
+    /// How many a model has.
+    count: fn(&Config) -> usize,
+    /// The text of the spec language, up to its keep: of the config and the weight.
+    text: Option<fn(&Config, &str) -> String>,
+    /// In how many scopes they compete.
+    scopes: fn(&Config) -> usize,
+}
+
+/// Every structure. To add one, list it here.
+pub const STRUCTURES: &[Structure] = &[
+    Structure {
+        name: "mlp",
+        summary: "channels of the MLP: rows of gate and up with columns of down",
+        unit: "channels",
+        count: |c| c.ff,
+        text: Some(|_, weight| {
+            format!(
+                "blocks gate weight {weight}: block (1,_) & up weight {weight}: block (1,_) & down perm (1,0): block (_,1)"
+            )
+        }),
+        scopes: |_| 1,
+    },
+    Structure {
+        name: "heads",
+        summary: "key heads with their query heads: rows of q, k and v with columns of o",
+        unit: "key heads",
+        count: |c| c.kv_heads,
+        text: Some(|c, weight| {
+            let rows = format!("view (h r) k -> h r k, h={} block (1,_,_)", c.kv_heads);
+            let columns = format!("view m (h r) -> h m r, h={} block (1,_,_)", c.kv_heads);
+            format!(
+                "blocks q weight {weight}: {rows} & k weight {weight}: {rows} & v weight {weight}: {rows} & o: {columns}"
+            )
+        }),
+        scopes: |_| 1,
+    },
+    Structure {
+        name: "query-heads",
+        summary: "query heads, as many of each group: rows of q with columns of o",
+        unit: "query heads",
+        count: |c| c.heads,
+        text: Some(|c, weight| {
+            let (g, n) = (c.kv_heads, c.group());
+            format!(
+                "blocks q weight {weight}: view (g n r) k -> g n r k, g={g} n={n} block (1,1,_,_) & o: view m (g n r) -> g n m r, g={g} n={n} block (1,1,_,_) scope (1,_,1,1)"
+            )
+        }),
+        scopes: |c| c.kv_heads,
+    },
+    Structure {
+        name: "layers",
+        summary: "whole decoder layers, those that change their input least",
+        unit: "layers",
+        count: |c| c.layers,
+        text: None,
+        scopes: |_| 1,
+    },
+];
+
+/// How many of them stay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Keep {
+    Count(usize),
+    /// In percent.
+    Share(f64),
+}
+
+/// A structure as a spec asks for it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Which one it is.
+    pub structure: &'static Structure,
+    weight: String,
+    keep: Keep,
+    /// As it was written.
+    source: String,
+}
+
+/// Reads a spec that begins with the name of a structure; nothing if it begins
+/// with anything else.
+pub fn read(spec: &str) -> Result<Option<Asked>, RecipeError> {
+    let spec = spec.split('#').next().unwrap_or_default().trim();
+    let mut words = spec.split_whitespace();
+    let name = words.next().unwrap_or_default();
+    let Some(structure) = STRUCTURES.iter().find(|structure| structure.name == name) else {
+        return Ok(None);
+    };
+    let wrong = |why: String| RecipeError(format!("`{spec}`: {why}"));
+    let form = match structure.text {
+        Some(_) => format!("write `{name} keep 75%`, or `{name} weight 1 keep 75%`"),
+        None => format!("write `{name} keep 75%`"),
+    };
+    let (mut weight, mut keep) = (None, None);
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or_else(|| wrong(format!("{word} what? {form}")))?;
+        match word {
+            "weight" if structure.text.is_some() && weight.is_none() => {
+                let number: Option<f64> = value.parse().ok();
+                number
+                    .filter(|w| w.is_finite() && *w >= 0.0)
+                    .ok_or_else(|| wrong(format!("weight {value} is no number from 0 on")))?;
+                weight = Some(value.to_string());
+            }
+            "keep" if keep.is_none() => {
+                keep = Some(read_keep(value).ok_or_else(|| {
+                    wrong(format!("keep {value} is neither a count nor a share; {form}"))
+                })?);
+            }
+            _ => return Err(wrong(format!("`{word}` is not expected here; {form}"))),
+        }
+    }
+    let keep = keep.ok_or_else(|| wrong(format!("it does not say how many stay; {form}")))?;
+    let weight = weight.unwrap_or_else(|| WEIGHT.to_string());
+    Ok(Some(Asked { structure, weight, keep, source: spec.to_string() }))
+}
+
+fn read_keep(text: &str) -> Option<Keep> {
+    match text.strip_suffix('%') {
+        None => text.parse().ok().map(Keep::Count),
+        Some(share) => {
+            let share: f64 = share.parse().ok()?;
+            (share.is_finite() && (0.0..=100.0).contains(&share)).then_some(Keep::Share(share))
+        }
+    }
+}
+
+impl Asked {
+    /// How many stay in a model with this config: at least one, and as many in
+    /// every scope.
+    pub fn kept(&self, config: &Config) -> Result<usize, RecipeError> {
+        let Structure { unit, count, scopes, .. } = self.structure;
+        let (all, scopes) = (count(config), scopes(config));
+        let wrong = |why: String| Err(RecipeError(format!("`{}`: {why}", self.source)));
+        if all / scopes == 1 && self.structure.name == "query-heads" {
+            return wrong(format!(
+                "every key head of this model has one query head; use `heads` to remove both ({all} of them)"
+            ));
+        }
+        let kept = match self.keep {
+            Keep::Count(kept) if kept % scopes != 0 => {
+                return wrong(format!(
+                    "the {all} {unit} are in {scopes} groups that keep as many each; give a multiple of {scopes}"
+                ));
+            }
+            Keep::Count(kept) => kept,
+            // Shares are rounded up, as everywhere.
+            Keep::Share(share) => {
+                let each = share / 100.0 * (all / scopes) as f64;
+                scopes * (each - 1e-9).ceil() as usize
+            }
+        };
+        match kept {
+            0 => wrong(format!("that removes all {all} {unit}; keep at least {scopes}")),
+            kept if kept > all => wrong(format!("the model has {all} {unit}, fewer than {kept}")),
+            kept => Ok(kept),
+        }
+    }
+
+    /// The spec as text of the spec language; an error for whole layers.
+    pub fn expand(&self, config: &Config) -> Result<String, RecipeError> {
+        let kept = self.kept(config)?;
+        match self.structure.text {
+            Some(text) => {
+                let each = kept / (self.structure.scopes)(config);
+                Ok(format!("{} keep {each}", text(config, &self.weight)))
+            }
+            None => Err(RecipeError(format!(
+                "`{}`: whole layers are dropped by a recipe or a [[pass]] of its own, not by a rule",
+                self.source
+            ))),
+        }
+    }
+}
+
+/// A spec of a recipe as a pattern: structures are expanded for this model.
+pub fn pattern(spec: &str, config: &Config) -> Result<Pattern, RecipeError> {
+    let text = match read(spec)? {
+        Some(asked) => asked.expand(config)?,
+        None => spec.to_string(),
+    };
+    text.parse().map_err(|error: openwork::SpecError| RecipeError(error.to_string()))
+}

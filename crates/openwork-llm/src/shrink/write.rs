@@ -1,0 +1,141 @@
+//! Writing what stays of a model as a Hugging Face folder.
+
+use super::{Cut, LayerCut, ShrinkError};
+use crate::checkpoint::write::{self, Data, Listed, Part, shard_name};
+use crate::checkpoint::{Dtype, Tensor};
+use crate::model::{Config, Model, Window};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// Writes what stays of a model to a folder; the index comes last. Weights keep
+/// their types, or get `dtype` if given; quantised ones become bf16.
+pub fn write(
+    model: &Model<'_>,
+    cut: &Cut,
+    dtype: Option<Dtype>,
+    out: &Path,
+) -> Result<(), ShrinkError> {
+    let source = model.checkpoint();
+    std::fs::create_dir_all(out).map_err(|error| write::WriteError::io(out, error))?;
+    let plain = |tensor: &Tensor<'_>| match (dtype, tensor.dtype()) {
+        (Some(dtype), _) => dtype,
+        (None, dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16)) => dtype,
+        _ => Dtype::BF16,
+    };
+    let count = cut.layers.len() + 1;
+    let mut listed = Vec::with_capacity(count);
+
+    let in_layers = |name: &str| name.starts_with("model.layers.");
+    let tied = model.config().tied;
+    let rest: Vec<Part<'_>> = source
+        .tensors()
+        .filter(|t| !in_layers(t.name()))
+        .filter(|t| !tied || t.name() != "lm_head.weight")
+        .map(|t| Part::new(t.name(), plain(&t), t.shape(), Data::Tensor(t)))
+        .collect();
+    listed.push(shard(out, shard_name(1, count), &rest)?);
+
+    for (number, layer) in cut.layers.iter().enumerate() {
+        let mut tensors = Vec::new();
+        for name in model.layer_tensors(layer.index) {
+            let tensor = source.tensor(&name)?;
+            let (shape, data) = kept(model.config(), layer, &tensor);
+            let old = format!("model.layers.{}.", layer.index);
+            let new = name.replacen(&old, &format!("model.layers.{number}."), 1);
+            tensors.push((new, plain(&tensor), shape, data, tensor));
+        }
+        let parts: Vec<Part<'_>> = tensors
+            .iter()
+            .map(|(name, dtype, shape, data, tensor)| {
+                let data = data.as_ref().map_or(Data::Tensor(*tensor), |data| Data::F32(data));
+                Part::new(name, *dtype, shape, data)
+            })
+            .collect();
+        listed.push(shard(out, shard_name(number + 2, count), &parts)?);
+        source.release();
+    }
+    let main = match dtype {
+        Some(dtype) => dtype,
+        None => plain(&source.tensor("model.embed_tokens.weight")?),
+    };
+    write::companions(source, out, main, |json| change(json, model.config(), cut))?;
+    write::index(out, &listed)?;
+    Ok(())
+}
+
+fn shard(out: &Path, name: String, parts: &[Part<'_>]) -> Result<Listed, ShrinkError> {
+    write::shard(&out.join(&name), parts, &[])?;
+    let bytes = parts.iter().map(Part::bytes).sum();
+    Ok(Listed { shard: name, tensors: parts.iter().map(|part| part.name.clone()).collect(), bytes })
+}
+
+/// Shape and numbers of what stays of a tensor; no numbers if all of it does.
+fn kept(config: &Config, layer: &LayerCut, tensor: &Tensor<'_>) -> (Vec<usize>, Option<Vec<f32>>) {
+    let heads = |heads: &[usize]| -> Vec<usize> {
+        let d = config.head_dim;
+        heads.iter().flat_map(|head| head * d..(head + 1) * d).collect()
+    };
+    // The last parts of its name say what its rows and columns are.
+    let mut parts = tensor.name().rsplit('.');
+    let (kind, linear) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let (rows, columns) = match (linear, kind) {
+        ("q_proj", _) => (Some(heads(&layer.heads)), None),
+        ("k_proj" | "v_proj", _) => (Some(heads(&layer.kv_heads)), None),
+        ("o_proj", "weight") => (None, Some(heads(&layer.heads))),
+        ("gate_proj" | "up_proj", _) => (Some(layer.channels.clone()), None),
+        ("down_proj", "weight") => (None, Some(layer.channels.clone())),
+        _ => (None, None),
+    };
+    let mut shape = tensor.shape().to_vec();
+    let (axis, places) = match (rows, columns) {
+        (Some(rows), _) => (0, rows),
+        (None, Some(columns)) => (1, columns),
+        (None, None) => return (shape, None),
+    };
+    if places.len() == shape[axis] {
+        return (shape, None);
+    }
+    let numbers = tensor.to_f32();
+    let width: usize = shape[1..].iter().product();
+    let numbers = match axis {
+        0 => places.iter().flat_map(|&row| &numbers[row * width..][..width]).copied().collect(),
+        _ => numbers
+            .chunks_exact(width)
+            .flat_map(|row| places.iter().map(|&column| row[column]))
+            .collect(),
+    };
+    shape[axis] = places.len();
+    (shape, Some(numbers))
+}
+
+/// The config of the smaller model.
+fn change(json: &mut Map<String, Value>, config: &Config, cut: &Cut) {
+    let (before, after) = (cut.change.before, cut.change.after);
+    json.insert("intermediate_size".into(), json!(after.channels));
+    if (before.heads, before.kv_heads) != (after.heads, after.kv_heads) {
+        json.insert("num_attention_heads".into(), json!(after.heads));
+        json.insert("num_key_value_heads".into(), json!(after.kv_heads));
+        // It may have been left to hidden_size / num_attention_heads.
+        json.insert("head_dim".into(), json!(config.head_dim));
+    }
+    if before.layers == after.layers {
+        return;
+    }
+    json.insert("num_hidden_layers".into(), json!(after.layers));
+    let kept: Vec<usize> = cut.layers.iter().map(|layer| layer.index).collect();
+    if matches!(config.family.window, Window::Pattern | Window::UpperIfAsked) {
+        // Which layers slide follows from their numbers, unless it is written.
+        let kind = |&index: &usize| match config.attention[index].window {
+            Some(_) => "sliding_attention",
+            None => "full_attention",
+        };
+        let kinds: Vec<&str> = kept.iter().map(kind).collect();
+        json.insert("layer_types".into(), json!(kinds));
+    }
+    if let Some(from) = json.get("max_window_layers").and_then(Value::as_u64)
+        && from <= before.layers as u64
+    {
+        let below = kept.iter().filter(|&&index| (index as u64) < from).count();
+        json.insert("max_window_layers".into(), json!(below));
+    }
+}
