@@ -46,7 +46,7 @@ def tokenizer(text):
         ),
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, eos_token=END, pad_token=END, model_max_length=512, add_bos_token=False
+        tokenizer_object=bpe, eos_token=END, pad_token=END, model_max_length=WINDOW, add_bos_token=False
     )
 
 
@@ -59,7 +59,7 @@ def config():
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=512,
+        max_position_embeddings=WINDOW,
         rope_parameters=dict(rope_type="default", rope_theta=10000.0),
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -175,6 +175,10 @@ def main():
     model.generation_config = GenerationConfig(eos_token_id=0, pad_token_id=0)
     model.save_pretrained(args.out)
     tokens.save_pretrained(args.out)
+    # The name that older versions of transformers know too.
+    options = json.loads((args.out / "tokenizer_config.json").read_text())
+    options["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (args.out / "tokenizer_config.json").write_text(json.dumps(options, indent=2) + "\n")
 
     model = model.float().eval()
     facts = {}

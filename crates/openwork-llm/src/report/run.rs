@@ -274,7 +274,7 @@ fn heat(record: &Record, kinds: &Kinds) -> String {
     });
     card(
         "Error, layer by projection",
-        "Darker is worse. Point at a cell for its figures.",
+        "The stronger the colour, the larger the error.",
         true,
         &drawn,
     )
