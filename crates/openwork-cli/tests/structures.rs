@@ -37,6 +37,11 @@ fn removed_structures_leave_a_smaller_model_with_the_printed_perplexity() {
         assert_eq!(channels("after"), channels("before") * 3 / 4, "{name}");
         // The same in two steps: prune, then shrink.
         folder.json(&format!("{common} --out masked"));
+        assert_eq!(folder.json("inspect masked")["conforms"], true);
+        for (spec, conforms) in [("mlp keep 75%", "true"), ("mlp keep 50%", "false")] {
+            let said = folder.run_list(&["inspect", "masked", "--spec", spec, "--json"]).out;
+            assert!(said.contains(&format!("\"conforms\":{conforms}}}")), "{name}: {spec}");
+        }
         let shrunk = folder.json("shrink masked --out other");
         assert_eq!(shrunk["after"], record["passes"][0]["after"]);
         assert!(shrunk["bytes"].as_u64() < shrunk["bytes_before"].as_u64());

@@ -6,6 +6,8 @@ use crate::print::{self, size};
 use openwork::Pattern;
 use openwork_llm::Checkpoint;
 use openwork_llm::inspect::{Check, Inspection, TensorPart, inspect};
+use openwork_llm::model::Model;
+use openwork_llm::pipeline::structure;
 use openwork_llm::report::Record;
 use serde_json::Value;
 use std::fmt::Write;
@@ -34,7 +36,7 @@ impl Inspect {
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let model = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let pattern: Option<Pattern> =
-            self.spec.as_deref().map(str::parse).transpose().map_err(Failure::input)?;
+            self.spec.as_deref().map(|spec| asked(spec, &model)).transpose()?;
         let record = match self.model.join("openwork/record.json").exists() {
             true => Some(Record::read(&self.model).map_err(Failure::input)?),
             false => None,
@@ -49,6 +51,17 @@ impl Inspect {
             return print::line(serde_json::to_string(&found).map_err(Failure::running)?);
         }
         print::text(&page(&found))
+    }
+}
+
+/// A spec as a pattern; structures need a model that we can run.
+fn asked(spec: &str, model: &Checkpoint) -> Result<Pattern, Failure> {
+    match structure::read(spec).map_err(Failure::input)? {
+        None => spec.parse().map_err(Failure::input),
+        Some(_) => {
+            let model = Model::open(model).map_err(Failure::input)?;
+            structure::pattern(spec, model.config()).map_err(Failure::input)
+        }
     }
 }
 
