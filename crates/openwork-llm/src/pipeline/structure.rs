@@ -17,7 +17,8 @@ use openwork::Pattern;
 
 /// How much what is lost in the tensors that write into a structure (gate, up;
 /// q, k, v) counts beside what is lost in the one that reads it (down; o), if a
-/// spec does not say. Measured: bench/record/2026-11-16-structures.md.
+/// spec does not say. What is lost is wholly seen by the reader; figures so far
+/// do not settle it: bench/record/2026-11-16-structures.md.
 const WEIGHT: &str = "0";
 
 /// A row of [`STRUCTURES`].
