@@ -189,7 +189,7 @@ fn layers_may_differ_in_their_linears() {
     a.layers[2].linears.clear();
     let mut b = fake(3, 2.0);
     b.layers[0].linears[0].name = "model.layers.0.cross_attn.q_proj.weight".to_string();
-    b.layers[0].linears[1].spec = None;
+    (b.layers[0].linears[1].spec, b.layers[0].linears[1].method) = (None, None);
     let page = page(&[named("a", a), named("b", b)]);
     check(&page);
     // Two projections are called q, so both go by more of their names.
