@@ -221,8 +221,8 @@ pub(super) fn tables(record: &Record) -> String {
         vec![
             l.name.clone(),
             format!("{} \u{d7} {}", l.shape[0], l.shape[1]),
-            l.spec.clone().unwrap_or("dense".to_string()),
-            l.method.clone().unwrap_or_default(),
+            l.spec.clone().unwrap_or_default(),
+            l.method.clone().unwrap_or("dense".to_string()),
             number(l.error),
             percent(l.density),
             l.damping.clone().unwrap_or_default(),
