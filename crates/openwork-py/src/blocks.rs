@@ -150,10 +150,10 @@ pub fn threshold<'py>(py: Python<'py>, spec: &BoundSpec, arrays: Arrays<'py>) ->
     let mut tensors = borrow(&spec.0, &arrays, true)?;
     readers(&spec.0, &tensors, py)?;
     let blocks = Blocks::new(&spec.0);
-    if let [tensor] = &mut tensors[..] {
-        if each_kind!(tensor, held => in_place(py, &blocks, held)) {
-            return Ok(());
-        }
+    if let [tensor] = &mut tensors[..]
+        && each_kind!(tensor, held => in_place(py, &blocks, held))
+    {
+        return Ok(());
     }
     drop(tensors);
     let stays = stays(py, spec, arrays.clone())?;
