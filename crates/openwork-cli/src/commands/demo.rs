@@ -19,7 +19,7 @@ const SPECS: &[&str] = &["2:4", "rows16"];
 const METHODS: &[&str] = &["magnitude", "wanda", "sparsegpt", "s-obs", "admm+swap"];
 /// Calibration windows and tokens in each.
 const SAMPLES: usize = 64;
-const SEQ_LEN: usize = 128;
+const SEQ_LEN: usize = 256;
 
 /// Prune the built-in model with several methods and compare them
 ///
@@ -118,7 +118,7 @@ impl Demo {
         }
         print::text(&print::columns(&rows, [false, false, true, true, true, true]))?;
         print::line(format!(
-            "\nCharts of all runs: {}\n\nNext:\n  openwork show rows16 --shape 32,64\n  openwork prune demo --spec 2:4 --calib demo --eval demo --samples 32 --seq-len 128 --out pruned\n  openwork inspect pruned --spec 2:4",
+            "\nCharts of all runs: {}\n\nNext:\n  openwork show rows16 --shape 32,64\n  openwork prune demo --spec 2:4 --calib demo --eval demo --samples 64 --out pruned\n  openwork inspect pruned --spec 2:4",
             self.out.display()
         ))
     }
