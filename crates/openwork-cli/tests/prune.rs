@@ -88,6 +88,18 @@ fn the_result_is_a_model_with_its_record() {
     }
 }
 
+#[test]
+fn the_model_that_the_program_carries_is_pruned() {
+    let folder = Folder::new();
+    let record = folder.json(
+        "prune demo --spec rows16 --method sparsegpt --calib demo --samples 2 --seq-len 64 --out out",
+    );
+    assert_eq!(record["family"], "qwen3");
+    assert_eq!(folder.json("inspect out --spec rows16")["conforms"], true);
+    let said = folder.run("eval out --text demo --seq-len 64 --max-tokens 128 --quiet");
+    assert_eq!(said.code, 0, "{}", said.err);
+}
+
 /// Starts a run and kills it after `wait`; whether it had ended by itself.
 fn start_and_kill(folder: &Folder, args: &str, wait: Duration) -> bool {
     let mut child = Command::new(env!("CARGO_BIN_EXE_openwork"))

@@ -67,7 +67,7 @@ impl Demo {
                     source: &source,
                     plan: plan.map_err(Failure::running)?,
                     calibration: calibration.clone(),
-                    evaluation: Some(Evaluation { scored: scored.clone(), every: Some(1) }),
+                    evaluation: Some(Evaluation { scored: scored.clone(), every: Some(2) }),
                     dtype: Dtype::BF16,
                     sequential: true,
                     spill: false,

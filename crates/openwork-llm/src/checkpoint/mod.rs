@@ -208,6 +208,16 @@ impl Checkpoint {
         self.files.iter().map(|file| (file.path(), file.bytes().len()))
     }
 
+    /// The names of those files, without their folders, and the sha256 of each.
+    pub fn hashes(&self) -> Vec<(String, String)> {
+        use rayon::prelude::*;
+        let hash = |file: &Mapped| {
+            let name = file.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            (name, crate::disk::sha256(file.bytes()))
+        };
+        self.files.par_iter().map(hash).collect()
+    }
+
     /// `config.json`; for GGUF its equivalent in Hugging Face's names, rebuilt
     /// from the metadata.
     pub fn config(&self) -> &Value {

@@ -12,7 +12,6 @@ use super::watch::{Event, Step, StepWatch, Watch};
 use super::{PipelineError, steps::merge};
 use crate::checkpoint::write::{self, Data, Listed, Part};
 use crate::checkpoint::{Checkpoint, Dtype};
-use crate::disk;
 use crate::evaluate::{Scored, nats};
 use crate::model::{LINEARS, Layer, Model, Site, Storage};
 use crate::report::{self, EvaluationRecord, LayerRecord, LinearRecord, Record, Totals};
@@ -57,18 +56,9 @@ pub struct Job<'a> {
 
 /// Everything that determines the result of a job.
 pub fn fingerprint(job: &Job<'_>) -> Result<Fingerprint, PipelineError> {
-    let files: Vec<_> = job.source.files().map(|(path, _)| path.to_path_buf()).collect();
-    let model = files
-        .par_iter()
-        .map(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let hash = disk::sha256_of(path).map_err(|error| PipelineError::io(path, error))?;
-            Ok((name, hash))
-        })
-        .collect::<Result<_, PipelineError>>()?;
     Ok(Fingerprint {
         openwork: env!("CARGO_PKG_VERSION").to_string(),
-        model,
+        model: job.source.hashes(),
         calibration: job.calibration.sha256(),
         seq_len: job.calibration.seq_len(),
         dtype: job.dtype.name().to_lowercase(),
