@@ -57,7 +57,7 @@ def prune_model(
 
 _USUAL = dict(
     recipe=None, samples=128, seq_len=None, seed=0, include=None, exclude=None, eval=None, eval_every=None,
-    eval_tokens=None, eval_seq_len=None, resume=False, force=False, dtype=None, sequential=True, spill=False,
+    eval_tokens=None, eval_seq_len=None, resume=False, force=False, dtype=None, sequential=False, spill=False,
 )
 
 

@@ -62,14 +62,14 @@ impl Demo {
                 let name = format!("{method} {spec}");
                 bar.say(runs.len() as f64 / all as f64, &name);
                 let recipe = Recipe::new(spec, method);
-                let plan = Plan::new(&recipe, &Choice::default(), model.config(), true);
+                let plan = Plan::new(&recipe, &Choice::default(), model.config(), false);
                 let job = Job {
                     source: &source,
                     plan: plan.map_err(Failure::running)?,
                     calibration: calibration.clone(),
                     evaluation: Some(Evaluation { scored: scored.clone(), every: Some(2) }),
                     dtype: Dtype::BF16,
-                    sequential: true,
+                    sequential: false,
                     spill: false,
                     include: None,
                     exclude: None,

@@ -112,8 +112,8 @@ pub struct Prune {
     /// Type of the written weights: bf16, f16 or f32 [default: the model's own; bf16 for GGUF]
     #[arg(long, value_name = "TYPE")]
     dtype: Option<String>,
-    /// Capture inputs anew after each of a layer's four sites: off or on
-    #[arg(long, value_name = "ON", default_value = "on", num_args = 0..=1, default_missing_value = "on")]
+    /// Capture inputs anew after each of a layer's four sites: on or off
+    #[arg(long, value_name = "ON", default_value = "off", num_args = 0..=1, default_missing_value = "on")]
     sequential: String,
     /// Print a line of JSON on stderr for everything that happens
     #[arg(long)]
