@@ -8,7 +8,7 @@ use openwork_llm::Checkpoint;
 use openwork_llm::inspect::{Check, Inspection, TensorPart, inspect};
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::structure;
-use openwork_llm::report::Record;
+use openwork_llm::report::{Record, grouped};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -152,19 +152,6 @@ fn pattern(tensor: &TensorPart) -> String {
 
 fn percent(density: Option<f64>) -> String {
     density.map_or("-".to_string(), |density| format!("{:.2}%", 100.0 * density))
-}
-
-/// 1234567 as `1,234,567`.
-fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Several runs one after the other, and structures left out of the tensors.
 //!
 //! ```text
-//! DIR/openwork/work/pass-1/masked   a run like any other: it can be resumed
-//! DIR/openwork/work/pass-1/small    what it left, smaller; the next pass reads it
-//! DIR                               the last of them, evaluated from here
+//! pass-1/masked   a run like any other: it can be resumed
+//! pass-1/small    what it left, smaller; the next pass reads it
 //! ```
 //!
-//! `work` goes when the folder is whole.
+//! These lie in the folder `work` within `DIR/openwork`; `DIR` itself becomes the
+//! last of them and is evaluated from there. `work` goes when the folder is whole.
 
 use super::card;
 use super::depth;

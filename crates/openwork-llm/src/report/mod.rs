@@ -18,3 +18,4 @@ pub use record::{
     Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, PassRecord, Record,
     RecordError, Totals,
 };
+pub use text::grouped;

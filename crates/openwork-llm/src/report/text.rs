@@ -77,7 +77,7 @@ pub(super) fn bytes(n: u64) -> String {
 }
 
 /// 1234567 as `1,234,567`.
-pub(super) fn grouped(n: u64) -> String {
+pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
