@@ -30,7 +30,7 @@ def prune_model(
     pipeline and written to the folder `out`, which transformers loads as it is:
     `calib` is a text file (.txt, or .jsonl with a `text` field); options are those
     of `openwork prune`: recipe, samples, seq_len, seed, include, exclude, eval,
-    eval_every, eval_tokens, eval_seq_len, resume, force, dtype, sequential, spill.
+    eval_every, eval_tokens, eval_seq_len, resume, force, remove, dtype, sequential, spill.
 
     A torch module of any architecture is pruned in place: its `nn.Linear`,
     `nn.Conv1d` and `nn.Conv2d` layers in the order in which they run, each on the
@@ -43,9 +43,9 @@ def prune_model(
     progress: called with a dict for everything that happens; True for a bar of
         tqdm, False for silence; by default a bar where there is a terminal.
     """
+    if isinstance(model, (str, os.PathLike)):
+        return on_disk(model, out, spec, method, calib, progress, options)
     with _Bar(progress) as tell:
-        if isinstance(model, (str, os.PathLike)):
-            return _on_disk(model, out, spec, method, calib, tell, options)
         if out is not None:
             raise OpenworkError("out is for models on disk; a model in memory is pruned in place")
         if spec is None and not options.get("rules"):
@@ -57,20 +57,32 @@ def prune_model(
 
 _USUAL = dict(
     recipe=None, samples=128, seq_len=None, seed=0, include=None, exclude=None, eval=None, eval_every=None,
-    eval_tokens=None, eval_seq_len=None, resume=False, force=False, dtype=None, sequential=False, spill=False,
+    eval_tokens=None, eval_seq_len=None, resume=False, force=False, remove=False, dtype=None, sequential=False,
+    spill=False,
 )
 
 
-def _on_disk(
-    path: Any, out: Any, spec: Any, method: Any, calib: Any, tell: Progress | None, options: dict[str, Any]
+def on_disk(
+    path: Any,
+    out: Any,
+    spec: Any,
+    method: Any,
+    calib: Any,
+    progress: Progress | bool | None,
+    options: dict[str, Any],
+    crew: Any = None,
 ) -> dict[str, Any]:
+    """A model on disk, by this process or by a crew."""
     if out is None:
         raise OpenworkError("a model on disk is written to a folder; give out")
     for name in options:
         if name not in _USUAL:
             raise TypeError(f"prune_model of a path has no option {name!r}; it has {', '.join(_USUAL)}")
     asked = _USUAL | options | dict(spec=None if spec is None else str(spec), method=method, calib=calib)
-    return json.loads(_native.prune_folder(os.fspath(path), os.fspath(out), asked, tell))
+    with _Bar(progress) as tell:
+        if crew is not None:
+            crew.tell = tell
+        return json.loads(_native.prune_folder(os.fspath(path), os.fspath(out), asked, tell, crew))
 
 
 class _Bar:

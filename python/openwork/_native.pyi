@@ -32,6 +32,8 @@ __all__ = [
     "prune",
     "BoundSpec",
     "Spec",
+    "Steps",
+    "shard_linears",
     "methods",
     "presets",
     "set_threads",
@@ -135,7 +137,39 @@ def prune_folder(
     out: str | PathLike[str],
     asked: Mapping[str, Any],
     progress: Callable[[dict[str, Any]], Any] | None = None,
+    crew: Any = None,
 ) -> str: ...
+def shard_linears(
+    model: str | PathLike[str], shard: str | PathLike[str], dtype: str, layer: int
+) -> list[tuple[int, NDArray[np.uint8]]]: ...
+
+# A sum of X'X: columns, first, count, held_count, fit, held.
+_Sum = tuple[int, int, int, int, NDArray[np.float64], NDArray[np.float64]]
+# A Hessian: columns, samples, held-out samples, and both upper triangles.
+_Packed = tuple[int, int, int, NDArray[np.float64], NDArray[np.float64]]
+
+@final
+class Steps:
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        dtype: str,
+        seq_len: int,
+        windows: Sequence[int],
+        spill: str | PathLike[str] | None = None,
+    ) -> Steps: ...
+    def files(self) -> list[tuple[str, str]]: ...
+    def embed(self, chunk: int, tokens: NDArray[np.uint32]) -> None: ...
+    def capture(
+        self, chunk: int, layer: int, begin: bool, attend: bool, sites: Sequence[str]
+    ) -> list[tuple[str, _Sum]]: ...
+    def share(self, hessians: Sequence[tuple[str, _Packed]]) -> None: ...
+    def work(
+        self, layer: int, job: str
+    ) -> tuple[list[tuple[int, NDArray[np.uint8]]], list[tuple[float, float]], str | None, float, list[str]]: ...
+    def changed(self, layer: int, linears: Sequence[tuple[int, NDArray[np.uint8]]]) -> None: ...
+    def advance(self, chunk: int, layer: int) -> tuple[float, float]: ...
+
 def fold(spec: BoundSpec, arrays: Sequence[_Pair], how: str, p: float = 2.0) -> NDArray[np.float64]: ...
 def stays(spec: BoundSpec, arrays: Sequence[_Pair]) -> NDArray[np.bool_]: ...
 def stays_by(spec: BoundSpec, scores: NDArray[np.float64]) -> NDArray[np.bool_]: ...

@@ -90,7 +90,8 @@ fn run_all(name: &str, recipe: &str, out: &Path, start: Start) -> Result<Record,
         include: None,
         exclude: None,
     };
-    run_passes(&job, &passes, out, start, &()).map_err(|error| error.to_string())
+    run_passes(&job, &passes, out, start, &(), &mut openwork_llm::pipeline::Local::default())
+        .map_err(|error| error.to_string())
 }
 
 /// What a model can lose, beside channels: key heads, query heads of each, or both.

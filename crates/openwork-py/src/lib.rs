@@ -4,6 +4,7 @@
 
 mod array;
 mod blocks;
+mod crew;
 mod dynamic;
 mod error;
 mod facts;
@@ -11,6 +12,7 @@ mod hessian;
 mod model;
 mod prune;
 mod spec;
+mod steps;
 mod store;
 mod tables;
 mod watch;
@@ -36,6 +38,8 @@ mod _native {
     use super::prune::prune;
     #[pymodule_export]
     use super::spec::{BoundSpec, Spec};
+    #[pymodule_export]
+    use super::steps::{Steps, shard_linears};
     #[pymodule_export]
     use super::tables::{methods, presets, set_threads};
 

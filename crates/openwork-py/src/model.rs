@@ -1,13 +1,13 @@
 //! `prune_folder`: a model on disk, by the pipeline of the command.
 
+use crate::crew::Remote;
 use crate::error::OpenworkError;
 use crate::watch;
-use openwork_llm::checkpoint::{Checkpoint, Dtype, Format};
-use openwork_llm::evaluate::{self, Scored};
+use openwork_llm::checkpoint::Checkpoint;
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{
-    self, Calibration, Choice, Evaluation, Event, Job, Passes, PipelineError, Recipe, Start,
-    check_folder,
+    self, Calibration, Choice, Crew, Evaluation, Event, Job, Local, Passes, PipelineError, Recipe,
+    Start, check_folder, written_dtype,
 };
 use openwork_llm::tokens::{join, read_text};
 use pyo3::exceptions::PyRuntimeError;
@@ -36,27 +36,37 @@ pub struct Asked {
     eval_seq_len: Option<usize>,
     resume: bool,
     force: bool,
+    remove: bool,
     dtype: Option<String>,
     sequential: bool,
     spill: bool,
 }
 
-/// Prunes the model at `path` into the folder `out`; gives the record as JSON.
+/// Prunes the model at `path` into the folder `out`; gives the record as JSON. A
+/// `crew` does the steps, if there is one.
 #[pyfunction]
-#[pyo3(signature = (path, out, asked, progress=None))]
+#[pyo3(signature = (path, out, asked, progress=None, crew=None))]
 pub fn prune_folder(
     py: Python<'_>,
     path: PathBuf,
     out: PathBuf,
     asked: Asked,
     progress: Option<Py<PyAny>>,
+    crew: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let seen = Seen::default();
     let tick = |py: Python<'_>| match &progress {
         Some(progress) => seen.tell(py, progress),
         None => Ok(()),
     };
-    let done = watch::run(py, tick, || seen.stop(), || run(&path, &out, &asked, &seen))?;
+    let work = || {
+        let mut crew: Box<dyn Crew> = match crew {
+            Some(crew) => Box::new(Remote::new(crew)),
+            None => Box::new(Local::default()),
+        };
+        run(&path, &out, &asked, &seen, crew.as_mut())
+    };
+    let done = watch::run(py, tick, || seen.stop(), work)?;
     if let Some(progress) = &progress {
         seen.tell(py, progress)?;
     }
@@ -87,7 +97,13 @@ impl From<PipelineError> for Failure {
     }
 }
 
-fn run(path: &Path, out: &Path, asked: &Asked, seen: &Seen) -> Result<String, Failure> {
+fn run(
+    path: &Path,
+    out: &Path,
+    asked: &Asked,
+    seen: &Seen,
+    crew: &mut dyn Crew,
+) -> Result<String, Failure> {
     let start = match (asked.resume, asked.force) {
         (true, _) => Start::Resume,
         (_, true) => Start::Force,
@@ -105,9 +121,10 @@ fn run(path: &Path, out: &Path, asked: &Asked, seen: &Seen) -> Result<String, Fa
     };
     recipe.spec = asked.spec.clone().or(recipe.spec);
     recipe.method = asked.method.clone().or(recipe.method);
+    recipe.remove |= asked.remove;
     let choice = Choice::new(asked.include.as_deref(), asked.exclude.as_deref())?;
     let source = Checkpoint::open(path).map_err(Failure::input)?;
-    let dtype = dtype(asked, &source)?;
+    let dtype = written_dtype(asked.dtype.as_deref(), &source)?;
     let source = source.rounded(dtype);
     let model = Model::open(&source).map_err(Failure::input)?;
     seen.notes(&model.config().notes);
@@ -124,62 +141,22 @@ fn run(path: &Path, out: &Path, asked: &Asked, seen: &Seen) -> Result<String, Fa
         include: asked.include.clone(),
         exclude: asked.exclude.clone(),
     };
-    let record = pipeline::run_passes(&job, &passes, out, start, seen)?;
+    let record = pipeline::run_passes(&job, &passes, out, start, seen, crew)?;
     serde_json::to_string(&record).map_err(|error| Failure::Running(error.to_string()))
-}
-
-fn dtype(asked: &Asked, source: &Checkpoint) -> Result<Dtype, Failure> {
-    match asked.dtype.as_deref() {
-        Some("bf16" | "bfloat16") => Ok(Dtype::BF16),
-        Some("f16" | "float16") => Ok(Dtype::F16),
-        Some("f32" | "float32") => Ok(Dtype::F32),
-        Some(other) => Err(Failure::Input(format!("dtype {other}: give bf16, f16 or f32"))),
-        None if source.format() == Format::Gguf => Ok(Dtype::BF16),
-        None => {
-            let tensor = source.tensor("model.embed_tokens.weight").map_err(Failure::input)?;
-            match tensor.dtype() {
-                dtype @ (Dtype::F16 | Dtype::F32) => Ok(dtype),
-                _ => Ok(Dtype::BF16),
-            }
-        }
-    }
-}
-
-/// A number of tokens that the model takes.
-fn window(asked: Option<usize>, usual: usize, limit: usize) -> Result<usize, Failure> {
-    let length = asked.unwrap_or(limit.min(usual));
-    if length > limit {
-        let words = format!("windows of {length} tokens: the model takes at most {limit}");
-        return Err(Failure::Input(words));
-    }
-    Ok(length)
 }
 
 fn calibration(asked: &Asked, model: &Model<'_>) -> Result<Calibration, Failure> {
     let text = join(&read_text(&asked.calib).map_err(Failure::input)?);
-    let length = window(asked.seq_len, 1024, model.config().max_positions)?;
-    let tokenizer = model.checkpoint().tokenizer().map_err(Failure::input)?;
     let name = asked.calib.file_name().unwrap_or_default().to_string_lossy();
-    Calibration::draw(&tokenizer, (&name, &text), asked.samples, length, asked.seed)
-        .map_err(|error| Failure::Input(format!("calib {}: {error}", asked.calib.display())))
+    Ok(Calibration::of(model, (&name, &text), asked.samples, asked.seq_len, asked.seed)?)
 }
 
 fn evaluation(asked: &Asked, model: &Model<'_>) -> Result<Option<Evaluation>, Failure> {
     let Some(path) = &asked.eval else { return Ok(None) };
     let text = join(&read_text(path).map_err(Failure::input)?);
-    let length = window(asked.eval_seq_len, evaluate::SEQ_LEN, model.config().max_positions)?;
-    if asked.eval_every == Some(0) {
-        return Err(Failure::Input("eval_every 0: give a number from 1 on".to_string()));
-    }
-    let options = evaluate::Options {
-        seq_len: Some(length),
-        max_tokens: asked.eval_tokens,
-        detokenise: false,
-    };
-    let tokenizer = model.checkpoint().tokenizer().map_err(Failure::input)?;
-    let scored = Scored::new(&tokenizer, &text, length, &options)
-        .map_err(|error| Failure::Input(format!("eval {}: {error}", path.display())))?;
-    Ok(Some(Evaluation { scored, every: asked.eval_every }))
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let (every, tokens, seq_len) = (asked.eval_every, asked.eval_tokens, asked.eval_seq_len);
+    Ok(Some(Evaluation::of(model, (&name, &text), every, tokens, seq_len)?))
 }
 
 /// What happened since Python was told last.

@@ -280,7 +280,7 @@ fn errors_are_scale_free() {
                 })
                 .collect(),
         };
-        for method in ["sparsegpt", "sparsegpt+refit", "admm[damping=diag:0.1]"] {
+        for method in ["sparsegpt", "sparsegpt[damping=diag:0.1]+refit", "admm[damping=diag:0.1]"] {
             let (a, b) = (case.prune(method), scaled.prune(method));
             assert_eq!(a.mask, b.mask, "{method} on {}", case.name);
             assert!((a.error - b.error).abs() <= 1e-4 * a.error, "{} {}", a.error, b.error);

@@ -16,7 +16,7 @@ use super::PipelineError;
 use super::calibration::Calibration;
 use super::plan::{Plan, TaskPlan};
 use super::recipe::Budget;
-use super::steps::{self, Chunk, chunk_windows};
+use super::steps::{self, Chunk};
 use super::watch::{Step, StepWatch};
 use crate::model::{Layer, Model, NoTap, Site, Storage};
 use openwork::hessian::Hessian;
@@ -45,7 +45,7 @@ pub(super) fn shares(
         ));
     }
     let seq_len = calibration.seq_len();
-    let windows = &calibration.windows[..chunk_windows(seq_len).min(calibration.windows.len())];
+    let windows = calibration.chunks().next().unwrap_or_default();
     let mut states = model.embed(windows)?;
     let (low, high) = range(budget);
     let mut fits = Vec::new();
@@ -56,7 +56,7 @@ pub(super) fn shares(
         let mut fit = Fit { weights: weights as f64, a: 0.0, b: 1.0 };
         if weights > 0 {
             let start = states.states().clone().into_vec();
-            let mut chunk = Chunk::new(0, start.clone(), seq_len, model.config());
+            let mut chunk = Chunk::new(0, start.clone(), seq_len, model.config().hidden);
             let hessians: Vec<(Site, Hessian)> = chunk
                 .begin(&layer, &Site::ALL)?
                 .into_iter()
@@ -66,7 +66,7 @@ pub(super) fn shares(
             let error = |density: f64| -> Result<f64, PipelineError> {
                 let mut layer = model.layer(index, Storage::F32)?;
                 prune_all(&mut layer, tasks, density, &hessians)?;
-                let mut chunk = Chunk::new(0, start.clone(), seq_len, model.config());
+                let mut chunk = Chunk::new(0, start.clone(), seq_len, model.config().hidden);
                 chunk.target = target.clone();
                 let OutputError { change, size } = chunk.finish(&layer);
                 Ok((change / size).max(f64::MIN_POSITIVE))

@@ -13,7 +13,6 @@
 
 use super::PipelineError;
 use super::calibration::Calibration;
-use super::steps::chunk_windows;
 use crate::model::{Model, NoTap, Storage};
 
 /// Called with the number of a layer and the share of the work that is done.
@@ -45,8 +44,7 @@ pub fn effects(
     layers: &[usize],
     seen: &Seen<'_>,
 ) -> Result<Vec<f64>, PipelineError> {
-    let count = chunk_windows(calibration.seq_len()).min(calibration.windows.len());
-    let mut hidden = model.embed(&calibration.windows[..count])?;
+    let mut hidden = model.embed(calibration.chunks().next().unwrap_or_default())?;
     let mut effects = Vec::with_capacity(layers.len());
     for (done, &index) in layers.iter().enumerate() {
         seen(index, done as f64 / layers.len() as f64)?;

@@ -71,6 +71,9 @@ pub enum PipelineError {
     /// Structures cannot be removed.
     #[error(transparent)]
     Shrink(#[from] ShrinkError),
+    /// Those who do the steps could not.
+    #[error("{0}")]
+    Crew(String),
     /// Somebody asked to stop.
     #[error("stopped; what is done is kept, and --resume goes on from there")]
     Stopped,

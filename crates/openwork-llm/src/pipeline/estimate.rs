@@ -2,7 +2,7 @@
 
 use super::plan::{Plan, TaskPlan};
 use super::run::Job;
-use super::steps::chunk_windows;
+use super::states::chunk_windows;
 use crate::model::{Config, LINEARS, Layer, Model, Site};
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::Needs;

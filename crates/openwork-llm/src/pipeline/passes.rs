@@ -9,11 +9,12 @@
 //! last of them and is evaluated from there. `work` goes when the folder is whole.
 
 use super::card;
+use super::crew::Crew;
 use super::depth;
 use super::estimate::peak_rss_bytes;
 use super::plan::{Choice, Plan};
 use super::recipe::Recipe;
-use super::run::{Job, fingerprint, run};
+use super::run::{Job, fingerprint, run_with};
 use super::run_dir::{Fingerprint, RunDir, Start};
 use super::structure;
 use super::watch::{Event, Step, Watch};
@@ -168,9 +169,10 @@ pub fn run_passes(
     folder: &Path,
     start: Start,
     watch: &dyn Watch,
+    crew: &mut dyn Crew,
 ) -> Result<Record, PipelineError> {
     if passes.is_plain() {
-        return run(job, folder, start, watch);
+        return run_with(job, folder, start, watch, crew);
     }
     let after = passes.list.last().map_or(0, |pass| pass.change.after.layers);
     let print = Fingerprint { plan: passes.lines(), ..fingerprint(job)? };
@@ -184,7 +186,7 @@ pub fn run_passes(
     {
         return Ok(record);
     }
-    Series { job, passes, dir, work, watch }.run()
+    Series { job, passes, dir, work, watch, crew }.run()
 }
 
 /// Whether a folder is a whole model: its index is written last.
@@ -199,10 +201,11 @@ struct Series<'a> {
     dir: RunDir,
     work: PathBuf,
     watch: &'a dyn Watch,
+    crew: &'a mut dyn Crew,
 }
 
 impl Series<'_> {
-    fn run(&self) -> Result<Record, PipelineError> {
+    fn run(&mut self) -> Result<Record, PipelineError> {
         let started = Instant::now();
         let dense = match self.dir.dense()? {
             Some(known) => Some(known),
@@ -249,7 +252,7 @@ impl Series<'_> {
 
     /// One pass: the folder of its result, what it measured, and in short.
     fn pass(
-        &self,
+        &mut self,
         number: usize,
         source: &Checkpoint,
     ) -> Result<(PathBuf, Option<Record>, PassRecord), PipelineError> {
@@ -302,7 +305,7 @@ impl Series<'_> {
             exclude: job.exclude.clone(),
         };
         let masked = place.join("masked");
-        let record = run(&inner, &masked, Start::Resume, self.watch)?;
+        let record = run_with(&inner, &masked, Start::Resume, self.watch, self.crew)?;
         let (mut folder, mut after) = (masked.clone(), before);
         if recipe.remove || number + 1 == count {
             let pruned = Checkpoint::open(&masked)?;
@@ -433,6 +436,7 @@ impl Series<'_> {
             totals: report::Totals { peak_rss_bytes: peak_rss_bytes(), ..Default::default() },
             notes: Vec::new(),
             passes: Vec::new(),
+            cluster: None,
         }
     }
 }

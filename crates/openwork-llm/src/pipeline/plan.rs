@@ -6,12 +6,17 @@ use super::recipe::{Recipe, Rule, expression};
 use super::structure;
 use crate::model::{Config, LINEARS, Layer, Site};
 use openwork::prune::Recipe as Method;
+use openwork::spec::{Band, bands};
 use openwork::{Pattern, Spec};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The method where none is given.
 pub const METHOD: &str = "admm";
+
+/// Rows of a band, or a few more: enough for products at full speed, and few
+/// enough for many workers.
+const BAND_ROWS: usize = 192;
 
 /// The fewest blocks in a scope for which another density means another keep.
 const VARIABLE: usize = 16;
@@ -75,6 +80,26 @@ impl Choice {
 }
 
 impl TaskPlan {
+    /// Binds a pattern to some of the linears of a layer, in its order.
+    pub fn new(
+        linears: Vec<usize>,
+        pattern: Pattern,
+        method: &str,
+        config: &Config,
+    ) -> Result<Self, PipelineError> {
+        let wrong = |why: String| PipelineError::Plan(format!("`{pattern}`: {why}"));
+        let shapes = Layer::linear_shapes(config);
+        let names: Vec<&str> = match (pattern.members(), linears.as_slice()) {
+            (members, [linear]) if members.is_empty() => vec![LINEARS[*linear].0],
+            (members, _) => members,
+        };
+        let tensors: Vec<(&str, &[usize])> =
+            names.iter().zip(&linears).map(|(name, &i)| (*name, &shapes[i][..])).collect();
+        let spec = pattern.bind_all(&tensors).map_err(|error| wrong(error.to_string()))?;
+        method.parse::<Method>().map_err(|error| wrong(error.to_string()))?;
+        Ok(Self { linears, spec, pattern, method: method.to_string() })
+    }
+
     /// The method, ready to prune.
     ///
     /// # Panics
@@ -82,6 +107,17 @@ impl TaskPlan {
     /// Never: the text was read when the plan was made.
     pub fn recipe(&self) -> Method {
         self.method.parse().expect("the plan holds methods that were read")
+    }
+
+    /// Rows that are pruned apart, from top to bottom; one band with all of them
+    /// where the pattern or the method needs them together. Part of the result:
+    /// a band is pruned as if it were alone.
+    pub fn bands(&self) -> Vec<Band> {
+        let cut = || bands(&self.pattern, &self.spec, BAND_ROWS);
+        self.recipe().by_rows().then(cut).flatten().unwrap_or_else(|| {
+            let rows = 0..self.spec.tensors()[0].matrix().0;
+            vec![Band { rows, spec: self.spec.clone() }]
+        })
     }
 
     /// The full names of its tensors in layer `index`, for messages.

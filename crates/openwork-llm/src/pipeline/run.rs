@@ -1,24 +1,22 @@
 //! The run itself.
 
+use super::PipelineError;
 use super::budget;
 use super::calibration::Calibration;
 use super::card;
+use super::crew::{Capture, Crew, Local};
 use super::estimate::peak_rss_bytes;
-use super::hidden::Shelf;
 use super::plan::{LayerPlan, Plan, TaskPlan};
 use super::run_dir::{Fingerprint, LayerDone, RunDir, Start};
-use super::steps::{self, Chunk, Sums, chunk_windows};
-use super::watch::{Event, Step, StepWatch, Watch};
-use super::{PipelineError, steps::merge};
+use super::steps::{Done, Sums};
+use super::watch::{Event, Step, Watch};
 use crate::checkpoint::write::{self, Data, Listed, Part};
 use crate::checkpoint::{Checkpoint, Dtype};
 use crate::evaluate::{Scored, nats};
 use crate::model::{LINEARS, Layer, Model, Site, Storage};
 use crate::report::{self, EvaluationRecord, LayerRecord, LinearRecord, Record, Totals};
-use openwork::hessian::Hessian;
-use openwork::prune::Pruned;
+use openwork::hessian::{Hessian, HessianSum};
 use openwork::prune::measure::OutputError;
-use rayon::prelude::*;
 use std::path::Path;
 use std::time::Instant;
 
@@ -75,9 +73,20 @@ pub fn run(
     start: Start,
     watch: &dyn Watch,
 ) -> Result<Record, PipelineError> {
+    run_with(job, folder, start, watch, &mut Local::default())
+}
+
+/// The same by a crew.
+pub fn run_with(
+    job: &Job<'_>,
+    folder: &Path,
+    start: Start,
+    watch: &dyn Watch,
+    crew: &mut dyn Crew,
+) -> Result<Record, PipelineError> {
     let model = Model::open(job.source)?;
     let dir = RunDir::open(folder, model.config().layers, &fingerprint(job)?, start)?;
-    let mut run = Run { job, model, dir, watch, started: Instant::now(), before: 0.0 };
+    let mut run = Run { job, model, dir, watch, crew, started: Instant::now(), before: 0.0 };
     run.whole()
 }
 
@@ -87,19 +96,10 @@ struct Run<'a> {
     model: Model<'a>,
     dir: RunDir,
     watch: &'a dyn Watch,
+    crew: &'a mut dyn Crew,
     started: Instant,
     /// Seconds of earlier starts.
     before: f64,
-}
-
-/// The states of all windows, between layers or within one.
-struct States {
-    shelf: Shelf,
-    targets: Shelf,
-    /// The first sample of each chunk, and one more than the last.
-    firsts: Vec<usize>,
-    seq_len: usize,
-    attended: bool,
 }
 
 impl Run<'_> {
@@ -112,18 +112,18 @@ impl Run<'_> {
         let shares = self.shares()?;
 
         if done.len() < layers {
-            let mut states = self.embed()?;
-            for layer in 0..done.len() {
-                self.step(layer, Step::Replay, 1.0)?;
-                let shard = self.shard(layer)?;
-                let layer = self.model.layer_of(&shard, layer, Storage::F32)?;
-                self.each_chunk(&mut states, None, |chunk| {
-                    chunk.finish(&layer);
-                    Ok(())
-                })?;
+            self.crew.start(self.job, &self.model, self.dir.folder())?;
+            for index in 0..done.len() {
+                let shard = self.shard(index)?;
+                let layer = self.model.layer_of(&shard, index, Storage::F32)?;
+                let tasks = &self.job.plan.layers[index].tasks;
+                let pruned: Vec<usize> =
+                    tasks.iter().flat_map(|task| task.linears.iter().copied()).collect();
+                self.crew.changed(&layer, &pruned)?;
+                self.crew.advance(&layer, Step::Replay, self.watch)?;
             }
             for index in done.len()..layers {
-                let (record, sha256) = self.layer(index, shares.as_deref(), &mut states)?;
+                let (record, sha256) = self.layer(index, shares.as_deref())?;
                 let every = self.job.evaluation.as_ref().and_then(|e| e.every);
                 let now = index + 1 < layers && every.is_some_and(|n| (index + 1) % n.max(1) == 0);
                 let evaluation = if now { self.evaluate(Some(index))? } else { None };
@@ -163,67 +163,48 @@ impl Run<'_> {
         Ok(Some(shares))
     }
 
-    /// The states before the first layer.
-    fn embed(&self) -> Result<States, PipelineError> {
-        let calibration = &self.job.calibration;
-        let seq_len = calibration.seq_len();
-        let chunks: Vec<&[Vec<u32>]> = calibration.windows.chunks(chunk_windows(seq_len)).collect();
-        let width = self.model.config().hidden;
-        let sizes: Vec<usize> =
-            chunks.iter().map(|windows| windows.len() * seq_len * width).collect();
-        let shelf = || match self.job.spill {
-            false => Ok(Shelf::in_memory(&sizes)),
-            true => Shelf::in_file(self.dir.folder(), &sizes).map_err(|error| self.io(error)),
-        };
-        let (mut shelf, targets) = (shelf()?, shelf()?);
-        let mut firsts = vec![0];
-        for (i, windows) in chunks.iter().enumerate() {
-            let states = self.model.embed(windows)?.into_states();
-            firsts.push(firsts[i] + states.rows());
-            shelf.put(i, states.into_vec()).map_err(|error| self.io(error))?;
-        }
-        self.job.source.release();
-        Ok(States { shelf, targets, firsts, seq_len, attended: false })
-    }
-
     /// Prunes one layer and writes its shard; the states go through it.
     fn layer(
-        &self,
+        &mut self,
         index: usize,
         shares: Option<&[f64]>,
-        states: &mut States,
     ) -> Result<(LayerRecord, String), PipelineError> {
         let started = Instant::now();
         let (mut forward_seconds, mut prune_seconds) = (0.0, 0.0);
         let mut layer = self.model.layer(index, Storage::F32)?;
         let plan = with_share(&self.job.plan.layers[index], shares.map(|shares| shares[index]));
         let mut linears = dense_linears(&layer);
-        let mut known: Vec<(Site, Hessian)> = Vec::new();
+        let mut attended = false;
 
         for (stage, sites) in plan.stages.iter().enumerate() {
             let at = Instant::now();
-            let hessians = self.capture(&layer, stage == 0, sites, states)?;
-            known.extend(hessians);
+            let attend = stage > 0 && !attended && sites.first() >= Some(&Site::GateUp);
+            attended |= attend;
+            let asked = Capture { begin: stage == 0, attend, sites };
+            let sums = self.crew.capture(&layer, asked, self.watch)?;
+            let hessians = finished(index, sums)?;
             forward_seconds += at.elapsed().as_secs_f64();
 
             let at = Instant::now();
             let fed = |task: &&TaskPlan| task.sites().iter().all(|site| sites.contains(site));
             let ready: Vec<&TaskPlan> = plan.tasks.iter().filter(fed).collect();
-            for (task, pruned) in self.prune(&ready, &layer, &known)? {
-                self.put(task, pruned, &mut layer, &mut linears)?;
+            let done = self.crew.prune(&ready, &layer, &hessians, self.watch)?;
+            for (task, done) in ready.iter().zip(done) {
+                self.put(task, done, &mut layer, &mut linears)?;
             }
-            known.retain(|(site, _)| !sites.contains(site));
+            let pruned: Vec<usize> =
+                ready.iter().flat_map(|task| task.linears.iter().copied()).collect();
+            self.crew.changed(&layer, &pruned)?;
             prune_seconds += at.elapsed().as_secs_f64();
         }
 
         let at = Instant::now();
         if plan.stages.is_empty() {
             // Nothing to prune here: the layer only takes the states along.
-            self.capture(&layer, true, &[], states)?;
+            let asked = Capture { begin: true, attend: false, sites: &[] };
+            self.crew.capture(&layer, asked, self.watch)?;
         }
-        let errors = self
-            .each_chunk(states, Some((index, Step::Advance)), |chunk| Ok(chunk.finish(&layer)))?;
-        states.attended = false;
+        let errors = self.crew.advance(&layer, Step::Advance, self.watch)?;
         let decoder_error = errors.into_iter().sum::<OutputError>().relative();
         if !decoder_error.is_finite() {
             return Err(PipelineError::Plan(format!(
@@ -238,59 +219,11 @@ impl Run<'_> {
         Ok((record, sha256))
     }
 
-    /// The statistics of some sites' inputs. At the beginning of a layer its
-    /// outputs become the targets.
-    fn capture(
-        &self,
-        layer: &Layer,
-        begin: bool,
-        sites: &[Site],
-        states: &mut States,
-    ) -> Result<Vec<(Site, Hessian)>, PipelineError> {
-        let attend = !begin && !states.attended && sites.first() >= Some(&Site::GateUp);
-        let mut total: Sums = Vec::new();
-        let step = (layer.index(), Step::Calibrate);
-        let work = |chunk: &mut Chunk| {
-            if begin {
-                return chunk.begin(layer, sites);
-            }
-            if attend {
-                chunk.attend(layer);
-            }
-            chunk.look(layer, sites)
-        };
-        self.each_chunk_ordered(states, step, work, |sums| merge(&mut total, sums))?;
-        states.attended |= attend;
-        let finish = |(site, sum): (Site, openwork::hessian::HessianSum)| {
-            let hessian = sum.finish().map_err(|error| PipelineError::Inputs {
-                tensor: format!("model.layers.{}, {}", layer.index(), site.name()),
-                error,
-            })?;
-            Ok((site, hessian))
-        };
-        total.into_iter().map(finish).collect()
-    }
-
-    /// Prunes tasks that have nothing to do with each other, in parallel.
-    fn prune<'t>(
-        &self,
-        tasks: &[&'t TaskPlan],
-        layer: &Layer,
-        hessians: &[(Site, Hessian)],
-    ) -> Result<Vec<(&'t TaskPlan, Pruned)>, PipelineError> {
-        let watch = StepWatch { watch: self.watch, layer: layer.index(), step: Step::Prune };
-        let of = |site| hessians.iter().find(|(known, _)| *known == site).map(|(_, h)| h);
-        tasks
-            .par_iter()
-            .map(|&task| Ok((task, steps::prune_task(task, layer, &of, &watch)?)))
-            .collect()
-    }
-
     /// Puts the new weights, rounded as they will be written, into the layer.
     fn put(
         &self,
         task: &TaskPlan,
-        pruned: Pruned,
+        pruned: Done,
         layer: &mut Layer,
         linears: &mut [LinearRecord],
     ) -> Result<(), PipelineError> {
@@ -301,7 +234,7 @@ impl Run<'_> {
             self.job.dtype.round(weights.data_mut());
             let record = &mut linears[linear];
             record.density = density(weights.data());
-            record.error = *error;
+            record.error = error.relative();
             record.spec = Some(task.pattern.to_string());
             record.method = Some(task.method.clone());
             record.damping = pruned.damping.map(|damping| damping.to_string());
@@ -369,7 +302,7 @@ impl Run<'_> {
 
     /// Everything beside the layers, the record, and last the index.
     fn finish(
-        &self,
+        &mut self,
         done: Vec<LayerDone>,
         dense: Option<EvaluationRecord>,
     ) -> Result<Record, PipelineError> {
@@ -387,7 +320,8 @@ impl Run<'_> {
             listed.push(Listed { shard, tensors, bytes });
         }
         let last = self.evaluate(layers.checked_sub(1))?;
-        let record = self.record(done, dense, last);
+        let mut record = self.record(done, dense, last);
+        record.cluster = self.crew.record();
         write::companions(self.job.source, self.dir.folder(), self.job.dtype, |_| {})?;
         let json = serde_json::to_string_pretty(&record).unwrap_or_default();
         self.dir.write("openwork/recipe.toml", &self.job.plan.recipe.to_toml())?;
@@ -462,6 +396,7 @@ impl Run<'_> {
             totals,
             notes: job.plan.notes.clone(),
             passes: Vec::new(),
+            cluster: None,
         }
     }
 
@@ -472,56 +407,18 @@ impl Run<'_> {
         self.watch.see(Event::Step { layer, step, share });
         Ok(())
     }
+}
 
-    fn io(&self, error: std::io::Error) -> PipelineError {
-        PipelineError::io(self.dir.folder(), error)
-    }
-
-    /// Runs `work` on every chunk, in order.
-    fn each_chunk<T>(
-        &self,
-        states: &mut States,
-        step: Option<(usize, Step)>,
-        work: impl FnMut(&mut Chunk) -> Result<T, PipelineError>,
-    ) -> Result<Vec<T>, PipelineError> {
-        let mut all = Vec::new();
-        let keep = |result| {
-            all.push(result);
-            Ok(())
-        };
-        self.each_chunk_ordered(states, step.unwrap_or((0, Step::Replay)), work, keep)?;
-        Ok(all)
-    }
-
-    /// Runs `work` on every chunk and hands what it gives to `then`, in order.
-    fn each_chunk_ordered<T>(
-        &self,
-        states: &mut States,
-        (layer, step): (usize, Step),
-        mut work: impl FnMut(&mut Chunk) -> Result<T, PipelineError>,
-        mut then: impl FnMut(T) -> Result<(), PipelineError>,
-    ) -> Result<(), PipelineError> {
-        let count = states.firsts.len() - 1;
-        for i in 0..count {
-            self.step(layer, step, i as f64 / count as f64)?;
-            let taken = states.shelf.take(i).map_err(|error| self.io(error))?;
-            let mut chunk =
-                Chunk::new(states.firsts[i], taken, states.seq_len, self.model.config());
-            chunk.attended = states.attended;
-            if step == Step::Advance {
-                chunk.target = states.targets.take(i).map_err(|error| self.io(error))?;
-            }
-            let result = work(&mut chunk);
-            let Chunk { hidden, target, .. } = chunk;
-            let states_after = hidden.into_states().into_vec();
-            states.shelf.put(i, states_after).map_err(|error| self.io(error))?;
-            if step == Step::Calibrate && !target.is_empty() {
-                states.targets.put(i, target).map_err(|error| self.io(error))?;
-            }
-            then(result?)?;
-        }
-        Ok(())
-    }
+/// The statistics of a layer's sites.
+fn finished(layer: usize, sums: Sums) -> Result<Vec<(Site, Hessian)>, PipelineError> {
+    let finish = |(site, sum): (Site, HessianSum)| {
+        let hessian = sum.finish().map_err(|error| PipelineError::Inputs {
+            tensor: format!("model.layers.{layer}, {}", site.name()),
+            error,
+        })?;
+        Ok((site, hessian))
+    };
+    sums.into_iter().map(finish).collect()
 }
 
 /// The plan of a layer with its share of the budget.

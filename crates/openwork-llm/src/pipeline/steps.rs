@@ -7,25 +7,21 @@
 //! look     inputs of later sites, with the sites before them pruned: sums of X'X
 //! attend   the states after attention
 //! finish   the states after the pruned layer, and how far they are from its outputs before
-//! prune    one task of the plan: mask and weights from weights and Hessians
+//! settle   the damping of a task of the plan
+//! prune    a band of rows of a task: weights from weights and Hessians
 //! ```
 
 use super::PipelineError;
 use super::plan::TaskPlan;
-use crate::model::{Config, Hidden, LINEARS, Layer, NoTap, Site, Tap};
-use openwork::hessian::{Hessian, HessianError, HessianSum};
+use crate::model::{Hidden, LINEARS, Layer, NoTap, Site, Tap};
+use openwork::hessian::{Damping, Hessian, HessianError, HessianSum};
 use openwork::prune::measure::OutputError;
-use openwork::prune::{Member, Pruned, Task, prune};
-use openwork::{Matrix, MatrixRef};
-
-/// Tokens that a chunk has, as nearly as whole windows allow. Part of the
-/// result: sums of X'X are closed at the end of every chunk.
-pub const CHUNK_TOKENS: usize = 8192;
-
-/// Windows in a chunk.
-pub fn chunk_windows(seq_len: usize) -> usize {
-    (CHUNK_TOKENS / seq_len.max(1)).max(1)
-}
+use openwork::prune::{Factors, Member, PruneError, Pruned, Recipe, Task, prune_with};
+use openwork::spec::Band;
+use openwork::{Matrix, MatrixRef, Spec};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::time::Instant;
 
 /// Where the inputs of a layer's linears are summed: one sum for each site asked for.
 pub type Sums = Vec<(Site, HessianSum)>;
@@ -44,10 +40,9 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// States of windows of `seq_len` tokens before a layer.
-    pub fn new(first: usize, states: Vec<f32>, seq_len: usize, config: &Config) -> Self {
-        let rows = states.len() / config.hidden;
-        let states = Matrix::from_vec(rows, config.hidden, states);
+    /// States, `width` entries each, of windows of `seq_len` tokens before a layer.
+    pub fn new(first: usize, states: Vec<f32>, seq_len: usize, width: usize) -> Self {
+        let states = Matrix::from_vec(states.len() / width, width, states);
         let hidden = Hidden::new(states, seq_len);
         Self { first, hidden, target: Vec::new(), attended: false }
     }
@@ -152,25 +147,138 @@ pub fn merge(total: &mut Sums, next: Sums) -> Result<(), PipelineError> {
     Ok(())
 }
 
-/// Prunes one task of the plan. `hessian` gives the statistics of a site.
+/// What pruning a task gave, or a band of it.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// The new weights of each tensor.
+    pub weights: Vec<Matrix>,
+    /// The output error of each tensor.
+    pub errors: Vec<OutputError>,
+    /// The damping in force; nothing if the method uses none.
+    pub damping: Option<Damping>,
+    /// Time of one thread or several; over bands, their sum.
+    pub seconds: f64,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+impl Done {
+    /// The bands of a task, from top to bottom, as one.
+    pub fn join(bands: Vec<Self>) -> Option<Self> {
+        let mut bands = bands.into_iter().peekable();
+        let mut whole = bands.next()?;
+        if bands.peek().is_none() {
+            return Some(whole);
+        }
+        let mut weights: Vec<f32> = whole.weights.pop().map_or(Vec::new(), Matrix::into_vec);
+        let mut columns = 1;
+        for band in bands {
+            for rows in band.weights {
+                columns = rows.cols();
+                weights.extend_from_slice(rows.data());
+            }
+            let both = whole.errors.iter().zip(&band.errors);
+            whole.errors = both.map(|(a, b)| [*a, *b].into_iter().sum()).collect();
+            whole.seconds += band.seconds;
+            let new = band.notes.into_iter().filter(|note| !whole.notes.contains(note));
+            let new: Vec<String> = new.collect();
+            whole.notes.extend(new);
+        }
+        whole.weights = vec![Matrix::from_vec(weights.len() / columns, columns, weights)];
+        Some(whole)
+    }
+}
+
+/// A task with the statistics of its inputs.
+pub struct Work<'a> {
+    plan: &'a TaskPlan,
+    layer: &'a Layer,
+    method: Recipe,
+    hessians: Vec<Option<&'a Hessian>>,
+    watch: &'a dyn openwork::prune::Watch,
+}
+
+impl<'a> Work<'a> {
+    /// `hessian` gives the statistics of a site.
+    pub fn new(
+        plan: &'a TaskPlan,
+        layer: &'a Layer,
+        hessian: &impl Fn(Site) -> Option<&'a Hessian>,
+        watch: &'a dyn openwork::prune::Watch,
+    ) -> Self {
+        let site = |&linear: &usize| hessian(layer.linears()[linear].site());
+        let hessians = plan.linears.iter().map(site).collect();
+        Self { plan, layer, method: plan.recipe(), hessians, watch }
+    }
+
+    /// The same with a damping that was settled elsewhere.
+    pub fn with_damping(self, damping: Option<Damping>) -> Self {
+        let method = match damping {
+            Some(damping) => self.method.with_damping(damping),
+            None => self.method,
+        };
+        Self { method, ..self }
+    }
+
+    /// The damping to use, with notes; nothing if the method uses none.
+    pub fn settle(&self) -> Result<Option<(Damping, Vec<String>)>, PipelineError> {
+        let task = self.task(&self.plan.spec, None);
+        openwork::prune::damping(&self.method, &task).map_err(|error| self.error(error))
+    }
+
+    /// What the bands share.
+    pub fn factors(&self) -> Result<Factors, PipelineError> {
+        let task = self.task(&self.plan.spec, None);
+        Factors::new(&self.method, &task).map_err(|error| self.error(error))
+    }
+
+    /// Prunes one band.
+    pub fn prune(&self, band: &Band, factors: &Factors) -> Result<Done, PipelineError> {
+        let rows = (band.rows.len() < self.plan.spec.tensors()[0].matrix().0).then_some(&band.rows);
+        let task = self.task(&band.spec, rows);
+        let Pruned { weights, parts, damping, seconds, notes, .. } =
+            prune_with(&self.method, &task, factors).map_err(|error| self.error(error))?;
+        Ok(Done { weights, errors: parts, damping, seconds, notes })
+    }
+
+    /// The tensors, or some rows of the only one.
+    fn task<'t>(&'t self, spec: &'t Spec, rows: Option<&Range<usize>>) -> Task<'t> {
+        let member = |(&linear, hessian): (&usize, &Option<&'t Hessian>)| {
+            let matrix = self.layer.linears()[linear].matrix();
+            let weights = matrix.map_or(&[][..], |matrix| match rows {
+                None => matrix.data(),
+                Some(rows) => &matrix.data()[rows.start * matrix.cols()..rows.end * matrix.cols()],
+            });
+            Member { weights, hessian: *hessian }
+        };
+        let members = self.plan.linears.iter().zip(&self.hessians).map(member).collect();
+        Task { spec, members, watch: self.watch }
+    }
+
+    fn error(&self, error: PruneError) -> PipelineError {
+        match error {
+            PruneError::Stopped => PipelineError::Stopped,
+            error => PipelineError::Prune { tensors: self.plan.names(self.layer.index()), error },
+        }
+    }
+}
+
+/// Prunes one task of the plan, its bands in parallel. `hessian` gives the
+/// statistics of a site.
 pub fn prune_task<'a>(
-    task: &TaskPlan,
+    plan: &'a TaskPlan,
     layer: &'a Layer,
     hessian: &impl Fn(Site) -> Option<&'a Hessian>,
-    watch: &dyn openwork::prune::Watch,
-) -> Result<Pruned, PipelineError> {
-    let members = task
-        .linears
-        .iter()
-        .map(|&linear| {
-            let linear = &layer.linears()[linear];
-            let weights = linear.matrix().map_or(&[][..], Matrix::data);
-            Member { weights, hessian: hessian(linear.site()) }
-        })
-        .collect();
-    let recipe = task.recipe();
-    prune(&recipe, &Task { spec: &task.spec, members, watch }).map_err(|error| match error {
-        openwork::prune::PruneError::Stopped => PipelineError::Stopped,
-        error => PipelineError::Prune { tensors: task.names(layer.index()), error },
-    })
+    watch: &'a dyn openwork::prune::Watch,
+) -> Result<Done, PipelineError> {
+    let started = Instant::now();
+    let work = Work::new(plan, layer, hessian, watch);
+    let factors = work.factors()?;
+    let factoring = started.elapsed().as_secs_f64();
+    let bands = plan.bands();
+    let done: Vec<Done> =
+        bands.par_iter().map(|band| work.prune(band, &factors)).collect::<Result<_, _>>()?;
+    let mut done = Done::join(done).expect("a task has at least one band");
+    done.seconds += factoring;
+    Ok(done)
 }

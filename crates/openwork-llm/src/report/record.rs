@@ -39,6 +39,10 @@ pub struct Record {
     /// and shapes of the tensors that were written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<PassRecord>,
+    /// Where several machines worked: who did what, what was moved, where the
+    /// time went. As the cluster's side wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<serde_json::Value>,
 }
 
 /// One of several steps.

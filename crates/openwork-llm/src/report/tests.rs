@@ -72,6 +72,7 @@ fn fake(layers: usize, quality: f64) -> Record {
         },
         notes: vec!["the tokenizer has no bos token".to_string()],
         passes: Vec::new(),
+        cluster: None,
     }
 }
 

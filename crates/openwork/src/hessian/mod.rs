@@ -18,7 +18,7 @@ pub use auto::{AUTO_SHARES, Choice, Trial, choose, share_by_rule};
 pub use curvature::Curvature;
 pub use damping::{Damping, DampingError};
 pub use note::Note;
-pub use sum::{HessianSum, Sample};
+pub use sum::{HessianSum, Sample, SumParts};
 
 use crate::matrix::{Matrix, MatrixRef};
 

@@ -63,7 +63,66 @@ pub struct HessianSum {
     gathered: Vec<f32>,
 }
 
+/// A partial sum as numbers, as [`HessianSum::into_parts`] gives it: what one
+/// process hands to another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SumParts {
+    /// Columns of X.
+    pub columns: usize,
+    /// Where the first sample stands in the whole stream.
+    pub first: usize,
+    /// Samples.
+    pub count: usize,
+    /// Samples that are held out.
+    pub held_count: usize,
+    /// X'X over the samples to fit on, tile after tile.
+    pub fit: Vec<f64>,
+    /// The same over the held-out samples.
+    pub held: Vec<f64>,
+}
+
 impl HessianSum {
+    /// The sum as numbers.
+    ///
+    /// ```
+    /// use openwork::{Matrix, hessian::HessianSum};
+    /// let x = Matrix::from_fn(3, 2, |i, j| (i + j) as f32);
+    /// let mut sum = HessianSum::starting_at(2, 512);
+    /// sum.add(x.view()).unwrap();
+    /// let parts = sum.clone().into_parts();
+    /// let again = HessianSum::from_parts(parts).unwrap();
+    /// assert_eq!(again.finish().unwrap(), sum.finish().unwrap());
+    /// ```
+    pub fn into_parts(mut self) -> SumParts {
+        self.flush();
+        SumParts {
+            columns: self.columns(),
+            first: self.first,
+            count: self.count,
+            held_count: self.held_count,
+            fit: self.fit.into_data(),
+            held: self.held.into_data(),
+        }
+    }
+
+    /// The sum that gave these numbers.
+    pub fn from_parts(parts: SumParts) -> Result<Self, HessianError> {
+        let wrong = HessianError::SampleWidth { found: parts.fit.len(), columns: parts.columns };
+        let (fit, held) = (
+            Gram::from_data(parts.columns, &parts.fit),
+            Gram::from_data(parts.columns, &parts.held),
+        );
+        let (Some(fit), Some(held)) = (fit, held) else { return Err(wrong) };
+        Ok(Self {
+            first: parts.first,
+            count: parts.count,
+            held_count: parts.held_count,
+            fit,
+            held,
+            gathered: Vec::new(),
+        })
+    }
+
     /// A sum over no samples of `columns` columns.
     pub fn new(columns: usize) -> Self {
         Self::starting_at(columns, 0)

@@ -62,6 +62,27 @@ impl Gram {
         self.cols
     }
 
+    /// The sum as numbers, tile after tile: for another process.
+    pub fn into_data(self) -> Vec<f64> {
+        self.tiles.into_iter().flat_map(Matrix::into_vec).collect()
+    }
+
+    /// The sum that gave these numbers; nothing if there are not as many as
+    /// `cols` columns have.
+    pub fn from_data(cols: usize, data: &[f64]) -> Option<Self> {
+        let mut sum = Self { cols, tiles: Vec::new() };
+        let mut rest = data;
+        for i in 0..cols.div_ceil(TILE) {
+            for j in 0..=i {
+                let (rows, cols) = (width(cols, i), width(cols, j));
+                let (tile, after) = rest.split_at_checked(rows * cols)?;
+                sum.tiles.push(Matrix::from_vec(rows, cols, tile.to_vec()));
+                rest = after;
+            }
+        }
+        rest.is_empty().then_some(sum)
+    }
+
     /// Adds X'X of several chunks, in order; every chunk is finite.
     ///
     /// ```

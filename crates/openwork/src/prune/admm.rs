@@ -90,6 +90,11 @@ impl Pruner for Admm {
         Needs::Hessian
     }
 
+    /// The weight rho grows as the mask of all rows settles.
+    fn by_rows(&self) -> bool {
+        false
+    }
+
     fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
         let groups = problem.groups()?;
         let w: Vec<Matrix> = groups.iter().map(|group| problem.gather(group)).collect();

@@ -36,7 +36,7 @@ mod text;
 pub use problem::{Group, Problem};
 pub use text::{Build, DAMPING, MethodError, OptionInfo, Recipe, Settings, split_list};
 
-use crate::hessian::{Damping, Hessian, HessianError, Note};
+use crate::hessian::{Curvature, Damping, Hessian, HessianError, Note};
 use crate::mask::Mask;
 use crate::matrix::{Matrix, MatrixRef};
 use crate::spec::{Spec, TooWide};
@@ -91,6 +91,12 @@ pub struct Solution {
 pub trait Pruner: Send + Sync {
     /// What it must be told about the inputs.
     fn needs(&self) -> Needs;
+    /// Whether rows that no scope ties together may be pruned apart.
+    fn by_rows(&self) -> bool {
+        true
+    }
+    /// Makes what it will want of a curvature that many calls share.
+    fn factor(&self, _: &Curvature) {}
     /// Prunes.
     fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError>;
 }
@@ -159,6 +165,8 @@ pub struct Pruned {
     pub error: f64,
     /// The same for each tensor.
     pub errors: Vec<f64>,
+    /// What `errors` are made of: those of rows that were pruned apart add up.
+    pub parts: Vec<OutputError>,
     /// The damping in force; nothing if the method uses none.
     pub damping: Option<Damping>,
     /// How long it took, from checks and factors to weights; the error is
@@ -240,61 +248,134 @@ impl PruneError {
 /// error nothing is changed.
 pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
     let started = Instant::now();
+    let factors = Factors::new(recipe, task)?;
+    let factoring = started.elapsed().as_secs_f64();
+    let mut pruned = prune_with(recipe, task, &factors)?;
+    pruned.seconds += factoring;
+    Ok(pruned)
+}
+
+/// The Hessians of a task as a method wants them: what rows that are pruned
+/// apart share.
+#[derive(Debug)]
+pub struct Factors {
+    /// One for each distinct Hessian; none if the method needs none.
+    curvatures: Vec<Arc<Curvature>>,
+    notes: Vec<String>,
+}
+
+impl Factors {
+    /// Settles the damping and factors. The task is the whole of what will be
+    /// pruned, also if its rows are then pruned apart.
+    pub fn new(recipe: &Recipe, task: &Task<'_>) -> Result<Self, PruneError> {
+        checked_weights(task)?;
+        let inputs = Inputs::of(recipe, task)?;
+        let (mut notes, mut curvatures) = (Vec::new(), Vec::new());
+        match recipe.needs() {
+            Needs::Weights => {}
+            Needs::Norms => {
+                for (h, name) in inputs.each() {
+                    add_notes(&mut notes, inputs.names.len(), name, h.dead_note().as_slice());
+                }
+            }
+            Needs::Hessian => {
+                let damping = settled(recipe, task, &inputs, &mut notes)?;
+                for (h, name) in inputs.each() {
+                    let curvature =
+                        h.damp(damping).map_err(|error| PruneError::hessian(name, error))?;
+                    add_notes(&mut notes, inputs.names.len(), name, curvature.notes());
+                    recipe.base.factor(&curvature);
+                    curvatures.push(Arc::new(curvature));
+                }
+            }
+        }
+        Ok(Self { curvatures, notes })
+    }
+}
+
+/// The damping that a method would use for a task, and notes on how it was
+/// chosen; nothing if it uses none. With [`Recipe::with_damping`] the choice is
+/// made once for rows that are pruned in several places.
+pub fn damping(
+    recipe: &Recipe,
+    task: &Task<'_>,
+) -> Result<Option<(Damping, Vec<String>)>, PruneError> {
+    if recipe.needs() != Needs::Hessian {
+        return Ok(None);
+    }
+    let mut notes = Vec::new();
+    let inputs = Inputs::of(recipe, task)?;
+    Ok(Some((settled(recipe, task, &inputs, &mut notes)?, notes)))
+}
+
+fn settled(
+    recipe: &Recipe,
+    task: &Task<'_>,
+    inputs: &Inputs<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Damping, PruneError> {
+    if recipe.damping != Damping::Auto {
+        return Ok(recipe.damping);
+    }
+    let weights = checked_weights(task)?;
+    let choice = auto::choose(task.spec, &weights, &inputs.of, &inputs.hessians, &inputs.names)?;
+    add_notes(notes, 1, inputs.names[0], &choice.notes);
+    Ok(choice.damping)
+}
+
+/// The distinct Hessians of a task.
+struct Inputs<'a> {
+    hessians: Vec<&'a Hessian>,
+    /// Which of them each tensor has.
+    of: Vec<usize>,
+    /// The first tensor of each.
+    names: Vec<&'a str>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Tensors with the same inputs have the same Hessian, by reference.
+    fn of(recipe: &Recipe, task: &Task<'a>) -> Result<Self, PruneError> {
+        let mut found = Self { hessians: Vec::new(), of: Vec::new(), names: Vec::new() };
+        for (tensor, member) in task.spec.tensors().iter().zip(&task.members) {
+            let name = tensor.name();
+            let Some(h) = member.hessian else {
+                if recipe.needs() == Needs::Weights {
+                    continue;
+                }
+                let method = recipe.to_string();
+                return Err(PruneError::NoHessian { method, tensor: name.to_string() });
+            };
+            h.fits(tensor.matrix().1).map_err(|error| PruneError::hessian(name, error))?;
+            let known = found.hessians.iter().position(|known| std::ptr::eq(*known, h));
+            found.of.push(known.unwrap_or(found.hessians.len()));
+            if known.is_none() {
+                found.hessians.push(h);
+                found.names.push(name);
+            }
+        }
+        Ok(found)
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&'a Hessian, &'a str)> {
+        self.hessians.iter().copied().zip(self.names.iter().copied())
+    }
+}
+
+/// Prunes with factors that were made before: of this task, or of one that has
+/// its rows among others and the same Hessians.
+pub fn prune_with(
+    recipe: &Recipe,
+    task: &Task<'_>,
+    factors: &Factors,
+) -> Result<Pruned, PruneError> {
+    let started = Instant::now();
     let spec = task.spec;
     let weights = checked_weights(task)?;
-    let needs = recipe.needs();
-    // Tensors with the same inputs have the same Hessian, by reference.
-    let (mut hessians, mut hessian_of): (Vec<&Hessian>, Vec<usize>) = (Vec::new(), Vec::new());
-    for (tensor, member) in spec.tensors().iter().zip(&task.members) {
-        let name = tensor.name();
-        match member.hessian {
-            None if needs == Needs::Weights => {}
-            None => {
-                return Err(PruneError::NoHessian {
-                    method: recipe.to_string(),
-                    tensor: name.to_string(),
-                });
-            }
-            Some(h) => {
-                h.fits(tensor.matrix().1).map_err(|error| PruneError::hessian(name, error))?;
-                let at = hessians
-                    .iter()
-                    .position(|known| std::ptr::eq(*known, h))
-                    .unwrap_or(hessians.len());
-                if at == hessians.len() {
-                    hessians.push(h);
-                }
-                hessian_of.push(at);
-            }
-        }
-    }
-    let names: Vec<&str> = (0..hessians.len())
-        .map(|h| spec.tensors()[hessian_of.iter().position(|&of| of == h).unwrap_or(0)].name())
-        .collect();
-    let mut notes: Vec<String> = Vec::new();
-    let mut curvatures = Vec::new();
-    if needs == Needs::Hessian {
-        let damping = match recipe.damping {
-            Damping::Auto => {
-                let choice = auto::choose(spec, &weights, &hessian_of, &hessians, &names)?;
-                add_notes(&mut notes, 1, names[0], &choice.notes);
-                choice.damping
-            }
-            fixed => fixed,
-        };
-        for (h, name) in hessians.iter().zip(&names) {
-            let curvature = h.damp(damping).map_err(|error| PruneError::hessian(name, error))?;
-            add_notes(&mut notes, names.len(), name, curvature.notes());
-            curvatures.push(Arc::new(curvature));
-        }
-    } else if needs == Needs::Norms {
-        for (h, name) in hessians.iter().zip(&names) {
-            add_notes(&mut notes, names.len(), name, h.dead_note().as_slice());
-        }
-    }
+    let inputs = Inputs::of(recipe, task)?;
+    let (curvatures, mut notes) = (factors.curvatures.clone(), factors.notes.clone());
     let damping =
         curvatures.iter().map(|c| c.damping()).max_by(|a, b| a.strength().total_cmp(&b.strength()));
-    let problem = Problem::new(spec, weights, hessian_of, hessians, curvatures);
+    let problem = Problem::new(spec, weights, inputs.of, inputs.hessians, curvatures);
     let mut solution = recipe.base.prune(&problem, task.watch)?;
     for step in &recipe.steps {
         solution = step.improve(&problem, solution, task.watch)?;
@@ -318,7 +399,8 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
         mask: solution.mask,
         weights: solution.weights,
         error: parts.iter().copied().sum::<OutputError>().relative(),
-        errors: parts.into_iter().map(OutputError::relative).collect(),
+        errors: parts.iter().map(|part| part.relative()).collect(),
+        parts,
         damping,
         seconds,
         notes,

@@ -82,13 +82,15 @@ impl<'a> Problem<'a> {
             return Ok(whole.clone());
         }
         let key = (h, factor.to_bits(), columns.to_vec());
-        let mut parts = self.parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(part) = parts.get(&key) {
+        // Not held while a part is made: a thread that waits for helpers there may
+        // be given other work, which comes by here.
+        let known = || self.parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(part) = known().get(&key) {
             return Ok(part.clone());
         }
         if columns.len() == whole.columns() {
             let weighted = Arc::new(whole.weighted(factor));
-            return Ok(parts.entry(key).or_insert(weighted).clone());
+            return Ok(known().entry(key).or_insert(weighted).clone());
         }
         let all = self.hessians[h];
         let matrix = Matrix::from_fn(columns.len(), columns.len(), |i, j| {
@@ -104,7 +106,7 @@ impl<'a> Problem<'a> {
             .and_then(|h| h.damp(damping))
             .map_err(|error| PruneError::hessian(name, error))?;
         let part = if factor == 1.0 { part } else { part.weighted(factor) };
-        Ok(parts.entry(key).or_insert(Arc::new(part)).clone())
+        Ok(known().entry(key).or_insert(Arc::new(part)).clone())
     }
 
     /// The rows of every tensor by the columns of their domain.

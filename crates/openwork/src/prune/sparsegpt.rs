@@ -19,7 +19,7 @@ use super::problem::unscaled;
 use super::{
     Build, Group, Method, Needs, OptionInfo, Problem, PruneError, Pruner, Solution, Watch,
 };
-use crate::hessian::Damping;
+use crate::hessian::{Curvature, Damping};
 use crate::linalg::{Threads, gemm};
 use crate::mask::Mask;
 use crate::matrix::{Matrix, MatrixMut, MatrixRef};
@@ -58,6 +58,10 @@ struct SparseGpt {
 impl Pruner for SparseGpt {
     fn needs(&self) -> Needs {
         Needs::Hessian
+    }
+
+    fn factor(&self, curvature: &Curvature) {
+        curvature.upper();
     }
 
     fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {

@@ -90,6 +90,20 @@ impl Recipe {
     pub fn damping(&self) -> Damping {
         self.damping
     }
+
+    /// The same with a damping, as [`super::damping`] settles it. Its text does
+    /// not change.
+    pub fn with_damping(mut self, damping: Damping) -> Self {
+        self.damping = damping;
+        self
+    }
+
+    /// Whether rows that no scope ties together may be pruned apart from each
+    /// other, with about the same result. Not so where all of them decide when
+    /// to stop.
+    pub fn by_rows(&self) -> bool {
+        self.base.by_rows()
+    }
 }
 
 impl fmt::Debug for Recipe {
@@ -151,7 +165,12 @@ impl FromStr for Recipe {
                 Build::Base(build) => {
                     base = Some((build(&settings).map_err(&wrong)?, method.damping));
                 }
-                Build::Step(build) => steps.push(build(&settings).map_err(&wrong)?),
+                Build::Step(build) => {
+                    steps.push(build(&settings).map_err(&wrong)?);
+                    // A fit on all columns follows the samples more closely than the
+                    // method it improves, so its damping is in force.
+                    base = base.map(|(base, _)| (base, method.damping));
+                }
             }
             let options: Vec<_> =
                 settings.given.iter().map(|(name, value)| format!("{name}={value}")).collect();

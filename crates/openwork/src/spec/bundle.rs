@@ -134,6 +134,23 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// Whether another unit has the same structure, whatever rows it has and
+    /// wherever its scopes are counted.
+    pub(super) fn alike(&self, other: &Self) -> bool {
+        let bundles = |unit: &Self| -> Vec<(usize, usize, Vec<u32>)> {
+            let facts = |b: &Bundle| (b.tensor, b.rows.len(), b.columns.clone());
+            unit.bundles.iter().map(facts).collect()
+        };
+        let scopes = |unit: &Self| -> Vec<(usize, u32, u32)> {
+            unit.scopes.iter().map(|s| (s.dropped, s.start, s.end)).collect()
+        };
+        bundles(self) == bundles(other)
+            && scopes(self) == scopes(other)
+            && self.blocks == other.blocks
+            && self.pieces == other.pieces
+            && self.columns == other.columns
+    }
+
     /// The blocks of a scope.
     pub fn blocks(&self, scope: &UnitScope) -> &[UnitBlock] {
         &self.blocks[scope.start as usize..scope.end as usize]
@@ -416,6 +433,11 @@ impl Units<'_> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether all are alike but for their rows.
+    pub(super) fn repeat(&self) -> bool {
+        matches!(self.kind, Kind::Repeated { .. })
     }
 
     /// Calls `work` with the structure of unit `index` and how far the rows of

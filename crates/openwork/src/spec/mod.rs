@@ -7,6 +7,7 @@
 //! so a spec is a few short tables, not an index per weight.
 
 mod axes;
+mod bands;
 mod bind;
 mod bundle;
 mod couple;
@@ -27,6 +28,7 @@ mod steps;
 mod view;
 mod walk;
 
+pub use bands::{Band, bands};
 pub use bundle::{Bundle, Piece, TooWide, Unit, UnitBlock, UnitScope, Units};
 pub use error::SpecError;
 pub use facts::{Facts, Storage};

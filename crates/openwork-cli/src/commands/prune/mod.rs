@@ -7,12 +7,12 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
 use crate::texts::{self, Use};
-use openwork_llm::checkpoint::{Checkpoint, Dtype, Format};
-use openwork_llm::evaluate::{self, Scored};
+use openwork_llm::checkpoint::Checkpoint;
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{
-    self, Calibration, Choice, Evaluation, Job, Passes, Recipe, Start, check_folder,
+    self, Calibration, Choice, Evaluation, Job, Local, Passes, Recipe, Start, check_folder,
     estimate::{self, Estimate},
+    written_dtype,
 };
 use openwork_llm::report::Record;
 use std::path::{Path, PathBuf};
@@ -144,7 +144,7 @@ impl Prune {
         let sequential = on(&self.sequential)?;
         let path = self.model.as_ref().or(self.model_flag.as_ref()).cloned().unwrap_or_default();
         let source = Checkpoint::open(&path).map_err(Failure::input)?;
-        let dtype = self.dtype(&source)?;
+        let dtype = written_dtype(self.dtype.as_deref(), &source).map_err(failure)?;
         let source = source.rounded(dtype);
         let model = Model::open(&source).map_err(Failure::input)?;
         global.note(&model.config().notes);
@@ -177,7 +177,8 @@ impl Prune {
         }
         passes.list.iter().for_each(|pass| global.note(&pass.plan.notes));
         let watch = show::Screen::new(global, self.events, model.config().layers);
-        let record = pipeline::run_passes(&job, &passes, &self.out, start, &watch);
+        let record =
+            pipeline::run_passes(&job, &passes, &self.out, start, &watch, &mut Local::default());
         watch.end();
         let record = record.map_err(failure)?;
         self.print(&record, global)
@@ -237,60 +238,20 @@ impl Prune {
         Ok(recipe)
     }
 
-    fn dtype(&self, source: &Checkpoint) -> Result<Dtype, Failure> {
-        match self.dtype.as_deref() {
-            Some("bf16") => Ok(Dtype::BF16),
-            Some("f16") => Ok(Dtype::F16),
-            Some("f32") => Ok(Dtype::F32),
-            Some(other) => Err(Failure::Input(format!("--dtype {other}: give bf16, f16 or f32"))),
-            None if source.format() == Format::Gguf => Ok(Dtype::BF16),
-            None => {
-                let tensor = source.tensor("model.embed_tokens.weight").map_err(Failure::input)?;
-                match tensor.dtype() {
-                    dtype @ (Dtype::F16 | Dtype::F32) => Ok(dtype),
-                    _ => Ok(Dtype::BF16),
-                }
-            }
-        }
-    }
-
     fn calibration(&self, model: &Model<'_>) -> Result<Calibration, Failure> {
         let text = texts::read(&self.calib, Use::Calibrate)?;
-        let limit = model.config().max_positions;
-        let seq_len = self.seq_len.unwrap_or(limit.min(1024));
-        if seq_len > limit {
-            return Err(Failure::Input(format!(
-                "--seq-len {seq_len}: the model takes at most {limit} tokens"
-            )));
-        }
-        let tokenizer = model.checkpoint().tokenizer().map_err(Failure::input)?;
         let text = (name(&self.calib), text.as_str());
-        Calibration::draw(&tokenizer, (&text.0, text.1), self.samples, seq_len, self.seed)
-            .map_err(|error| Failure::Input(format!("--calib {}: {error}", self.calib.display())))
+        Calibration::of(model, (&text.0, text.1), self.samples, self.seq_len, self.seed)
+            .map_err(failure)
     }
 
     fn evaluation(&self, model: &Model<'_>) -> Result<Option<Evaluation>, Failure> {
         let Some(path) = &self.eval else { return Ok(None) };
         let text = texts::read(path, Use::Evaluate)?;
-        let limit = model.config().max_positions;
-        let seq_len = self.eval_seq_len.unwrap_or(limit.min(evaluate::SEQ_LEN));
-        if seq_len > limit {
-            return Err(Failure::Input(format!(
-                "--eval-seq-len {seq_len}: the model takes at most {limit} tokens"
-            )));
-        }
-        if self.eval_every == Some(0) {
-            return Err(Failure::Input("--eval-every 0: give a number from 1 on".to_string()));
-        }
-        let options = evaluate::Options {
-            seq_len: Some(seq_len),
-            max_tokens: self.eval_tokens,
-            detokenise: false,
-        };
-        let tokenizer = model.checkpoint().tokenizer().map_err(Failure::input)?;
-        let scored = Scored::new(&tokenizer, &text, seq_len, &options)
-            .map_err(|error| Failure::Input(format!("--eval {}: {error}", path.display())))?;
-        Ok(Some(Evaluation { scored, every: self.eval_every }))
+        let (every, tokens, seq_len) = (self.eval_every, self.eval_tokens, self.eval_seq_len);
+        Evaluation::of(model, (&name(path), &text), every, tokens, seq_len)
+            .map(Some)
+            .map_err(failure)
     }
 }
 

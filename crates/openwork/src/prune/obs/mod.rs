@@ -113,7 +113,13 @@ impl Pruner for Obs {
         Needs::Hessian
     }
 
+    fn factor(&self, curvature: &Curvature) {
+        curvature.inverse();
+    }
+
     fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
+        // Made before units are shared out, or they would wait for one another.
+        problem.groups()?.iter().for_each(|group| self.factor(&group.curvature));
         let done = problem.each_unit(watch, |unit, shift| self.unit(problem, unit, shift))?;
         let mut mask = Mask::full(problem.spec);
         let mut weights = problem.copies();

@@ -1,0 +1,169 @@
+//! Who does the steps of a run: this process, or others.
+
+use super::plan::TaskPlan;
+use super::run::Job;
+use super::states::States;
+use super::steps::{self, Done, Sums, merge};
+use super::watch::{Step, StepWatch, Watch};
+use super::{Event, PipelineError};
+use crate::model::{Layer, Model, Site};
+use openwork::hessian::Hessian;
+use openwork::prune::measure::OutputError;
+use rayon::prelude::*;
+use serde_json::Value;
+use std::path::Path;
+
+/// What a capture is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Capture<'a> {
+    /// Whether this is the first of the layer: its outputs become the targets.
+    pub begin: bool,
+    /// Whether the states go through attention first.
+    pub attend: bool,
+    /// Whose inputs are summed.
+    pub sites: &'a [Site],
+}
+
+/// Holds the states of all windows and does the steps of a run. The run decides
+/// what comes next, keeps the folder and evaluates.
+///
+/// The result must not depend on who does the steps: sums are merged in the
+/// order of the chunks, and every other step is a function of what it is given.
+pub trait Crew {
+    /// Puts the windows of a job before the first layer of its model.
+    fn start(
+        &mut self,
+        job: &Job<'_>,
+        model: &Model<'_>,
+        folder: &Path,
+    ) -> Result<(), PipelineError>;
+
+    /// Runs all windows through the layer and sums inputs.
+    fn capture(
+        &mut self,
+        layer: &Layer,
+        asked: Capture<'_>,
+        watch: &dyn Watch,
+    ) -> Result<Sums, PipelineError>;
+
+    /// Prunes tasks that have nothing to do with each other; `hessians` has the
+    /// statistics of all sites that they need.
+    fn prune(
+        &mut self,
+        tasks: &[&TaskPlan],
+        layer: &Layer,
+        hessians: &[(Site, Hessian)],
+        watch: &dyn Watch,
+    ) -> Result<Vec<Done>, PipelineError>;
+
+    /// Some linears of the layer have new weights.
+    fn changed(&mut self, _: &Layer, _: &[usize]) -> Result<(), PipelineError> {
+        Ok(())
+    }
+
+    /// Takes all windows through the layer; for each chunk how far its outputs
+    /// are from the targets, if there are any.
+    fn advance(
+        &mut self,
+        layer: &Layer,
+        step: Step,
+        watch: &dyn Watch,
+    ) -> Result<Vec<OutputError>, PipelineError>;
+
+    /// What it has to say for the record.
+    fn record(&mut self) -> Option<Value> {
+        None
+    }
+}
+
+/// This process, with all its threads.
+#[derive(Debug, Default)]
+pub struct Local {
+    states: Option<States>,
+}
+
+impl Local {
+    /// Runs `work` on every chunk in order, and hands what it gives to `then`.
+    fn each<T>(
+        &mut self,
+        (layer, step): (usize, Step),
+        watch: &dyn Watch,
+        mut work: impl FnMut(&mut States, usize) -> Result<T, PipelineError>,
+        mut then: impl FnMut(T) -> Result<(), PipelineError>,
+    ) -> Result<(), PipelineError> {
+        let Some(states) = &mut self.states else { return Ok(()) };
+        let count = states.len();
+        for chunk in 0..count {
+            if watch.stopped() {
+                return Err(PipelineError::Stopped);
+            }
+            watch.see(Event::Step { layer, step, share: chunk as f64 / count as f64 });
+            then(work(states, chunk)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Crew for Local {
+    fn start(
+        &mut self,
+        job: &Job<'_>,
+        model: &Model<'_>,
+        folder: &Path,
+    ) -> Result<(), PipelineError> {
+        let calibration = &job.calibration;
+        let sizes: Vec<usize> = calibration.chunks().map(<[_]>::len).collect();
+        let spill = job.spill.then_some(folder);
+        let mut states = States::new(&sizes, calibration.seq_len(), model.config(), spill)?;
+        for (i, windows) in calibration.chunks().enumerate() {
+            states.put(i, model.embed(windows)?.into_states().into_vec())?;
+        }
+        job.source.release();
+        self.states = Some(states);
+        Ok(())
+    }
+
+    fn capture(
+        &mut self,
+        layer: &Layer,
+        asked: Capture<'_>,
+        watch: &dyn Watch,
+    ) -> Result<Sums, PipelineError> {
+        let mut total: Sums = Vec::new();
+        let work = |states: &mut States, chunk| match asked.begin {
+            true => states.begin(chunk, layer, asked.sites),
+            false => states.look(chunk, layer, asked.sites, asked.attend),
+        };
+        let step = (layer.index(), Step::Calibrate);
+        self.each(step, watch, work, |sums| merge(&mut total, sums))?;
+        Ok(total)
+    }
+
+    fn prune(
+        &mut self,
+        tasks: &[&TaskPlan],
+        layer: &Layer,
+        hessians: &[(Site, Hessian)],
+        watch: &dyn Watch,
+    ) -> Result<Vec<Done>, PipelineError> {
+        let watch = StepWatch { watch, layer: layer.index(), step: Step::Prune };
+        let of = |site| hessians.iter().find(|(known, _)| *known == site).map(|(_, h)| h);
+        tasks.par_iter().map(|task| steps::prune_task(task, layer, &of, &watch)).collect()
+    }
+
+    fn advance(
+        &mut self,
+        layer: &Layer,
+        step: Step,
+        watch: &dyn Watch,
+    ) -> Result<Vec<OutputError>, PipelineError> {
+        let mut errors = Vec::new();
+        let work = |states: &mut States, chunk| states.advance(chunk, layer);
+        let keep = |error| {
+            errors.push(error);
+            Ok(())
+        };
+        self.each((layer.index(), step), watch, work, keep)?;
+        Ok(errors)
+    }
+}

@@ -1,0 +1,287 @@
+//! A crew in Python: objects there hold the states and do the steps, and this
+//! side tells them what comes next. What crosses over:
+//!
+//! ```text
+//! start     the model, its dtype, the windows of every chunk
+//! capture   sums of X'X, chunk by chunk in their order
+//! share     the Hessians of a stage
+//! work      jobs as JSON: settle a damping, prune a band
+//! changed   new weights of linears, as they will be written
+//! advance   the error of every chunk
+//! ```
+
+use crate::error::OpenworkError;
+use crate::steps::{Job as Work, packed, site, weights};
+use numpy::{IntoPyArray, PyArray1, PyArrayMethods};
+use openwork::hessian::{Damping, Hessian, HessianSum, SumParts};
+use openwork::prune::measure::OutputError;
+use openwork_llm::checkpoint::Dtype;
+use openwork_llm::checkpoint::write::{encode, shard_name};
+use openwork_llm::model::{Layer, Model, Site};
+use openwork_llm::pipeline::steps::{Done, Sums, merge};
+use openwork_llm::pipeline::{Capture, Crew, Event, Job, PipelineError, Step, TaskPlan, Watch};
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use std::path::Path;
+
+/// A sum of X'X as Python carries it: columns, first, count, held_count, fit, held.
+pub type Parts<'py> =
+    (usize, usize, usize, usize, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
+
+/// The crew behind a Python object.
+pub struct Remote {
+    crew: Py<PyAny>,
+    dtype: Dtype,
+    chunks: usize,
+}
+
+impl Remote {
+    /// `crew` has the methods that the head of this file lists.
+    pub fn new(crew: Py<PyAny>) -> Self {
+        Self { crew, dtype: Dtype::BF16, chunks: 0 }
+    }
+
+    fn call<T>(
+        &self,
+        work: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> Result<T, PipelineError> {
+        Python::attach(|py| work(py, self.crew.bind(py)).map_err(|error| failed(py, &error)))
+    }
+}
+
+/// What was given is at fault, or those who work.
+fn failed(py: Python<'_>, error: &PyErr) -> PipelineError {
+    let words = error.value(py).to_string();
+    match () {
+        () if error.is_instance_of::<PyKeyboardInterrupt>(py) => PipelineError::Stopped,
+        () if error.is_instance_of::<OpenworkError>(py) => PipelineError::Plan(words),
+        () => PipelineError::Crew(format!("{}: {words}", error.get_type(py))),
+    }
+}
+
+fn told(watch: &dyn Watch, layer: usize, step: Step, share: f64) -> Result<(), PipelineError> {
+    if watch.stopped() {
+        return Err(PipelineError::Stopped);
+    }
+    watch.see(Event::Step { layer, step, share });
+    Ok(())
+}
+
+impl Crew for Remote {
+    fn start(
+        &mut self,
+        job: &Job<'_>,
+        model: &Model<'_>,
+        folder: &Path,
+    ) -> Result<(), PipelineError> {
+        self.dtype = job.dtype;
+        let calibration = &job.calibration;
+        let layers = model.config().layers;
+        self.chunks = calibration.chunks().count();
+        self.call(|py, crew| {
+            let chunks = PyList::empty(py);
+            for windows in calibration.chunks() {
+                let tokens: Vec<u32> = windows.iter().flatten().copied().collect();
+                chunks.append(tokens.into_pyarray(py))?;
+            }
+            let asked = PyDict::new(py);
+            asked.set_item("model", job.source.path())?;
+            asked.set_item("files", job.source.hashes())?;
+            asked.set_item("dtype", job.dtype.name().to_lowercase())?;
+            asked.set_item("seq_len", calibration.seq_len())?;
+            asked.set_item("hidden", model.config().hidden)?;
+            let shards: Vec<String> = (0..layers)
+                .map(|layer| folder.join(shard_name(layer + 2, layers + 1)).display().to_string())
+                .collect();
+            asked.set_item("shards", shards)?;
+            crew.call_method1("start", (asked, chunks)).map(drop)
+        })
+    }
+
+    fn capture(
+        &mut self,
+        layer: &Layer,
+        asked: Capture<'_>,
+        watch: &dyn Watch,
+    ) -> Result<Sums, PipelineError> {
+        let sites: Vec<&str> = asked.sites.iter().map(|site| site.name()).collect();
+        let chunks = self.call(|_, crew| {
+            let given = (layer.index(), asked.begin, asked.attend, sites);
+            Ok(crew.call_method1("capture", given)?.try_iter()?.unbind())
+        })?;
+        let mut total: Sums = Vec::new();
+        for chunk in 0..self.chunks {
+            told(watch, layer.index(), Step::Calibrate, chunk as f64 / self.chunks as f64)?;
+            let sums: Vec<(Site, SumParts)> = self.call(|py, _| {
+                let next = chunks.bind(py).call_method0("__next__")?;
+                let next: Vec<(String, Parts<'_>)> = next.extract()?;
+                next.into_iter().map(|(name, parts)| Ok((site(&name)?, sum(&parts)?))).collect()
+            })?;
+            let sums = sums
+                .into_iter()
+                .map(|(site, parts)| {
+                    let wrong = |error| {
+                        let tensor = format!("model.layers.{}, {}", layer.index(), site.name());
+                        PipelineError::Inputs { tensor, error }
+                    };
+                    Ok((site, HessianSum::from_parts(parts).map_err(wrong)?))
+                })
+                .collect::<Result<Sums, PipelineError>>()?;
+            merge(&mut total, sums)?;
+        }
+        // Runs what comes after the last chunk.
+        self.call(|py, _| match chunks.bind(py).call_method0("__next__") {
+            Err(error) if error.is_instance_of::<pyo3::exceptions::PyStopIteration>(py) => Ok(()),
+            other => other.map(drop),
+        })?;
+        Ok(total)
+    }
+
+    fn prune(
+        &mut self,
+        tasks: &[&TaskPlan],
+        layer: &Layer,
+        hessians: &[(Site, Hessian)],
+        watch: &dyn Watch,
+    ) -> Result<Vec<Done>, PipelineError> {
+        let index = layer.index();
+        self.call(|py, crew| {
+            let all = PyDict::new(py);
+            for (site, hessian) in hessians {
+                all.set_item(site.name(), packed(py, hessian))?;
+            }
+            crew.call_method1("share", (index, all)).map(drop)
+        })?;
+        // The costly ones first, so that no worker is left alone with one at the end.
+        let cost = |task: &TaskPlan| {
+            let sizes = task.spec.tensors().iter().map(|t| t.matrix());
+            sizes.map(|(rows, cols)| rows * cols * cols).sum::<usize>()
+        };
+        let mut order: Vec<usize> = (0..tasks.len()).collect();
+        order.sort_by_key(|&task| std::cmp::Reverse(cost(tasks[task])));
+        let bands: Vec<usize> = tasks.iter().map(|task| task.bands().len()).collect();
+
+        // A damping that several bands share is settled once.
+        let mut settled: Vec<(Option<Damping>, Vec<String>)> =
+            vec![Default::default(); tasks.len()];
+        let open =
+            |&&task: &&usize| bands[task] > 1 && tasks[task].recipe().damping() == Damping::Auto;
+        let unsettled: Vec<usize> = order.iter().filter(open).copied().collect();
+        let jobs = unsettled.iter().map(|&task| Work::settle(tasks[task]).to_json()).collect();
+        for (&task, found) in unsettled.iter().zip(self.work(index, jobs, watch)?) {
+            settled[task] = (found.damping, found.notes);
+        }
+
+        let mut jobs = Vec::new();
+        for &task in &order {
+            let damping = settled[task].0;
+            jobs.extend(
+                (0..bands[task]).map(|band| Work::prune(tasks[task], band, damping).to_json()),
+            );
+        }
+        let mut results = self.work(index, jobs, watch)?.into_iter();
+        let mut done: Vec<Option<Done>> = (0..tasks.len()).map(|_| None).collect();
+        for &task in &order {
+            let parts: Vec<Done> = results.by_ref().take(bands[task]).collect();
+            done[task] = Done::join(parts).map(|mut whole| {
+                let notes = std::mem::take(&mut settled[task].1);
+                whole.notes.splice(0..0, notes);
+                whole
+            });
+        }
+        let missing = || PipelineError::Crew("a worker gave no result".to_string());
+        done.into_iter().map(|done| done.ok_or_else(missing)).collect()
+    }
+
+    fn changed(&mut self, layer: &Layer, linears: &[usize]) -> Result<(), PipelineError> {
+        let mut encoded = Vec::new();
+        for &linear in linears {
+            let data = layer.linears()[linear].matrix().map_or(&[][..], |matrix| matrix.data());
+            let mut bytes = Vec::new();
+            encode(self.dtype, data, &mut bytes).map_err(|value| {
+                PipelineError::Crew(format!("{value} does not fit in {}", self.dtype))
+            })?;
+            encoded.push((linear, bytes));
+        }
+        self.call(|py, crew| {
+            let all: Vec<(usize, Bound<'_, PyArray1<u8>>)> = encoded
+                .into_iter()
+                .map(|(linear, bytes)| (linear, bytes.into_pyarray(py)))
+                .collect();
+            crew.call_method1("changed", (layer.index(), all)).map(drop)
+        })
+    }
+
+    fn advance(
+        &mut self,
+        layer: &Layer,
+        step: Step,
+        watch: &dyn Watch,
+    ) -> Result<Vec<OutputError>, PipelineError> {
+        told(watch, layer.index(), step, 0.0)?;
+        let errors: Vec<(f64, f64)> =
+            self.call(|_, crew| crew.call_method1("advance", (layer.index(),))?.extract())?;
+        Ok(errors.into_iter().map(|(change, size)| OutputError { change, size }).collect())
+    }
+
+    fn record(&mut self) -> Option<serde_json::Value> {
+        let text: String = self.call(|_, crew| crew.call_method0("record")?.extract()).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+impl Remote {
+    /// Has jobs done, whoever does them; what they gave, in their order.
+    fn work(
+        &self,
+        layer: usize,
+        jobs: Vec<String>,
+        watch: &dyn Watch,
+    ) -> Result<Vec<Done>, PipelineError> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        told(watch, layer, Step::Prune, 0.0)?;
+        self.call(|_, crew| {
+            let results = crew.call_method1("work", (layer, jobs))?;
+            let results: Vec<Bound<'_, PyTuple>> = results.extract()?;
+            results
+                .iter()
+                .map(|result| {
+                    let (matrices, errors, damping, seconds, notes): (
+                        Vec<(usize, Bound<'_, PyArray1<u8>>)>,
+                        Vec<(f64, f64)>,
+                        Option<String>,
+                        f64,
+                        Vec<String>,
+                    ) = result.extract()?;
+                    let mut done = Vec::new();
+                    for (cols, bytes) in &matrices {
+                        done.push(weights(self.dtype, bytes.readonly().as_slice()?, *cols)?);
+                    }
+                    let errors = errors.into_iter();
+                    Ok(Done {
+                        weights: done,
+                        errors: errors.map(|(change, size)| OutputError { change, size }).collect(),
+                        damping: damping.and_then(|text| text.parse().ok()),
+                        seconds,
+                        notes,
+                    })
+                })
+                .collect()
+        })
+    }
+}
+
+fn sum(parts: &Parts<'_>) -> PyResult<SumParts> {
+    let (columns, first, count, held_count, fit, held) = parts;
+    Ok(SumParts {
+        columns: *columns,
+        first: *first,
+        count: *count,
+        held_count: *held_count,
+        fit: fit.readonly().as_slice()?.to_vec(),
+        held: held.readonly().as_slice()?.to_vec(),
+    })
+}

@@ -1,0 +1,368 @@
+//! `Steps`: what one worker of a cluster holds and does. The same steps as on
+//! one machine (`openwork_llm::pipeline::steps`), on some of the chunks.
+
+use crate::crew::Parts;
+use crate::error::OpenworkError;
+use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1};
+use openwork::Matrix;
+use openwork::hessian::{Damping, Hessian};
+use openwork::prune::Factors;
+use openwork::spec::Band;
+use openwork_llm::checkpoint::write::encode;
+use openwork_llm::checkpoint::{Checkpoint, Dtype};
+use openwork_llm::model::{LINEARS, Layer, Model, Site, Storage};
+use openwork_llm::pipeline::steps::{Done, Sums, Work};
+use openwork_llm::pipeline::{PipelineError, States, TaskPlan, written_dtype};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// A Hessian as Python carries it: columns, samples, held-out samples, and the
+/// upper triangles of both, row after row.
+type Packed<'py> = (usize, usize, usize, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
+
+/// What Python carries back from a job: columns and bytes of each tensor, the
+/// change and size of its outputs, damping, seconds, notes.
+type Result4<'py> =
+    (Vec<(usize, Bound<'py, PyArray1<u8>>)>, Vec<(f64, f64)>, Option<String>, f64, Vec<String>);
+
+/// A job for a worker.
+pub struct Job {
+    linears: Vec<usize>,
+    pattern: String,
+    method: String,
+    /// The band to prune; none to settle the damping.
+    band: Option<usize>,
+    damping: Option<Damping>,
+}
+
+impl Job {
+    /// Settle the damping of a task.
+    pub fn settle(task: &TaskPlan) -> Self {
+        let (pattern, method) = (task.pattern.to_string(), task.method.clone());
+        Self { linears: task.linears.clone(), pattern, method, band: None, damping: None }
+    }
+
+    /// Prune a band of a task, with a damping if that is settled.
+    pub fn prune(task: &TaskPlan, band: usize, damping: Option<Damping>) -> Self {
+        Self { band: Some(band), damping, ..Self::settle(task) }
+    }
+
+    /// As text.
+    pub fn to_json(&self) -> String {
+        let damping = self.damping.map(|damping| damping.to_string());
+        json!({
+            "linears": self.linears, "pattern": self.pattern, "method": self.method,
+            "band": self.band, "damping": damping,
+        })
+        .to_string()
+    }
+
+    fn of_json(text: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let number = |value: &Value| value.as_u64().map(|n| n as usize);
+        let linears: Option<Vec<usize>> = value["linears"].as_array()?.iter().map(number).collect();
+        let damping = match value["damping"].as_str() {
+            Some(text) => Some(text.parse().ok()?),
+            None => None,
+        };
+        Some(Self {
+            linears: linears?.into_iter().filter(|&linear| linear < LINEARS.len()).collect(),
+            pattern: value["pattern"].as_str()?.to_string(),
+            method: value["method"].as_str()?.to_string(),
+            band: number(&value["band"]),
+            damping,
+        })
+    }
+}
+
+/// A worker's part of a run: the states of some chunks, one layer, and the
+/// Hessians of the current stage.
+#[pyclass(module = "openwork", name = "Steps")]
+pub struct Steps {
+    source: Checkpoint,
+    dtype: Dtype,
+    states: States,
+    seq_len: usize,
+    layer: Option<Layer>,
+    hessians: Vec<(Site, Hessian)>,
+    /// The task that was worked on last, its bands and what they share.
+    last: Option<(String, TaskPlan, Vec<Band>, Option<Factors>)>,
+}
+
+#[pymethods]
+impl Steps {
+    /// A worker for the model at `path`, whose chunks have so many windows. States
+    /// go to files in `spill`, if given.
+    #[new]
+    #[pyo3(signature = (path, dtype, seq_len, windows, spill=None))]
+    fn new(
+        path: PathBuf,
+        dtype: &str,
+        seq_len: usize,
+        windows: Vec<usize>,
+        spill: Option<PathBuf>,
+    ) -> PyResult<Self> {
+        let source = Checkpoint::open(&path).map_err(|e| OpenworkError::new_err(e.to_string()))?;
+        let dtype = written_dtype(Some(dtype), &source).map_err(|error| raised(&error))?;
+        let source = source.rounded(dtype);
+        let model = Model::open(&source).map_err(|error| raised(&error.into()))?;
+        let states = States::new(&windows, seq_len, model.config(), spill.as_deref());
+        let states = states.map_err(|error| raised(&error))?;
+        drop(model);
+        let (layer, hessians, last) = (None, Vec::new(), None);
+        Ok(Self { source, dtype, states, seq_len, layer, hessians, last })
+    }
+
+    /// The model's files and their hashes.
+    fn files(&self, py: Python<'_>) -> Vec<(String, String)> {
+        py.detach(|| self.source.hashes())
+    }
+
+    /// Puts the windows of a chunk before the first layer.
+    fn embed(
+        &mut self,
+        py: Python<'_>,
+        chunk: usize,
+        tokens: PyReadonlyArray1<'_, u32>,
+    ) -> PyResult<()> {
+        let tokens = tokens.as_slice()?;
+        let windows: Vec<Vec<u32>> = tokens.chunks(self.seq_len).map(<[u32]>::to_vec).collect();
+        py.detach(|| {
+            let states = Model::open(&self.source)?.embed(&windows)?.into_states();
+            self.states.put(chunk, states.into_vec())
+        })
+        .map_err(|error| raised(&error))
+    }
+
+    /// Runs a chunk through a layer and sums inputs, as the run's `capture`.
+    fn capture<'py>(
+        &mut self,
+        py: Python<'py>,
+        chunk: usize,
+        layer: usize,
+        begin: bool,
+        attend: bool,
+        sites: Vec<String>,
+    ) -> PyResult<Vec<(&'static str, Parts<'py>)>> {
+        let sites = sites.iter().map(|name| site(name)).collect::<PyResult<Vec<_>>>()?;
+        let sums: Sums = py
+            .detach(|| {
+                self.enter(layer)?;
+                let Self { states, layer, .. } = self;
+                let layer = layer.as_ref().ok_or(PipelineError::Stopped)?;
+                match begin {
+                    true => states.begin(chunk, layer, &sites),
+                    false => states.look(chunk, layer, &sites, attend),
+                }
+            })
+            .map_err(|error| raised(&error))?;
+        let carried = |(site, sum): (Site, openwork::hessian::HessianSum)| {
+            let p = sum.into_parts();
+            let (fit, held) = (p.fit.into_pyarray(py), p.held.into_pyarray(py));
+            (site.name(), (p.columns, p.first, p.count, p.held_count, fit, held))
+        };
+        Ok(sums.into_iter().map(carried).collect())
+    }
+
+    /// The Hessians of the current stage, by the names of their sites.
+    fn share(&mut self, hessians: Vec<(String, Packed<'_>)>) -> PyResult<()> {
+        self.last = None;
+        self.hessians = hessians
+            .into_iter()
+            .map(|(name, packed)| Ok((site(&name)?, unpacked(&packed)?)))
+            .collect::<PyResult<_>>()?;
+        Ok(())
+    }
+
+    /// Does one job on a layer.
+    fn work<'py>(&mut self, py: Python<'py>, layer: usize, job: &str) -> PyResult<Result4<'py>> {
+        let job = Job::of_json(job)
+            .ok_or_else(|| PyRuntimeError::new_err(format!("not a job: {job}")))?;
+        let done = py.detach(|| self.job(layer, &job)).map_err(|error| raised(&error))?;
+        let mut matrices = Vec::new();
+        for matrix in &done.weights {
+            let mut bytes = Vec::new();
+            let mut rounded = matrix.data().to_vec();
+            self.dtype.round(&mut rounded);
+            encode(self.dtype, &rounded, &mut bytes).map_err(|value| {
+                PyRuntimeError::new_err(format!("{value} does not fit in {}", self.dtype))
+            })?;
+            matrices.push((matrix.cols(), bytes.into_pyarray(py)));
+        }
+        let errors = done.errors.iter().map(|error| (error.change, error.size)).collect();
+        let damping = done.damping.map(|damping| damping.to_string());
+        Ok((matrices, errors, damping, done.seconds, done.notes))
+    }
+
+    /// New weights of some linears of a layer.
+    fn changed(
+        &mut self,
+        layer: usize,
+        linears: Vec<(usize, PyReadonlyArray1<'_, u8>)>,
+    ) -> PyResult<()> {
+        self.enter(layer).map_err(|error| raised(&error))?;
+        let dtype = self.dtype;
+        let Some(layer) = &mut self.layer else { return Ok(()) };
+        for (linear, bytes) in linears {
+            if let Some(matrix) = layer.linears_mut()[linear].matrix_mut() {
+                *matrix = weights(dtype, bytes.as_slice()?, matrix.cols())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a chunk through a layer; how far its outputs are from the target.
+    fn advance(&mut self, py: Python<'_>, chunk: usize, layer: usize) -> PyResult<(f64, f64)> {
+        py.detach(|| {
+            self.enter(layer)?;
+            let Self { states, layer, .. } = self;
+            let layer = layer.as_ref().ok_or(PipelineError::Stopped)?;
+            let error = states.advance(chunk, layer)?;
+            Ok((error.change, error.size))
+        })
+        .map_err(|error| raised(&error))
+    }
+}
+
+impl Steps {
+    /// Reads a layer as the model has it, unless it is there.
+    fn enter(&mut self, index: usize) -> Result<(), PipelineError> {
+        if self.layer.as_ref().is_none_or(|layer| layer.index() != index) {
+            (self.layer, self.last) = (None, None);
+            self.layer = Some(Model::open(&self.source)?.layer(index, Storage::F32)?);
+            self.source.release();
+        }
+        Ok(())
+    }
+
+    fn job(&mut self, layer: usize, job: &Job) -> Result<Done, PipelineError> {
+        self.enter(layer)?;
+        let Self { source, layer, hessians, last, .. } = self;
+        let layer = layer.as_ref().ok_or(PipelineError::Stopped)?;
+        let hessians: &[(Site, Hessian)] = hessians;
+        let of = |site| hessians.iter().find(|(known, _)| *known == site).map(|(_, h)| h);
+        // Jobs on one task come one after the other.
+        let key = format!("{:?} {} {} {:?}", job.linears, job.pattern, job.method, job.damping);
+        if last.as_ref().is_none_or(|(known, ..)| *known != key) {
+            let pattern = job
+                .pattern
+                .parse()
+                .map_err(|error: openwork::SpecError| PipelineError::Plan(error.to_string()))?;
+            let config = Model::open(source)?;
+            let task = TaskPlan::new(job.linears.clone(), pattern, &job.method, config.config())?;
+            let bands = task.bands();
+            *last = Some((key, task, bands, None));
+        }
+        let Some((_, task, bands, factors)) = last else { return Err(PipelineError::Stopped) };
+        let work = Work::new(task, layer, &of, &()).with_damping(job.damping);
+        let Some(band) = job.band else {
+            let (damping, notes) = work.settle()?.unzip();
+            let (weights, errors) = (Vec::new(), Vec::new());
+            return Ok(Done {
+                weights,
+                errors,
+                damping,
+                seconds: 0.0,
+                notes: notes.unwrap_or_default(),
+            });
+        };
+        let at = std::time::Instant::now();
+        if factors.is_none() {
+            *factors = Some(work.factors()?);
+        }
+        let factoring = at.elapsed().as_secs_f64();
+        match (bands.get(band), factors) {
+            (Some(band), Some(factors)) => {
+                let mut done = work.prune(band, factors)?;
+                done.seconds += factoring;
+                Ok(done)
+            }
+            _ => Err(PipelineError::Crew(format!("there is no band {band} of {}", job.pattern))),
+        }
+    }
+}
+
+/// The linears of a layer that a run has written, as [`Steps::changed`] takes them.
+#[pyfunction]
+pub fn shard_linears<'py>(
+    py: Python<'py>,
+    model: PathBuf,
+    shard: PathBuf,
+    dtype: &str,
+    layer: usize,
+) -> PyResult<Vec<(usize, Bound<'py, PyArray1<u8>>)>> {
+    let read = || -> Result<Vec<Vec<u8>>, PipelineError> {
+        let source = Checkpoint::open(&model)?;
+        let dtype = written_dtype(Some(dtype), &source)?;
+        let shard = Checkpoint::open_shard(&shard, source.config().clone())?;
+        let layer = Model::open(&source)?.layer_of(&shard, layer, Storage::F32)?;
+        let mut all = Vec::new();
+        for linear in layer.linears() {
+            let mut bytes = Vec::new();
+            let data = linear.matrix().map_or(&[][..], Matrix::data);
+            encode(dtype, data, &mut bytes)
+                .map_err(|value| PipelineError::Crew(format!("{value} does not fit in {dtype}")))?;
+            all.push(bytes);
+        }
+        Ok(all)
+    };
+    let all = py.detach(read).map_err(|error| raised(&error))?;
+    Ok(all.into_iter().map(|bytes| bytes.into_pyarray(py)).enumerate().collect())
+}
+
+/// A site by its name.
+pub fn site(name: &str) -> PyResult<Site> {
+    let found = Site::ALL.into_iter().find(|site| site.name() == name);
+    found.ok_or_else(|| PyRuntimeError::new_err(format!("there is no site {name}")))
+}
+
+/// Weights from the bytes they are written as.
+pub fn weights(dtype: Dtype, bytes: &[u8], cols: usize) -> PyResult<Matrix> {
+    let len = bytes.len() / dtype.block_bytes();
+    if cols == 0 || len % cols != 0 || bytes.len() % dtype.block_bytes() != 0 {
+        let words = format!("{} bytes are not rows of {cols} {dtype}", bytes.len());
+        return Err(PyRuntimeError::new_err(words));
+    }
+    let mut data = vec![0.0; len];
+    dtype.decode(bytes, &mut data);
+    Ok(Matrix::from_vec(len / cols, cols, data))
+}
+
+/// A Hessian for another process.
+pub fn packed<'py>(py: Python<'py>, hessian: &Hessian) -> Packed<'py> {
+    let triangle = |matrix: &Matrix<f64>| -> Vec<f64> {
+        (0..matrix.rows()).flat_map(|i| matrix.row(i)[i..].iter().copied()).collect()
+    };
+    let (held, count) = match hessian.held_out() {
+        Some((matrix, count)) => (triangle(matrix), count),
+        None => (Vec::new(), 0),
+    };
+    let (columns, samples) = (hessian.columns(), hessian.samples().unwrap_or(0));
+    let all = triangle(hessian.matrix());
+    (columns, samples, count, all.into_pyarray(py), held.into_pyarray(py))
+}
+
+fn unpacked((columns, samples, held, all, part): &Packed<'_>) -> PyResult<Hessian> {
+    let k = *columns;
+    let matrix = |data: &[f64]| -> PyResult<Matrix<f64>> {
+        if data.len() != k * (k + 1) / 2 {
+            return Err(PyRuntimeError::new_err("a Hessian arrived with another size"));
+        }
+        // Row i of the triangle begins after k + (k - 1) + .. entries.
+        let start = |i: usize| i * (2 * k + 1 - i) / 2;
+        Ok(Matrix::from_fn(k, k, |i, j| data[start(i.min(j)) + i.abs_diff(j)]))
+    };
+    let (all, part) = (all.readonly(), part.readonly());
+    let held = match *held {
+        0 => None,
+        n => Some((matrix(part.as_slice()?)?, n)),
+    };
+    Hessian::from_parts(matrix(all.as_slice()?)?, *samples, held).map_err(crate::error::hessian)
+}
+
+fn raised(error: &PipelineError) -> PyErr {
+    let words = error.to_string();
+    if error.is_input() { OpenworkError::new_err(words) } else { PyRuntimeError::new_err(words) }
+}

@@ -1,0 +1,124 @@
+//! Bands: runs of rows that a pattern treats as tensors of their own.
+//!
+//! Where no scope reaches from one run of rows into another, and the pattern
+//! bound to each run alone says the same as bound to the whole, the runs may be
+//! pruned in different places.
+
+use super::bundle::{Unit, Units};
+use super::{Pattern, Spec};
+use std::ops::Range;
+
+/// Rows of a tensor, and the pattern bound to them alone.
+#[derive(Clone, Debug)]
+pub struct Band {
+    /// The rows.
+    pub rows: Range<usize>,
+    /// The pattern on these rows.
+    pub spec: Spec,
+}
+
+/// Cuts the one tensor of `spec`, to which `pattern` is bound, into bands of
+/// about `rows` rows, the last one possibly shorter. Nothing if it does not fall
+/// apart, or is not larger than that.
+///
+/// ```
+/// use openwork::{Pattern, spec::bands};
+/// let cut = |text: &str| {
+///     let pattern: Pattern = text.parse().unwrap();
+///     let spec = pattern.bind(&[96, 64]).unwrap();
+///     bands(&pattern, &spec, 40).map(|bands| bands.into_iter().map(|band| band.rows).collect())
+/// };
+/// assert_eq!(cut("2:4"), Some(vec![0..40, 40..80, 80..96]));
+/// // Rows eight apart belong together.
+/// assert_eq!(cut("rows16"), Some(vec![0..48, 48..96]));
+/// // One scope over everything.
+/// assert_eq!(cut("unstructured(50%)"), None);
+/// ```
+pub fn bands(pattern: &Pattern, spec: &Spec, rows: usize) -> Option<Vec<Band>> {
+    let [tensor] = spec.tensors() else { return None };
+    let [all, cols] = *tensor.dims() else { return None };
+    let units = spec.units().ok()?;
+    // Patterns repeat after few rows: a tile of a fragment, a block.
+    const FARTHEST: usize = 128;
+    (rows.max(1)..all.min(rows + FARTHEST)).find_map(|height| {
+        let mut found = Vec::new();
+        let mut first = 0;
+        for start in (0..all).step_by(height) {
+            let rows = start..all.min(start + height);
+            let spec = match found.first() {
+                Some(Band { spec, .. }) if rows.len() == height => Spec::clone(spec),
+                _ => pattern.bind_all(&[(tensor.name(), &[rows.len(), cols])]).ok()?,
+            };
+            first = agree(&units, first, &spec.units().ok()?, start)?;
+            found.push(Band { rows, spec });
+        }
+        (first == units.len()).then_some(found)
+    })
+}
+
+/// Whether the units of a band that begins at row `start` are those of the whole
+/// from `first` on; the unit after them. Both repeat, so one stands for all.
+fn agree(whole: &Units<'_>, first: usize, band: &Units<'_>, start: usize) -> Option<usize> {
+    let after = first + band.len();
+    let same = |number: usize, index: usize| {
+        whole.with(index, |a, shift_a| {
+            band.with(number, |b, shift_b| {
+                (number > 0 || a.alike(b))
+                    && rows(a, shift_a).eq(rows(b, shift_b).map(|row| row + start))
+            })
+        })
+    };
+    let fits = whole.repeat() && band.repeat() && after <= whole.len();
+    (fits && (first..after).enumerate().all(|(number, index)| same(number, index))).then_some(after)
+}
+
+/// All rows of a unit of one tensor.
+fn rows<'u>(unit: &'u Unit, shift: &[usize]) -> impl Iterator<Item = usize> + 'u {
+    let shift = shift[0];
+    unit.bundles.iter().flat_map(move |bundle| bundle.rows.iter().map(move |row| row + shift))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mask;
+
+    fn cut(text: &str, dims: [usize; 2], rows: usize) -> Option<Vec<Band>> {
+        let pattern: Pattern = text.parse().unwrap();
+        bands(&pattern, &pattern.bind(&dims).unwrap(), rows)
+    }
+
+    #[test]
+    fn a_mask_of_the_whole_is_made_of_masks_of_its_bands() {
+        let patterns = ["2:4", "2:4x2", "2:4@8", "rowwise(50%)", "block(4,4)", "rows16"];
+        for text in patterns {
+            let (rows, cols) = (64, 32);
+            let spec = text.parse::<Pattern>().unwrap().bind(&[rows, cols]).unwrap();
+            let found = cut(text, [rows, cols], 20).unwrap();
+            assert!(found.len() >= 2, "{text}");
+            let noise = |offset: usize| ((offset * 7919) % 1009) as f64;
+            let of = |spec: &Spec, start: usize| {
+                Mask::select(spec, |scope, block| {
+                    spec.elements(scope, block).map(|e| noise(e.offset + start * cols)).sum()
+                })
+            };
+            let whole = of(&spec, 0);
+            for Band { rows, spec } in found {
+                let band = of(&spec, rows.start);
+                for offset in 0..rows.len() * cols {
+                    let there = whole.tensors()[0].get(rows.start * cols + offset);
+                    assert_eq!(band.tensors()[0].get(offset), there, "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_rows_share_is_not_cut() {
+        // A domain that depends on the height, columns of the whole, a coupling.
+        for text in ["2:4 in (M/4,0)+(M/2,K)", "columns", "channel", "unstructured(50%)"] {
+            assert!(cut(text, [64, 32], 16).is_none(), "{text}");
+        }
+        assert!(cut("2:4", [64, 32], 64).is_none());
+    }
+}

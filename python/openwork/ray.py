@@ -1,0 +1,599 @@
+"""The same run on a Ray cluster: `python -m openwork.ray prune MODEL ..`.
+
+Workers hold the hidden states of chunks of windows and do the steps that
+`openwork prune` does on one machine; sums are merged in the order of the chunks,
+so the result has the same bytes for any number of workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ray
+
+from . import __version__, _native
+from ._model import Progress, on_disk
+from ._native import OpenworkError
+
+__all__ = ["prune_model"]
+
+# How long a new worker may take until it answers, in seconds.
+PATIENCE = 60.0
+# Chunks that a worker is given ahead of the one that is waited for.
+AHEAD = 2
+
+_DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError)
+
+
+def prune_model(
+    model: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    calib: str | os.PathLike[str],
+    spec: str | None = None,
+    method: str | None = None,
+    address: str | None = None,
+    workers: int | None = None,
+    worker_threads: int | None = None,
+    spill_over: int | None = None,
+    progress: Progress | bool | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Prunes a model on disk by the workers of a Ray cluster, and gives the record.
+
+    Options are those of `openwork.prune_model` for a path. The model must be at the
+    same path on every node; `out` is written by this process alone.
+
+    address: a cluster to join, or "auto"; by default the one this process has
+        joined, or a new one on this machine.
+    workers: how many there are, by default one for every node.
+    worker_threads: threads of each, by default the CPUs of its node.
+    spill_over: bytes of hidden states that a worker keeps in memory; beyond that
+        they go to files on its node.
+    """
+    with _joined(address), _Crew(workers, worker_threads, spill_over) as crew:
+        return on_disk(model, out, spec, method, calib, progress, options, crew)
+
+
+@contextlib.contextmanager
+def _joined(address: str | None) -> Iterator[None]:
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="warning")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class _Worker:
+    """One worker: an actor around `Steps`."""
+
+    def __init__(self, threads: int) -> None:
+        _native.set_threads(threads)
+        self.steps: Any = None
+
+    def hello(self) -> dict[str, Any]:
+        return dict(
+            version=__version__,
+            node=ray.get_runtime_context().get_node_id()[:8],
+            host=platform.node(),
+            machine=f"{platform.machine()} {_cpu()}",
+            pid=os.getpid(),
+        )
+
+    def start(self, asked: dict[str, Any], windows: list[int], spill: bool) -> list[tuple[str, str]]:
+        folder = tempfile.gettempdir() if spill else None
+        self.steps = _native.Steps(asked["model"], asked["dtype"], asked["seq_len"], windows, folder)
+        return self.steps.files()
+
+    def embed(self, chunk: int, tokens: Any) -> None:
+        self.steps.embed(chunk, tokens)
+
+    def capture(self, chunk: int, *asked: Any) -> Any:
+        return self._timed(self.steps.capture, chunk, *asked)
+
+    def advance(self, chunk: int, layer: int) -> Any:
+        return self._timed(self.steps.advance, chunk, layer)
+
+    def work(self, layer: int, job: str) -> Any:
+        return self._timed(self.steps.work, layer, job)
+
+    def share(self, hessians: dict[str, Any]) -> None:
+        self.steps.share(list(hessians.items()))
+
+    def changed(self, layer: int, linears: Any) -> None:
+        self.steps.changed(layer, linears)
+
+    def _timed(self, call: Callable[..., Any], *given: Any) -> tuple[Any, float]:
+        start = time.perf_counter()
+        return call(*given), time.perf_counter() - start
+
+
+def _cpu() -> str:
+    """The features that products depend on: sums may differ between CPUs without them."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            flags = next(line for line in lines if line.startswith(("flags", "Features"))).split()
+    except (OSError, StopIteration):
+        return platform.processor()
+    return "+".join(flag for flag in ("avx2", "fma", "avx512f", "asimd") if flag in flags)
+
+
+class _Member:
+    """A worker as the driver knows it."""
+
+    def __init__(self, actor: Any, number: int, about: dict[str, Any], threads: int) -> None:
+        self.actor = actor
+        self.about = about | dict(worker=number, threads=threads)
+        self.chunks: set[int] = set()
+        self.forward = self.prune = 0.0
+        self.tokens = self.jobs = 0
+
+    def record(self) -> dict[str, Any]:
+        rate = self.tokens / self.forward if self.forward else None
+        return self.about | dict(
+            tokens=self.tokens, forward_seconds=self.forward, tokens_per_second=rate, jobs=self.jobs,
+            prune_seconds=self.prune,
+        )
+
+
+class _Crew:
+    """Does the steps of a run by workers; the run itself is the library's, and
+    calls the methods without an underscore."""
+
+    def __init__(self, workers: int | None, threads: int | None, spill_over: int | None) -> None:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        cpus = [int(node["Resources"].get("CPU", 0)) for node in nodes]
+        self.count = workers or max(1, sum(1 for n in cpus if n > 0))
+        usual = max(1, min((n for n in cpus if n > 0), default=1))
+        if workers and not threads:
+            usual = max(1, sum(cpus) // workers)
+        self.threads = threads or usual
+        self.spill_over = spill_over
+        self.members: list[_Member] = []
+        self.gone: list[dict[str, Any]] = []
+        self.started = 0
+        self.asked: dict[str, Any] = {}
+        self.layers: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.tell: Progress | None = None
+
+    def __enter__(self) -> _Crew:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for member in self.members:
+            ray.kill(member.actor)
+
+    # Called by the run.
+
+    def start(self, asked: dict[str, Any], chunks: list[Any]) -> None:
+        self.asked = asked
+        self.chunks = [ray.put(tokens) for tokens in chunks]
+        self.windows = [len(tokens) // asked["seq_len"] for tokens in chunks]
+        self.done = 0
+        self.layer = -1
+        self.log: list[tuple[str, tuple[Any, ...]]] = []
+        self.hessians: Any = None
+        if self.members:
+            for member in self.members:
+                member.chunks = set()
+                ray.get(member.actor.start.remote(asked, self.windows, self._spills()))
+        else:
+            self.members = self._hire(min(self.count, len(chunks)))
+        embedded = []
+        for chunk in range(len(chunks)):
+            member = self.members[chunk % len(self.members)]
+            member.chunks.add(chunk)
+            embedded.append((member.actor.embed.remote(chunk, self.chunks[chunk]), member))
+        for ref, member in embedded:
+            with contextlib.suppress(_Lost):
+                self._get(ref, member)
+
+    def capture(self, layer: int, begin: bool, attend: bool, sites: list[str]) -> Iterator[Any]:
+        self._enter(layer)
+        at = time.perf_counter()
+        waited = 0.0
+        moved = 0
+        asked = (layer, begin, attend, sites)
+        results = self._each("capture", asked)
+        while True:
+            before = time.perf_counter()
+            try:
+                sums = next(results)
+            except StopIteration:
+                break
+            waited += time.perf_counter() - before
+            moved += sum(part.nbytes for _, parts in sums for part in parts[4:])
+            yield sums
+        self.log.append(("capture", asked))
+        self._spent("forward", waited)
+        self._spent("reduce", time.perf_counter() - at - waited)
+        self._moved("partial_sums", moved)
+
+    def share(self, layer: int, hessians: dict[str, Any]) -> None:
+        at = time.perf_counter()
+        self.hessians = ray.put(hessians)
+        self._all("share", self.hessians)
+        size = sum(part.nbytes for packed in hessians.values() for part in packed[3:])
+        self._moved("hessians", size * len(self.members))
+        self._spent("broadcast", time.perf_counter() - at)
+
+    def work(self, layer: int, jobs: list[str]) -> list[Any]:
+        at = time.perf_counter()
+        results: dict[int, Any] = {}
+        waiting = list(range(len(jobs)))[::-1]
+        running: dict[Any, tuple[_Member, int]] = {}
+        while len(results) < len(jobs):
+            busy = {id(member): 0 for member in self.members}
+            for member, _ in running.values():
+                busy[id(member)] += 1
+            # Two at a time, so that a worker need not wait for this process.
+            for turn in range(2):
+                for member in self.members:
+                    if waiting and busy[id(member)] == turn:
+                        job = waiting.pop()
+                        running[member.actor.work.remote(layer, jobs[job])] = (member, job)
+                        busy[id(member)] += 1
+            ready, _ = ray.wait(list(running), num_returns=1)
+            member, job = running.pop(ready[0])
+            try:
+                results[job], seconds = self._get(ready[0], member)
+            except _Lost:
+                again = [ref for ref, (other, _) in running.items() if other is member]
+                waiting += [running.pop(ref)[1] for ref in again] + [job]
+                continue
+            member.jobs += 1
+            member.prune += seconds
+            self._moved("pruned_rows", sum(part.nbytes for _, part in results[job][0]))
+        self._spent("prune", time.perf_counter() - at)
+        return [results[job] for job in range(len(jobs))]
+
+    def changed(self, layer: int, linears: list[Any]) -> None:
+        self._enter(layer)
+        at = time.perf_counter()
+        given = (layer, ray.put(linears))
+        self._all("changed", *given)
+        self.log.append(("changed", given))
+        self._moved("weights", sum(part.nbytes for _, part in linears) * len(self.members))
+        self._spent("broadcast", time.perf_counter() - at)
+
+    def advance(self, layer: int) -> list[tuple[float, float]]:
+        self._enter(layer)
+        at = time.perf_counter()
+        errors = list(self._each("advance", (layer,)))
+        self.done = layer + 1
+        self.log = []
+        self.hessians = None
+        self._spent("forward", time.perf_counter() - at)
+        self._tell(dict(event="cluster", workers=len(self.members)) | self.layers[-1])
+        return errors
+
+    def record(self) -> str:
+        formula = [
+            1.0 * sum(layer["bytes"].values()) / max(1, sum(layer["bytes"].get(k, 0) for k in _NEEDED))
+            for layer in self.layers
+        ]
+        return json.dumps(dict(
+            workers=[member.record() for member in self.members], gone=self.gone, layers=self.layers,
+            bytes_over_needed=max(formula, default=None), notes=self.notes,
+        ))
+
+    # What it rests on.
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+        self._tell(dict(event="note", text=text))
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        if self.tell is not None:
+            self.tell(event | dict(layers=len(self.asked.get("shards", []))))
+
+    def _spills(self) -> bool:
+        """Whether the states of a worker, and as many targets, are too many for its memory."""
+        if self.spill_over is None:
+            return False
+        share = -(-len(self.windows) // max(1, self.count))
+        most = max(self.windows, default=0) * self.asked["seq_len"] * self.asked["hidden"] * 4
+        return 2 * share * most > self.spill_over
+
+    def _enter(self, layer: int) -> None:
+        if layer != self.layer:
+            self.layer = layer
+            self.log = []
+            self.layers.append(dict(layer=layer, bytes={}, seconds={}))
+
+    def _spent(self, what: str, seconds: float) -> None:
+        spent = self.layers[-1]["seconds"]
+        spent[what] = spent.get(what, 0.0) + seconds
+
+    def _moved(self, what: str, size: int) -> None:
+        moved = self.layers[-1]["bytes"]
+        moved[what] = moved.get(what, 0) + size
+
+    def _hire(self, count: int, patience: float = PATIENCE) -> list[_Member]:
+        """New workers, checked; fewer than asked for if the cluster has no room."""
+        made = ray.remote(num_cpus=self.threads, max_restarts=0)(_Worker)
+        actors = [made.options(scheduling_strategy="SPREAD").remote(self.threads) for _ in range(count)]
+        asked = {actor.hello.remote(): actor for actor in actors}
+        ready, late = ray.wait(list(asked), num_returns=count, timeout=patience)
+        for ref in late:
+            ray.kill(asked[ref])
+        members = []
+        for ref in ready:
+            try:
+                about = ray.get(ref)
+            except _DEAD:
+                continue
+            members.append(_Member(asked[ref], self.started, about, self.threads))
+            self.started += 1
+        if not members and not self.members:
+            have = sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+            raise OpenworkError(
+                f"no worker with {self.threads} CPUs came up within {patience:.0f} s; the cluster has {have:.0f} "
+                "CPUs in all: give fewer worker_threads, or wait until they are free"
+            )
+        if late:
+            self._note(f"{len(members)} of {count} workers came up; the cluster has no room for more")
+        _check(members)
+        if len({member.about["machine"] for member in members + self.members}) > 1:
+            self._note("workers have different CPUs: products may round differently there")
+        files = [member.actor.start.remote(self.asked, self.windows, self._spills()) for member in members]
+        alive = []
+        for member, found in zip(members, files):
+            try:
+                _check_files(member.about, [tuple(file) for file in ray.get(found)], self.asked)
+                alive.append(member)
+            except _DEAD:
+                continue
+            except ray.exceptions.RayTaskError as error:
+                where = f"the worker on {member.about['host']} (node {member.about['node']})"
+                raise OpenworkError(f"{where}: {error.cause}; the model must be at that path on every node") from None
+        return alive
+
+    def _get(self, ref: Any, member: _Member) -> Any:
+        try:
+            return ray.get(ref)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except _DEAD:
+            self._replace(member)
+            raise _Lost from None
+
+    def _all(self, method: str, *given: Any) -> None:
+        """Calls every worker; one that is gone is replaced by one that knows."""
+        refs = [(getattr(member.actor, method).remote(*given), member) for member in self.members]
+        lost = False
+        for ref, member in refs:
+            try:
+                self._get(ref, member)
+            except _Lost:
+                lost = True
+        if lost:
+            # Successors have what the log tells; for the others once more does no harm.
+            self._all(method, *given)
+
+    def _each(self, method: str, given: tuple[Any, ...]) -> Iterator[Any]:
+        """Calls the owner of every chunk; results in the order of the chunks."""
+        owner = lambda chunk: next(member for member in self.members if chunk in member.chunks)  # noqa: E731
+        refs: dict[int, tuple[Any, _Member]] = {}
+        received: set[int] = set()
+
+        def submit(chunk: int) -> None:
+            member = owner(chunk)
+            refs[chunk] = (getattr(member.actor, method).remote(chunk, *given), member)
+
+        for chunk in range(len(self.chunks)):
+            while True:
+                for near in range(chunk, min(len(self.chunks), chunk + AHEAD * len(self.members))):
+                    if near not in refs:
+                        submit(near)
+                ref, member = refs[chunk]
+                try:
+                    value, seconds = self._get(ref, member)
+                    break
+                except _Lost:
+                    # Its chunks have new owners, which stand before this call.
+                    for lost in [c for c, (_, of) in refs.items() if of is member]:
+                        submit(lost)
+            member.forward += seconds
+            member.tokens += self.windows[chunk] * self.asked["seq_len"]
+            received.add(chunk)
+            refs[chunk] = (None, member)
+            yield value
+        # A worker that went after its chunks were received took their states along.
+        for chunk, (ref, member) in refs.items():
+            if ref is not None and chunk in received:
+                with contextlib.suppress(_Lost):
+                    self._get(ref, member)
+
+    def _replace(self, member: _Member) -> None:
+        """Gives the chunks of a worker that is gone to a new one, or to those that are left."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        self.gone.append(member.record() | dict(layer=self.layer))
+        self._note(f"worker {member.about['worker']} on {member.about['host']} went away in layer {self.layer}")
+        with contextlib.suppress(Exception):
+            ray.kill(member.actor)
+        self.members += self._hire(1, PATIENCE / 4 if self.members else PATIENCE)
+        heirs: dict[int, list[int]] = {}
+        for chunk in sorted(member.chunks):
+            heir = min(range(len(self.members)), key=lambda i: len(self.members[i].chunks))
+            self.members[heir].chunks.add(chunk)
+            heirs.setdefault(heir, []).append(chunk)
+        for number, chunks in heirs.items():
+            self._catch_up(self.members[number], chunks)
+        # One that was hired and has no chunk must know the Hessians and weights too.
+        for number, heir in enumerate(self.members):
+            if number not in heirs and not heir.chunks:
+                self._catch_up(heir, [])
+
+    def _catch_up(self, member: _Member, chunks: list[int]) -> None:
+        """Takes chunks from the beginning to where the run is."""
+        actor = member.actor
+        calls = [actor.embed.remote(chunk, self.chunks[chunk]) for chunk in chunks]
+        for layer in range(self.done if chunks else 0):
+            shard = self.asked["shards"][layer]
+            linears = _native.shard_linears(self.asked["model"], shard, self.asked["dtype"], layer)
+            calls.append(actor.changed.remote(layer, linears))
+            calls += [actor.advance.remote(chunk, layer) for chunk in chunks]
+        for method, given in self.log:
+            if method == "changed":
+                calls.append(actor.changed.remote(*given))
+            else:
+                calls += [actor.capture.remote(chunk, *given) for chunk in chunks]
+        if self.hessians is not None:
+            calls.append(actor.share.remote(self.hessians))
+        for call in calls:
+            try:
+                self._get(call, member)
+            except _Lost:
+                return  # Its own successor has caught up.
+
+
+# What has to be moved in any case.
+_NEEDED = ("partial_sums", "hessians", "weights")
+
+
+class _Lost(Exception):
+    """A worker is gone, and has been replaced."""
+
+
+def _check(members: list[_Member]) -> None:
+    """Refuses workers of another version; notes other CPUs."""
+    for member in members:
+        found = member.about["version"]
+        if found != __version__:
+            raise OpenworkError(
+                f"the worker on {member.about['host']} (node {member.about['node']}) has openwork {found}, this "
+                f"process has {__version__}; install the same version on every node"
+            )
+
+
+def _check_files(about: dict[str, Any], found: list[tuple[str, str]], asked: dict[str, Any]) -> None:
+    """Refuses a worker whose model is another."""
+    wanted = [tuple(file) for file in asked["files"]]
+    if found != wanted:
+        names = [name for name, _ in set(found) ^ set(wanted)] or ["its files"]
+        raise OpenworkError(
+            f"the worker on {about['host']} (node {about['node']}) has another model at {asked['model']}: "
+            f"{', '.join(sorted(set(names))[:3])} differ; put the same files there"
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m openwork.ray",
+        description="openwork on a Ray cluster: the flags of `openwork prune`, and the same bytes.",
+    )
+    prune = top.add_subparsers(dest="command", required=True).add_parser(
+        "prune",
+        help="prune a model layer by layer",
+        epilog="Example: python -m openwork.ray prune smollm2.gguf --spec 2:4 --calib c4.jsonl --out pruned "
+        "--address auto",
+    )
+    add = prune.add_argument
+    add("model", metavar="MODEL", help="a Hugging Face folder or a .gguf file, at the same path on every node")
+    add("--address", metavar="ADDRESS", help="a cluster to join, or auto [default: a new one on this machine]")
+    add("--workers", type=int, metavar="N", help="workers [default: one for every node]")
+    add("--worker-threads", type=int, metavar="N", help="threads of each [default: the CPUs of its node]")
+    add("--spill-over", type=int, metavar="BYTES", help="hidden states a worker keeps in memory [default: all]")
+    add("--spec", metavar="SPEC", help="the pattern of every linear that no rule of a recipe names")
+    add("--method", metavar="METHOD", help="how to prune (see `openwork methods`) [default: admm]")
+    add("--recipe", metavar="FILE", help="specs and methods by tensor, as a TOML file")
+    add("--calib", required=True, metavar="TEXT", help="the text that inputs are measured on: .txt or .jsonl")
+    add("--out", required=True, metavar="DIR", help="the folder to write; it must be empty or new")
+    add("--samples", type=int, default=128, metavar="N", help="calibration windows [default: 128]")
+    add("--seq-len", type=int, metavar="L", help="tokens in a calibration window [default: 1024 or the model's limit]")
+    add("--seed", type=int, default=0, metavar="N", help="what draws the calibration windows [default: 0]")
+    add("--include", metavar="RE", help="prune only tensors whose names match")
+    add("--exclude", metavar="RE", help="leave tensors whose names match dense")
+    add("--eval", metavar="TEXT", help="measure perplexity on this text, in this process")
+    add("--eval-every", type=int, metavar="N", help="measure perplexity after every N layers too")
+    add("--eval-tokens", type=int, metavar="N", help="use only the first N tokens of the evaluation text")
+    add("--eval-seq-len", type=int, metavar="L", help="tokens in an evaluation window")
+    add("--resume", action="store_true", help="go on with a run that was stopped, also by `openwork prune`")
+    add("--force", action="store_true", help="overwrite what an earlier run left in DIR")
+    add("--remove", action="store_true", help="leave pruned heads and channels out of the tensors")
+    add("--dtype", metavar="TYPE", help="type of the written weights: bf16, f16 or f32")
+    add("--sequential", nargs="?", const="on", default="off", choices=["on", "off"],
+        help="capture inputs anew after each of a layer's four sites")
+    add("--json", action="store_true", help="print exactly one JSON object on stdout")
+    add("--quiet", action="store_true", help="no progress and no notes on stderr")
+    return top
+
+
+class _Lines:
+    """Progress as lines on stderr."""
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "note":
+            print(f"note: {event['text']}", file=sys.stderr)
+        elif kind == "layer":
+            print(
+                f"layer {event['layer'] + 1} of {event['layers']}: error {event['error']:.4f}, "
+                f"{event['seconds']:.1f} s", file=sys.stderr,
+            )
+        elif kind == "cluster":
+            seconds = ", ".join(f"{what} {spent:.1f} s" for what, spent in event["seconds"].items())
+            moved = sum(event["bytes"].values()) / 1e6
+            print(f"  {event['workers']} workers: {seconds}; {moved:.0f} MB moved", file=sys.stderr)
+        elif kind == "evaluated":
+            print(f"perplexity {event['token_perplexity']:.3f}", file=sys.stderr)
+
+
+def main(given: list[str] | None = None) -> int:
+    """The command; what was wrong with the input ends it with 2, what went wrong with 1."""
+    asked = vars(_parser().parse_args(given))
+    asked.pop("command")
+    quiet, as_json = asked.pop("quiet"), asked.pop("json")
+    asked["sequential"] = asked["sequential"] == "on"
+    bar = None if sys.stderr.isatty() else _Lines()
+    try:
+        record = prune_model(asked.pop("model"), progress=False if quiet else bar, **asked)
+    except OpenworkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (RuntimeError, ray.exceptions.RayError, ConnectionError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; what is done is kept, and --resume goes on from there", file=sys.stderr)
+        return 130
+    if as_json:
+        print(json.dumps(record))
+        return 0
+    evaluations = record["evaluations"]
+    for evaluation in evaluations[:1] + evaluations[1:][-1:]:
+        name = "dense" if evaluation["after_layer"] is None else "pruned"
+        print(f"{name}: perplexity {evaluation['token_perplexity']:.3f}")
+    workers = record["cluster"]["workers"] if record.get("cluster") else []
+    for worker in workers:
+        rate = worker["tokens_per_second"]
+        print(
+            f"worker {worker['worker']} ({worker['host']}, {worker['threads']} threads): "
+            f"{0 if rate is None else rate:.0f} tokens/s, {worker['jobs']} jobs in {worker['prune_seconds']:.1f} s"
+        )
+    print(f"mean error {record['totals']['mean_error']:.4f}; written to {asked['out']}")
+    return 0
+
+
+if __name__ == "__main__":
+    # By its name, so that workers use the version that is installed where they are.
+    from openwork.ray import main as run
+
+    sys.exit(run())
