@@ -191,7 +191,7 @@ class _Crew:
                 member.chunks = set()
                 ray.get(member.actor.start.remote(asked, self.windows, self._spills()))
         else:
-            self.members = self._hire(min(self.count, len(chunks)))
+            self.members = self._hire(self.count)
         embedded = []
         for chunk in range(len(chunks)):
             member = self.members[chunk % len(self.members)]
@@ -323,8 +323,9 @@ class _Crew:
         moved = self.layers[-1]["bytes"]
         moved[what] = moved.get(what, 0) + size
 
-    def _hire(self, count: int, patience: float = PATIENCE) -> list[_Member]:
+    def _hire(self, count: int, share: float = 1.0) -> list[_Member]:
         """New workers, checked; fewer than asked for if the cluster has no room."""
+        patience = PATIENCE * share
         made = ray.remote(num_cpus=self.threads, max_restarts=0)(_Worker)
         actors = [made.options(scheduling_strategy="SPREAD").remote(self.threads) for _ in range(count)]
         asked = {actor.hello.remote(): actor for actor in actors}
@@ -428,7 +429,7 @@ class _Crew:
         self._note(f"worker {member.about['worker']} on {member.about['host']} went away in layer {self.layer}")
         with contextlib.suppress(Exception):
             ray.kill(member.actor)
-        self.members += self._hire(1, PATIENCE / 4 if self.members else PATIENCE)
+        self.members += self._hire(1, 0.25 if self.members else 1.0)
         heirs: dict[int, list[int]] = {}
         for chunk in sorted(member.chunks):
             heir = min(range(len(self.members)), key=lambda i: len(self.members[i].chunks))

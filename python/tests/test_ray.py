@@ -1,0 +1,195 @@
+"""A Ray cluster gives the bytes of one machine, whatever happens to its workers."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import openwork
+
+# Loopback addresses only, also on Linux; read when ray is imported.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+ray = pytest.importorskip("ray")
+from ray.cluster_utils import Cluster  # noqa: E402
+
+import openwork.ray  # noqa: E402
+
+MODEL = Path(__file__).parents[2] / "testdata" / "models" / "qwen3"
+ASK = dict(samples=256, seq_len=64)  # two chunks of windows
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    file = tmp_path_factory.mktemp("text") / "calib.txt"
+    words = random.Random(3)
+    file.write_text(" ".join(words.choice("a wall of screens leaves light and rows".split()) for _ in range(9000)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=2, include_dashboard=False))
+    for _ in range(2):
+        cluster.add_node(num_cpus=2, include_dashboard=False)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def one(text, tmp_path_factory):
+    """Runs on this machine, by what was asked for."""
+    known = {}
+
+    def run(**ask):
+        key = json.dumps(ask, sort_keys=True)
+        if key not in known:
+            out = tmp_path_factory.mktemp("one") / "out"
+            openwork.prune_model(MODEL, out=out, calib=text, progress=False, **ASK, **ask)
+            known[key] = digests(out)
+        return known[key]
+
+    return run
+
+
+def digests(folder):
+    files = sorted(Path(folder).glob("*.safetensors*"))
+    assert files
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_any_number_of_workers_gives_the_same_bytes(cluster, one, text, tmp_path, workers):
+    ask = dict(spec="2:4", method="s-obs")
+    record = openwork.ray.prune_model(
+        MODEL, out=tmp_path / "out", calib=text, workers=workers, worker_threads=1, progress=False, **ASK, **ask
+    )
+    assert digests(tmp_path / "out") == one(**ask)
+    assert len(record["cluster"]["workers"]) == workers
+    assert record["cluster"]["gone"] == []
+    assert record["cluster"]["bytes_over_needed"] < 1.2
+    assert {"forward", "reduce", "prune", "broadcast"} <= set(record["cluster"]["layers"][0]["seconds"])
+
+
+@pytest.mark.parametrize("ask", [
+    dict(spec="block(2,4)", method="sparsegpt+refit", sequential=True),
+    dict(spec="rowwise(50%)", method="admm+swap", dtype="f32"),
+    dict(spec="mlp keep 75%", method="s-obs", remove=True),
+], ids=lambda ask: ask["method"])
+def test_every_kind_of_run_gives_the_same_bytes(cluster, one, text, tmp_path, ask):
+    openwork.ray.prune_model(
+        MODEL, out=tmp_path / "out", calib=text, workers=2, worker_threads=1, spill_over=1, progress=False,
+        **ASK, **ask,
+    )
+    assert digests(tmp_path / "out") == one(**ask)
+
+
+def workers_alive():
+    """Process numbers of all workers on this machine."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "cmdline").read_bytes().startswith(b"ray::_Worker"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_killed_at_any_moment_changes_nothing(cluster, one, text, tmp_path, seed):
+    ask = dict(spec="2:4", method="s-obs", sequential=seed == 2)
+    choice = random.Random(seed)
+    when, seen, killed = choice.randrange(1, 6), 0, []
+
+    def see(event):
+        nonlocal seen
+        seen += event["event"] == "step"
+        if seen >= when and not killed:
+            killed.append(choice.choice(workers_alive()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    record = openwork.ray.prune_model(
+        MODEL, out=tmp_path / "out", calib=text, workers=2, worker_threads=1, progress=see, **ASK, **ask
+    )
+    assert killed
+    assert digests(tmp_path / "out") == one(**ask)
+    assert len(record["cluster"]["gone"]) <= 1
+
+
+def test_a_node_that_goes_changes_nothing(one, text, tmp_path):
+    # Of a cluster of its own, in a process of its own: nodes do not come back.
+    script = tmp_path / "node.py"
+    script.write_text(f"""
+import ray, openwork.ray
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=0, include_dashboard=False))
+nodes = [cluster.add_node(num_cpus=1, include_dashboard=False) for _ in range(3)]
+ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+openwork.ray.PATIENCE = 20.0
+gone = []
+def see(event):
+    if event["event"] == "cluster" and not gone:
+        gone.append(nodes.pop())
+        cluster.remove_node(gone[0], allow_graceful=False)
+record = openwork.ray.prune_model({str(MODEL)!r}, out={str(tmp_path / "out")!r}, calib={str(text)!r}, spec="2:4",
+    method="s-obs", workers=3, worker_threads=1, progress=see, **{ASK!r})
+with open({str(tmp_path / "seen")!r}, "w") as seen:
+    print(len(record["cluster"]["gone"]), len(record["cluster"]["workers"]), file=seen)
+ray.shutdown()
+cluster.shutdown()
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "seen").read_text().split() == ["1", "2"]
+    assert digests(tmp_path / "out") == one(spec="2:4", method="s-obs")
+
+
+def test_a_driver_that_was_killed_is_resumed_here_or_there(cluster, one, text, tmp_path):
+    ask = dict(spec="2:4", method="s-obs")
+    out = tmp_path / "out"
+
+    def see(event):
+        if event["event"] == "layer":
+            raise InterruptedError("no more")
+
+    with pytest.raises(InterruptedError):
+        openwork.ray.prune_model(
+            MODEL, out=out, calib=text, workers=2, worker_threads=1, progress=see, **ASK, **ask
+        )
+    assert not (out / "model.safetensors.index.json").exists()
+    openwork.prune_model(MODEL, out=out, calib=text, resume=True, progress=False, **ASK, **ask)
+    assert digests(out) == one(**ask)
+
+
+def test_what_cannot_be_done_is_said(cluster, text, tmp_path, monkeypatch):
+    ask = dict(spec="2:4", calib=text, workers=1, worker_threads=1, progress=False, **ASK)
+    with pytest.raises(openwork.OpenworkError, match="the plan does not fit the model"):
+        openwork.ray.prune_model(MODEL, out=tmp_path / "o", **(ask | dict(spec="2:7")))
+    assert not (tmp_path / "o").exists()
+    monkeypatch.setattr(openwork.ray, "__version__", "9.9.9")
+    with pytest.raises(openwork.OpenworkError, match=r"has openwork .*, this process has 9\.9\.9; install the same"):
+        openwork.ray.prune_model(MODEL, out=tmp_path / "v", **ask)
+    monkeypatch.undo()
+    monkeypatch.setattr(openwork.ray, "PATIENCE", 2.0)
+    with pytest.raises(openwork.OpenworkError, match="no worker with 64 CPUs came up"):
+        openwork.ray.prune_model(MODEL, out=tmp_path / "c", **(ask | dict(worker_threads=64)))
+
+
+def test_the_command_is_the_one_of_one_machine(one, text, tmp_path):
+    flags = ["--spec", "2:4", "--method", "s-obs", "--samples", "256", "--seq-len", "64", "--calib", str(text)]
+    command = [sys.executable, "-m", "openwork.ray", "prune", str(MODEL), *flags, "--out", str(tmp_path / "out")]
+    alone = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "mean error" in done.stdout and "layer 1 of" in done.stderr
+    assert digests(tmp_path / "out") == one(spec="2:4", method="s-obs")
+    again = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=300)
+    assert again.returncode == 2 and "the folder is not empty" in again.stderr
