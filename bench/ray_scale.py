@@ -10,6 +10,8 @@ start of Ray and of the workers.
 import argparse
 import json
 import os
+import subprocess
+import sys
 import tempfile
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback, also on Linux
@@ -18,6 +20,14 @@ import ray
 
 import openwork
 import openwork.ray
+
+
+def alone(model, out, threads, size):
+    """The record of a run in a process of its own, with so many threads."""
+    code = "import json, sys, openwork; a = json.loads(sys.argv[1]); print(json.dumps(openwork.prune_model(**a)))"
+    given = json.dumps(dict(model=model, out=out, **size))
+    env = os.environ | dict(RAYON_NUM_THREADS=str(threads))
+    return json.loads(subprocess.run([sys.executable, "-c", code, given], env=env, check=True, capture_output=True).stdout)
 
 
 def main():
@@ -40,9 +50,8 @@ def main():
         best = {}
         for _ in range(asked.repeats):
             with tempfile.TemporaryDirectory() as folder:
-                openwork.set_threads(min(workers, os.cpu_count()))
                 runs = dict(
-                    process=openwork.prune_model(asked.model, out=f"{folder}/process", **size),
+                    process=alone(asked.model, f"{folder}/process", min(workers, os.cpu_count()), size),
                     ray=openwork.ray.prune_model(
                         asked.model, out=f"{folder}/ray", workers=workers, worker_threads=1, **size
                     ),

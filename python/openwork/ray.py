@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import platform
 import sys
@@ -69,7 +70,7 @@ def _joined(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="warning")
+    ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     try:
         yield
     finally:
@@ -203,9 +204,7 @@ class _Crew:
 
     def capture(self, layer: int, begin: bool, attend: bool, sites: list[str]) -> Iterator[Any]:
         self._enter(layer)
-        at = time.perf_counter()
-        waited = 0.0
-        moved = 0
+        at, waited, moved = time.perf_counter(), 0.0, 0
         asked = (layer, begin, attend, sites)
         results = self._each("capture", asked)
         while True:
@@ -281,13 +280,15 @@ class _Crew:
         return errors
 
     def record(self) -> str:
-        formula = [
-            1.0 * sum(layer["bytes"].values()) / max(1, sum(layer["bytes"].get(k, 0) for k in _NEEDED))
-            for layer in self.layers
-        ]
+        def over(moved: dict[str, int]) -> float:
+            return sum(moved.values()) / max(1, sum(moved.get(name, 0) for name in _NEEDED))
+
         return json.dumps(dict(
-            workers=[member.record() for member in self.members], gone=self.gone, layers=self.layers,
-            bytes_over_needed=max(formula, default=None), notes=self.notes,
+            workers=[member.record() for member in self.members],
+            gone=self.gone,
+            layers=self.layers,
+            bytes_over_needed=max((over(layer["bytes"]) for layer in self.layers), default=None),
+            notes=self.notes,
         ))
 
     # What it rests on.
@@ -326,7 +327,7 @@ class _Crew:
     def _hire(self, count: int, share: float = 1.0) -> list[_Member]:
         """New workers, checked; fewer than asked for if the cluster has no room."""
         patience = PATIENCE * share
-        made = ray.remote(num_cpus=self.threads, max_restarts=0)(_Worker)
+        made: Any = ray.remote(num_cpus=self.threads, max_restarts=0)(_Worker)
         actors = [made.options(scheduling_strategy="SPREAD").remote(self.threads) for _ in range(count)]
         asked = {actor.hello.remote(): actor for actor in actors}
         ready, late = ray.wait(list(asked), num_returns=count, timeout=patience)
@@ -388,12 +389,11 @@ class _Crew:
 
     def _each(self, method: str, given: tuple[Any, ...]) -> Iterator[Any]:
         """Calls the owner of every chunk; results in the order of the chunks."""
-        owner = lambda chunk: next(member for member in self.members if chunk in member.chunks)  # noqa: E731
         refs: dict[int, tuple[Any, _Member]] = {}
         received: set[int] = set()
 
         def submit(chunk: int) -> None:
-            member = owner(chunk)
+            member = next(member for member in self.members if chunk in member.chunks)
             refs[chunk] = (getattr(member.actor, method).remote(chunk, *given), member)
 
         for chunk in range(len(self.chunks)):
@@ -430,17 +430,15 @@ class _Crew:
         with contextlib.suppress(Exception):
             ray.kill(member.actor)
         self.members += self._hire(1, 0.25 if self.members else 1.0)
-        heirs: dict[int, list[int]] = {}
+        heirs: dict[int, list[int]] = {number: [] for number in range(len(self.members))}
         for chunk in sorted(member.chunks):
-            heir = min(range(len(self.members)), key=lambda i: len(self.members[i].chunks))
-            self.members[heir].chunks.add(chunk)
-            heirs.setdefault(heir, []).append(chunk)
-        for number, chunks in heirs.items():
-            self._catch_up(self.members[number], chunks)
-        # One that was hired and has no chunk must know the Hessians and weights too.
-        for number, heir in enumerate(self.members):
-            if number not in heirs and not heir.chunks:
-                self._catch_up(heir, [])
+            least = min(heirs, key=lambda number: len(self.members[number].chunks))
+            self.members[least].chunks.add(chunk)
+            heirs[least].append(chunk)
+        for heir, chunks in [(self.members[number], chunks) for number, chunks in heirs.items()]:
+            # Also one without a chunk must know the weights and Hessians, if it is new.
+            if chunks or not heir.chunks:
+                self._catch_up(heir, chunks)
 
     def _catch_up(self, member: _Member, chunks: list[int]) -> None:
         """Takes chunks from the beginning to where the run is."""

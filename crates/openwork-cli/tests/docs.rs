@@ -24,7 +24,8 @@ fn tables() -> String {
         let damping = match method.name.parse::<Recipe>().map(|recipe| recipe.needs()) {
             Ok(Needs::Hessian) => format!("`{}`", method.damping),
             Ok(_) => "none".to_string(),
-            Err(_) => "the method's".to_string(),
+            // In force for the method that it follows, too.
+            Err(_) => format!("`{}`", method.damping),
         };
         text += &format!("| {name} | {summary} | {damping} |\n");
     }

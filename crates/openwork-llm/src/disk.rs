@@ -12,6 +12,23 @@ use std::path::{Path, PathBuf};
 /// What the names of unfinished files end with.
 pub const UNFINISHED: &str = ".unfinished";
 
+/// Bytes that are free for us on the disk that a path is on, or will be on;
+/// nothing where the system does not say.
+pub fn free(path: &Path) -> Option<u64> {
+    let path = std::path::absolute(path).ok()?;
+    let there = path.ancestors().find(|ancestor| ancestor.exists())?;
+    #[cfg(unix)]
+    {
+        let stat = rustix::fs::statvfs(there).ok()?;
+        Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = there;
+        None
+    }
+}
+
 /// A file that does not have its name yet. Dropped, it is gone.
 #[derive(Debug)]
 pub struct Pending {
@@ -47,11 +64,12 @@ impl Pending {
 
     /// Gives the file its name, once it is on the disk.
     pub fn finish(mut self) -> io::Result<Written> {
-        let file = self.file.take().ok_or_else(|| io::Error::other("it is finished already"))?;
-        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.sync_all()?;
-        drop(file);
+        // It stays in its place until it has its name, so that else it goes with us.
+        let file = self.file.as_mut().ok_or_else(|| io::Error::other("it is finished already"))?;
+        file.flush()?;
+        file.get_ref().sync_all()?;
         fs::rename(&self.unfinished, &self.path)?;
+        self.file = None;
         sync_folder(&self.path)?;
         let hash = std::mem::take(&mut self.hash);
         Ok(Written { bytes: self.bytes, sha256: hex(&hash.finalize()) })
@@ -147,6 +165,25 @@ mod tests {
         let written = write(&path, b"new").unwrap();
         assert_eq!(sha256_of(&path).unwrap(), written.sha256);
         assert_eq!((written.bytes, sha256(b"new")), (3, written.sha256));
+    }
+
+    #[test]
+    fn a_file_that_cannot_get_its_name_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let mut next = Pending::create(&path).unwrap();
+        next.write_all(b"new").unwrap();
+        // In the way of the name.
+        fs::create_dir(&path).unwrap();
+        assert!(next.finish().is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_path_that_is_not_there_yet_is_on_the_disk_of_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = free(&folder.path().join("not/there/yet"));
+        assert_eq!(found.is_some(), cfg!(unix));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::print;
 use crate::texts::{self, Use};
 use openwork_llm::checkpoint::Checkpoint;
+use openwork_llm::disk;
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{
     self, Calibration, Choice, Evaluation, Job, Local, Passes, Recipe, Start, check_folder,
@@ -171,6 +172,17 @@ impl Prune {
                     print::size(needs.memory_spilled)
                 )));
             }
+        }
+        // What an earlier start has written need not fit again.
+        if start != Start::Resume
+            && let Some(free) = disk::free(&self.out).filter(|&free| free < needs.disk)
+        {
+            return Err(Failure::Input(format!(
+                "--out {}: the result needs {}, the disk has {} free; make room, or choose another disk",
+                self.out.display(),
+                print::size(needs.disk),
+                print::size(free)
+            )));
         }
         if self.dry_run {
             return plan::show(&job, &passes, &model, &needs, global);
