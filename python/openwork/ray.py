@@ -169,6 +169,7 @@ class _Crew:
         self.layers: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.tell: Progress | None = None
+        self.stopped = False
 
     def __enter__(self) -> _Crew:
         return self
@@ -178,6 +179,10 @@ class _Crew:
             ray.kill(member.actor)
 
     # Called by the run.
+
+    def stop(self) -> None:
+        """From another thread: ends the wait for workers."""
+        self.stopped = True
 
     def start(self, asked: dict[str, Any], chunks: list[Any]) -> None:
         self.asked = asked
@@ -245,10 +250,10 @@ class _Crew:
                         job = waiting.pop()
                         running[member.actor.work.remote(layer, jobs[job])] = (member, job)
                         busy[id(member)] += 1
-            ready, _ = ray.wait(list(running), num_returns=1)
-            member, job = running.pop(ready[0])
+            ready = self._wait(list(running))
+            member, job = running.pop(ready)
             try:
-                results[job], seconds = self._get(ready[0], member)
+                results[job], seconds = self._get(ready, member)
             except _Lost:
                 again = [ref for ref, (other, _) in running.items() if other is member]
                 waiting += [running.pop(ref)[1] for ref in again] + [job]
@@ -365,9 +370,18 @@ class _Crew:
                 raise OpenworkError(f"{where}: {error.cause}; the model must be at that path on every node") from None
         return alive
 
+    def _wait(self, refs: list[Any]) -> Any:
+        """The first that is there."""
+        while True:
+            if self.stopped:
+                raise KeyboardInterrupt
+            ready, _ = ray.wait(refs, num_returns=1, timeout=0.5)
+            if ready:
+                return ready[0]
+
     def _get(self, ref: Any, member: _Member) -> Any:
         try:
-            return ray.get(ref)
+            return ray.get(self._wait([ref]))
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except _DEAD:

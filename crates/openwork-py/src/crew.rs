@@ -50,13 +50,15 @@ impl Remote {
     }
 }
 
-/// What was given is at fault, or those who work.
+/// Somebody asked to stop, what was given is at fault, or those who work.
 fn failed(py: Python<'_>, error: &PyErr) -> PipelineError {
     let words = error.value(py).to_string();
-    match () {
-        () if error.is_instance_of::<PyKeyboardInterrupt>(py) => PipelineError::Stopped,
-        () if error.is_instance_of::<OpenworkError>(py) => PipelineError::Plan(words),
-        () => PipelineError::Crew(format!("{}: {words}", error.get_type(py))),
+    if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+        PipelineError::Stopped
+    } else if error.is_instance_of::<OpenworkError>(py) {
+        PipelineError::Plan(words)
+    } else {
+        PipelineError::Crew(format!("{}: {words}", error.get_type(py)))
     }
 }
 
@@ -86,7 +88,10 @@ impl Crew for Remote {
                 chunks.append(tokens.into_pyarray(py))?;
             }
             let asked = PyDict::new(py);
-            asked.set_item("model", job.source.path())?;
+            // Workers may be in another folder.
+            let path = job.source.path();
+            let path = if path.exists() { std::path::absolute(path)? } else { path.to_path_buf() };
+            asked.set_item("model", path)?;
             asked.set_item("files", job.source.hashes())?;
             asked.set_item("dtype", job.dtype.name().to_lowercase())?;
             asked.set_item("seq_len", calibration.seq_len())?;

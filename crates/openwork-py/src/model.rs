@@ -59,14 +59,21 @@ pub fn prune_folder(
         Some(progress) => seen.tell(py, progress),
         None => Ok(()),
     };
+    let stop = || {
+        seen.stop();
+        if let Some(crew) = &crew {
+            // It may be waiting for others; one without the method ends when they do.
+            Python::attach(|py| drop(crew.call_method0(py, "stop")));
+        }
+    };
     let work = || {
-        let mut crew: Box<dyn Crew> = match crew {
-            Some(crew) => Box::new(Remote::new(crew)),
+        let mut crew: Box<dyn Crew> = match &crew {
+            Some(crew) => Box::new(Python::attach(|py| Remote::new(crew.clone_ref(py)))),
             None => Box::new(Local::default()),
         };
         run(&path, &out, &asked, &seen, crew.as_mut())
     };
-    let done = watch::run(py, tick, || seen.stop(), work)?;
+    let done = watch::run(py, tick, stop, work)?;
     if let Some(progress) = &progress {
         seen.tell(py, progress)?;
     }
