@@ -278,28 +278,53 @@ mod avx2 {
             let strip_size = self.kept * self.size();
             assert!((strip(S - 1) + 1) * strip_size <= values.len(), "values of all strips");
             assert!((first + (S - 1) * part + 1) * self.b <= y.len(), "room for all strips");
+            let panels = self.b / panel::ROWS;
             for j in 0..self.kept {
-                // An index holds `kept` blocks in every strip, all within `x`.
-                let x: [&[f32]; S] = std::array::from_fn(|s| {
+                for s in 0..S {
+                    // An index holds `kept` blocks in every strip, all within `x`.
                     let block = columns[s].next().expect("a checked index");
-                    &x[block * self.c..][..self.c]
-                });
-                let x = x.map(<[f32]>::as_ptr);
-                for panel in 0..self.b / panel::ROWS {
+                    let x = x[block * self.c..][..self.c].as_ptr();
                     // SAFETY: block j of every strip is within its values by the
-                    // assertion above; x has `c` numbers; so has y for eight rows.
+                    // assertion above; x has `c` numbers; so has y for its rows.
                     unsafe {
-                        let stored = std::array::from_fn(|s| {
-                            let block = strip(s) * strip_size + j * self.size();
-                            values.as_ptr().add(block + panel * panel::ROWS * self.c)
-                        });
-                        let sums = panel::sums_avx2::<T, S>(stored, x, self.c);
-                        for s in 0..S {
-                            let row = (first + s * part) * self.b + panel * panel::ROWS;
-                            let y = y.as_mut_ptr().add(row);
-                            _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), sums[s]));
+                        let stored = values.as_ptr().add(strip(s) * strip_size + j * self.size());
+                        let y = y.as_mut_ptr().add((first + s * part) * self.b);
+                        // Two panels share what they read of x.
+                        for panel in (0..panels / 2 * 2).step_by(2) {
+                            self.add::<T, 2>(stored, panel, x, y);
+                        }
+                        if panels % 2 == 1 {
+                            self.add::<T, 1>(stored, panels - 1, x, y);
                         }
                     }
+                }
+            }
+        }
+
+        /// Adds what `P` panels of a block give to their rows of a strip.
+        ///
+        /// # Safety
+        ///
+        /// The machine has AVX2, FMA and F16C; from `block` on there is a block
+        /// with these panels, from `x` on `c` numbers, from `y` on `b`.
+        #[inline]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn add<T: Value, const P: usize>(
+            &self,
+            block: *const T,
+            panel: usize,
+            x: *const f32,
+            y: *mut f32,
+        ) {
+            let size = panel::ROWS * self.c;
+            // SAFETY: by the contract above.
+            unsafe {
+                let stored = std::array::from_fn(|p| block.wrapping_add((panel + p) * size));
+                let sums = panel::sums_avx2::<T, P>(stored, [x; P], self.c);
+                for p in 0..P {
+                    let y = y.add((panel + p) * panel::ROWS);
+                    let sum = _mm256_add_ps(sums[p][0], sums[p][1]);
+                    _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), sum));
                 }
             }
         }

@@ -21,7 +21,8 @@ pub(super) fn sums<T: Value>(values: &[T], x: &[f32]) -> [f32; ROWS] {
     std::array::from_fn(|r| even[r] + odd[r])
 }
 
-/// The same for `S` panels at once; all have the columns of their own `x`.
+/// The same for `S` panels at once, each with an `x` of its own; sums over even
+/// and over odd columns are apart.
 ///
 /// # Safety
 ///
@@ -34,7 +35,7 @@ pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
     values: [*const T; S],
     x: [*const f32; S],
     cols: usize,
-) -> [__m256; S] {
+) -> [[__m256; 2]; S] {
     let mut sums = [[_mm256_setzero_ps(); 2]; S];
     for c in (0..cols).step_by(2) {
         for s in 0..S {
@@ -52,7 +53,9 @@ pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
             }
         }
     }
-    std::array::from_fn(|s| _mm256_add_ps(sums[s][0], sums[s][1]))
+    // Not yet added up: a closure of `array::map` does not have the features of
+    // this function, and the sums would go through memory.
+    sums
 }
 
 /// Widens some columns of a panel, from an even one on, to `out`, where row `r`

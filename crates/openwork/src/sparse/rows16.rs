@@ -184,21 +184,23 @@ mod avx2 {
             let stored: [*const T; S] =
                 std::array::from_fn(|s| values[strip(s) * panels * PANEL..].as_ptr());
             assert!((strip(S - 1) + 1) * panels * PANEL <= values.len(), "values of all strips");
+            assert_eq!(x.len(), panels * SIDE, "a vector as long as a row");
             let mut rows = [[_mm256_setzero_ps(); 2]; S];
             let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-            for (i, x) in x.chunks_exact(SIDE).enumerate() {
+            for i in 0..panels {
                 // SAFETY: panel i of every strip is within the values by the
                 // assertion above; x has its 16 numbers.
                 let sums = unsafe {
-                    let panel = std::array::from_fn(|s| stored[s].add(i * PANEL));
-                    panel::sums_avx2::<T, S>(panel, [x.as_ptr(); S], SIDE)
+                    let panel = std::array::from_fn(|s| stored[s].wrapping_add(i * PANEL));
+                    panel::sums_avx2::<T, S>(panel, [x.as_ptr().add(i * SIDE); S], SIDE)
                 };
                 for s in 0..S {
+                    let sum = _mm256_add_ps(sums[s][0], sums[s][1]);
                     let byte = _mm256_set1_epi32(i32::from(chosen[s][i]));
                     let second = _mm256_cmpeq_epi32(_mm256_and_si256(byte, bits), bits);
                     let second = _mm256_castsi256_ps(second);
-                    rows[s][0] = _mm256_add_ps(rows[s][0], _mm256_andnot_ps(second, sums[s]));
-                    rows[s][1] = _mm256_add_ps(rows[s][1], _mm256_and_ps(second, sums[s]));
+                    rows[s][0] = _mm256_add_ps(rows[s][0], _mm256_andnot_ps(second, sum));
+                    rows[s][1] = _mm256_add_ps(rows[s][1], _mm256_and_ps(second, sum));
                 }
             }
             for s in 0..S {
