@@ -180,7 +180,8 @@ mod avx2 {
         ) {
             let strip = |s: usize| first + s * part;
             let panels = self.panels();
-            let chosen: [&[u8]; S] = std::array::from_fn(|s| &index[strip(s) * panels..][..panels]);
+            let chosen: [*const u8; S] =
+                std::array::from_fn(|s| index[strip(s) * panels..][..panels].as_ptr());
             let stored: [*const T; S] =
                 std::array::from_fn(|s| values[strip(s) * panels * PANEL..].as_ptr());
             assert!((strip(S - 1) + 1) * panels * PANEL <= values.len(), "values of all strips");
@@ -189,14 +190,18 @@ mod avx2 {
             let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
             for i in 0..panels {
                 // SAFETY: panel i of every strip is within the values by the
-                // assertion above; x has its 16 numbers.
-                let sums = unsafe {
+                // assertion above, and x has its 16 numbers; every strip has its
+                // byte. A checked index here would part the loads from their
+                // sums, and these would go through memory.
+                let (sums, bytes) = unsafe {
                     let panel = std::array::from_fn(|s| stored[s].wrapping_add(i * PANEL));
-                    panel::sums_avx2::<T, S>(panel, [x.as_ptr().add(i * SIDE); S], SIDE)
+                    let bytes: [u8; S] = std::array::from_fn(|s| *chosen[s].add(i));
+                    let x = x.as_ptr().add(i * SIDE);
+                    (panel::sums_avx2::<T, S>(panel, [x; S], SIDE), bytes)
                 };
                 for s in 0..S {
                     let sum = _mm256_add_ps(sums[s][0], sums[s][1]);
-                    let byte = _mm256_set1_epi32(i32::from(chosen[s][i]));
+                    let byte = _mm256_set1_epi32(i32::from(bytes[s]));
                     let second = _mm256_cmpeq_epi32(_mm256_and_si256(byte, bits), bits);
                     let second = _mm256_castsi256_ps(second);
                     rows[s][0] = _mm256_add_ps(rows[s][0], _mm256_andnot_ps(second, sum));
