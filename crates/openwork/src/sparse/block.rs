@@ -6,7 +6,6 @@
 //! first, in `ceil(K / c / 8)` bytes whose last bits are zero. Scopes are equal
 //! runs of blocks of a strip, so that all strips keep equally many.
 
-use super::axpy::{self, Runs};
 use super::simd::Value;
 use super::{Format, Layout, PartsError, Room, STREAMS, Shape, panel};
 use crate::mask::Bits;
@@ -237,13 +236,9 @@ impl Layout for Block {
                 let stored = &stored[inside.start * panel::ROWS..inside.end * panel::ROWS];
                 room.wide.resize(stored.len(), 0.0);
                 panel::widen(stored, &mut room.wide, simd);
-                for r in 0..panel::ROWS {
-                    let acc = &mut acc[(p * panel::ROWS + r) * width..][..width];
-                    let run = [(r as u32, ((left - cols.start) * width) as u32)];
-                    let runs =
-                        Runs { w: &room.wide, step: panel::ROWS, len: right - left, runs: &run };
-                    axpy::runs(runs, xt, acc, simd);
-                }
+                let xt = &xt[(left - cols.start) * width..][..(right - left) * width];
+                let rows = std::array::from_fn(|r| (p * panel::ROWS + r) * width);
+                panel::multiply(&room.wide, xt, width, rows, acc, simd);
             }
             *cursor += usize::from(right == (block + 1) * self.c);
         }

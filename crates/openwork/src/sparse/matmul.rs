@@ -26,8 +26,6 @@ pub(super) struct Room {
     pub lists: Vec<List>,
     /// Widened weights.
     pub wide: Vec<f32>,
-    /// Runs of one row.
-    pub runs: Vec<(u32, u32)>,
 }
 
 /// `Y <- beta Y + X W'` for `W` with `rows` rows.

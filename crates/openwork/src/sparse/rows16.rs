@@ -5,7 +5,6 @@
 //! the strip, as bit `p` of the index's byte is clear or set. Panels follow each
 //! other along the strip; the index has `M / 16` rows of `K / 16` bytes.
 
-use super::axpy::{self, Runs};
 use super::simd::Value;
 use super::{Format, Layout, PartsError, Room, STREAMS, Shape, panel};
 use crate::mask::Bits;
@@ -142,16 +141,12 @@ impl Layout for Rows16 {
             &values[strip * self.panels() * PANEL..][panels.start * PANEL..panels.end * PANEL];
         room.wide.resize(values.len(), 0.0);
         panel::widen(values, &mut room.wide, simd);
-        for (row, acc) in acc.chunks_exact_mut(width).enumerate() {
-            let (p, half) = (row % panel::ROWS, (row / panel::ROWS) as u8);
-            room.runs.clear();
-            for (i, &rows) in index.iter().enumerate() {
-                if rows >> p & 1 == half {
-                    room.runs.push(((i * PANEL + p) as u32, (i * SIDE * width) as u32));
-                }
-            }
-            let runs = Runs { w: &room.wide, step: panel::ROWS, len: SIDE, runs: &room.runs };
-            axpy::runs(runs, xt, acc, simd);
+        for (i, &rows) in index.iter().enumerate() {
+            let rows =
+                std::array::from_fn(|p| (p + panel::ROWS * (rows >> p & 1) as usize) * width);
+            let wide = &room.wide[i * PANEL..][..PANEL];
+            let xt = &xt[i * SIDE * width..][..SIDE * width];
+            panel::multiply(wide, xt, width, rows, acc, simd);
         }
     }
 }
