@@ -20,7 +20,7 @@
 
 use super::axpy::{self, List};
 use super::simd::{self, Value};
-use super::{Format, Layout, PartsError, Room, STREAMS, Shape};
+use super::{Format, Layout, PartsError, Room, Shape};
 use crate::mask::Bits;
 use crate::spec::Spec;
 use std::ops::Range;
@@ -253,47 +253,36 @@ impl Layout for Nm {
         }
     }
 
-    fn matvec<T: Value>(
+    fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]) {
+        let mut lanes = [0.0; 8];
+        self.lanes(index, values, strip, 0, x, &mut lanes);
+        self.rows_of(lanes, y);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn fast<T: Value, const S: usize>(
         &self,
         index: &[u8],
         values: &[T],
-        rows: Range<usize>,
+        from: usize,
+        first: usize,
+        part: usize,
         x: &[f32],
         y: &mut [f32],
-        simd: bool,
     ) {
-        let height = self.strip();
-        let strips = rows.start / height..rows.end.div_ceil(height);
-        #[cfg(target_arch = "x86_64")]
-        if simd {
-            // Strips of all their rows: a last, lower one has no whole units.
-            let whole = strips.start..strips.end.min(self.rows / height);
-            let part = whole.len() / STREAMS;
-            for i in 0..part {
-                // SAFETY: `simd` says that the machine has the features.
-                let sums =
-                    unsafe { self.fast::<T, STREAMS>(index, values, whole.start + i, part, x) };
-                for (s, lanes) in sums.into_iter().enumerate() {
-                    self.rows_of(lanes, &mut y[(i + s * part) * height..][..height]);
-                }
+        let strip = from + first;
+        // SAFETY: as for this function. With the share known each kernel's
+        // shifts are constants.
+        let sums = unsafe {
+            match self.share {
+                Share::None => self.sums::<T, S, { avx2::NONE }>(index, values, strip, part, x),
+                Share::Eight => self.sums::<T, S, { avx2::EIGHT }>(index, values, strip, part, x),
+                Share::Four => self.sums::<T, S, { avx2::FOUR }>(index, values, strip, part, x),
             }
-            for i in part * STREAMS..whole.len() {
-                // SAFETY: as above.
-                let [lanes] = unsafe { self.fast(index, values, whole.start + i, 0, x) };
-                self.rows_of(lanes, &mut y[i * height..][..height]);
-            }
-            if whole.end < strips.end {
-                let mut lanes = [0.0; 8];
-                self.lanes(index, values, whole.end, 0, x, &mut lanes);
-                self.rows_of(lanes, &mut y[whole.len() * height..]);
-            }
-            return;
-        }
-        let _ = simd;
-        for (strip, y) in strips.zip(y.chunks_mut(height)) {
-            let mut lanes = [0.0; 8];
-            self.lanes(index, values, strip, 0, x, &mut lanes);
-            self.rows_of(lanes, y);
+        };
+        for (s, lanes) in sums.into_iter().enumerate() {
+            self.rows_of(lanes, &mut y[(first + s * part) * self.strip()..][..self.strip()]);
         }
     }
 
@@ -346,9 +335,9 @@ mod avx2 {
     use std::arch::x86_64::*;
 
     /// [`Share`] as a number: a kernel's constant.
-    const NONE: u8 = Share::None as u8;
-    const EIGHT: u8 = Share::Eight as u8;
-    const FOUR: u8 = Share::Four as u8;
+    pub(super) const NONE: u8 = Share::None as u8;
+    pub(super) const EIGHT: u8 = Share::Eight as u8;
+    pub(super) const FOUR: u8 = Share::Four as u8;
 
     /// Where the lanes of even and odd slots have their places, in the first and
     /// the second unit that one load of 32 bits covers.
@@ -395,32 +384,9 @@ mod avx2 {
         ///
         /// # Safety
         ///
-        /// The machine has AVX2, FMA and F16C.
-        #[target_feature(enable = "avx2,fma,f16c")]
-        pub(super) unsafe fn fast<T: Value, const S: usize>(
-            &self,
-            index: &[u8],
-            values: &[T],
-            first: usize,
-            part: usize,
-            x: &[f32],
-        ) -> [[f32; 8]; S] {
-            // SAFETY: as for this function. With the share known each kernel's
-            // shifts are constants.
-            unsafe {
-                match self.share {
-                    Share::None => self.sums::<T, S, NONE>(index, values, first, part, x),
-                    Share::Eight => self.sums::<T, S, EIGHT>(index, values, first, part, x),
-                    Share::Four => self.sums::<T, S, FOUR>(index, values, first, part, x),
-                }
-            }
-        }
-
-        /// # Safety
-        ///
         /// The machine has AVX2, FMA and F16C, and `SHARE` is the layout's own.
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn sums<T: Value, const S: usize, const SHARE: u8>(
+        pub(super) unsafe fn sums<T: Value, const S: usize, const SHARE: u8>(
             &self,
             index: &[u8],
             values: &[T],

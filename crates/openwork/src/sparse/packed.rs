@@ -5,7 +5,7 @@ use super::kept::{Kind, kept, mask};
 use super::simd::{self, Value};
 use super::values::typed;
 use super::{
-    FORMATS, Format, Layout, STREAMS, Shape, ValueType, Values, ValuesRef, general, layout, matmul,
+    FORMATS, Format, Layout, Shape, ValueType, Values, ValuesRef, general, layout, matmul, matvec,
 };
 use crate::mask::Bits;
 use crate::matrix::{MatrixMut, MatrixRef};
@@ -284,7 +284,7 @@ impl Packed {
         let rows = (bytes * self.rows).div_ceil(self.bytes().max(1)).max(1);
         // Strips that are left over from whole streams go one by one, at half the
         // speed: a large matrix has none but at its end.
-        let streams = if bytes == TASK_BYTES.end { STREAMS } else { 1 };
+        let streams = if bytes == TASK_BYTES.end { matvec::STREAMS } else { 1 };
         let rows = rows.next_multiple_of(self.strip_rows() * streams);
         y.par_chunks_mut(rows).enumerate().for_each(|(i, y)| {
             self.matvec_rows(i * rows..i * rows + y.len(), x, y);
@@ -314,7 +314,7 @@ impl Packed {
         );
         assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors of the matrix's sides");
         layout!(&self.shape, l => typed!(Values, &self.values, v => {
-            l.matvec(&self.index, v, rows, x, y, simd);
+            matvec::matvec(l, &self.index, v, rows, x, y, simd);
         }));
     }
 

@@ -21,7 +21,8 @@ pub(super) fn available() -> bool {
     }
 }
 
-/// How far ahead kernels ask for values, in bytes.
+/// How far ahead kernels ask for values, in bytes: some hundred nanoseconds of
+/// memory at full speed, shared by the streams.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 1024;
 
