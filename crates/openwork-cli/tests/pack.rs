@@ -163,6 +163,35 @@ fn a_damaged_packed_file_is_refused_by_every_command() {
 }
 
 #[test]
+fn a_folder_becomes_a_gguf_file_by_itself_or_is_refused_by_name() {
+    let folder = pruned("models/llama-tied", "2:4");
+    let count = |found: &Value| found["tensors"].as_array().unwrap().len();
+    for kind in ["f16", "bf16", "q8_0"] {
+        let name = format!("{kind}.gguf");
+        folder.json(&format!("pack pruned --out {name} --format gguf-{kind}"));
+        // And that file by itself, or like itself.
+        folder.json(&format!("pack {name} --out again-{name} --format gguf-{kind}"));
+        folder.json(&format!("pack pruned --out like-{name} --format gguf-{kind} --like {name}"));
+        let bytes = |name: &str| std::fs::read(folder.path(name)).unwrap();
+        assert!(bytes(&format!("like-{name}")) == bytes(&name), "{kind}");
+        let found = folder.json(&format!("inspect {name} --spec 2:4"));
+        assert_eq!(count(&found), count(&folder.json("inspect pruned")), "{kind}");
+    }
+    let generate = |model: &str| {
+        folder.run_list(&["generate", model, "--prompt", "the wall", "--max-new-tokens", "8"])
+    };
+    let (a, b) = (generate("bf16.gguf"), generate("pruned"));
+    assert_eq!((a.code, a.out), (0, b.out), "{}", a.err);
+    let words = folder.refused("pack pruned --out f16.gguf --format gguf-f16");
+    assert!(words.contains("f16.gguf: there is something already"), "{words}");
+    for (name, part) in [("gemma3", "gemma3 is none of llama"), ("llama", "its rope_scaling")] {
+        let model = model(&format!("models/{name}"));
+        let words = folder.refused(&format!("pack {model} --out x.gguf --format gguf-f16"));
+        assert!(words.contains(part) && words.contains("--like FILE"), "{words}");
+    }
+}
+
+#[test]
 fn bench_compares_dense_and_packed() {
     let folder = pruned("models/llama", "2:4");
     folder.json("pack pruned --out packed");
