@@ -339,18 +339,17 @@ mod avx2 {
     pub(super) const EIGHT: u8 = Share::Eight as u8;
     pub(super) const FOUR: u8 = Share::Four as u8;
 
-    /// Where the lanes of even and odd slots have their places, in the first and
-    /// the second unit that one load of 32 bits covers.
+    /// Where the lanes of even and odd slots have their places in a word.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn shifts<const SHARE: u8>() -> [[__m256i; 2]; 2] {
+    fn shifts<const SHARE: u8>() -> [__m256i; 2] {
         let lanes = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
         let fours = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
         let add = |x, by| _mm256_add_epi32(x, _mm256_set1_epi32(by));
         match SHARE {
-            NONE => [[lanes, add(lanes, 16)]; 2],
-            EIGHT => [[lanes; 2], [add(lanes, 16); 2]],
-            _ => [[fours, add(fours, 8)], [add(fours, 16), add(fours, 24)]],
+            NONE => [lanes, add(lanes, 16)],
+            EIGHT => [lanes; 2],
+            _ => [fours, add(fours, 8)],
         }
     }
 
@@ -394,7 +393,8 @@ mod avx2 {
             part: usize,
             x: &[f32],
         ) -> [[f32; 8]; S] {
-            let (whole, bytes) = (self.cols / UNIT, self.word_bytes());
+            let whole = self.cols / UNIT;
+            let bytes = if SHARE == NONE { 4 } else { 2 };
             let strip = |s: usize| first + s * part;
             assert!((strip(S - 1) + 1) * self.cols <= values.len(), "values of the last strip");
             assert!((strip(S - 1) + 1) * self.units() * bytes <= index.len(), "and its index");
@@ -404,40 +404,43 @@ mod avx2 {
             let stored: [*const T; S] =
                 std::array::from_fn(|s| values[strip(s) * self.cols..].as_ptr());
             let mut sums = [[_mm256_setzero_ps(); 2]; S];
+            // Two units at a time: a line of values. 32 bits are read of every word,
+            // also of one with 16, so the last of those goes alone.
+            let pairs = whole.min(self.units() - usize::from(bytes == 2)) / 2 * 2;
             // SAFETY: unit u < whole has 16 columns of x, 16 values in each strip
-            // and a word of its own; two units of 16 bits are read together only
-            // where both are there.
+            // and a word of its own, which has 32 bits or a next one.
             unsafe {
-                for u in (0..whole / 2 * 2).step_by(2) {
+                for u in (0..pairs).step_by(2) {
                     for half in 0..2 {
                         let at = UNIT * (u + half);
-                        let x = [x.as_ptr().add(at), x.as_ptr().add(at + 8)]
-                            .map(|x| _mm256_loadu_ps(x));
+                        let x = [
+                            _mm256_loadu_ps(x.as_ptr().add(at)),
+                            _mm256_loadu_ps(x.as_ptr().add(at + 8)),
+                        ];
                         for s in 0..S {
                             let stored = stored[s].add(at);
                             if half == 0 || size_of::<T>() == 4 {
                                 simd::ahead(stored);
                             }
-                            let word = match SHARE {
-                                NONE => words[s].add(4 * (u + half)),
-                                _ => words[s].add(2 * u),
-                            };
-                            let word = word.cast::<i32>().read_unaligned();
-                            unit(stored, word, shifts::<SHARE>()[half], x, &mut sums[s]);
+                            let word = words[s].add(bytes * (u + half)).cast::<i32>();
+                            let word = word.read_unaligned();
+                            unit(stored, word, shifts::<SHARE>(), x, &mut sums[s]);
                         }
                     }
                 }
-                if whole % 2 == 1 {
-                    let at = UNIT * (whole - 1);
-                    let x =
-                        [x.as_ptr().add(at), x.as_ptr().add(at + 8)].map(|x| _mm256_loadu_ps(x));
+                for u in pairs..whole {
+                    let at = UNIT * u;
+                    let x = [
+                        _mm256_loadu_ps(x.as_ptr().add(at)),
+                        _mm256_loadu_ps(x.as_ptr().add(at + 8)),
+                    ];
                     for s in 0..S {
-                        let word = words[s].add(bytes * (whole - 1));
+                        let word = words[s].add(bytes * u);
                         let word = match SHARE {
                             NONE => word.cast::<i32>().read_unaligned(),
                             _ => i32::from(word.cast::<u16>().read_unaligned()),
                         };
-                        unit(stored[s].add(at), word, shifts::<SHARE>()[0], x, &mut sums[s]);
+                        unit(stored[s].add(at), word, shifts::<SHARE>(), x, &mut sums[s]);
                     }
                 }
             }
@@ -476,9 +479,9 @@ mod avx2 {
                 list.at.resize(count, 0);
             }
             let shifts = match self.share {
-                Share::None => shifts::<NONE>()[0],
-                Share::Eight => shifts::<EIGHT>()[0],
-                Share::Four => shifts::<FOUR>()[0],
+                Share::None => shifts::<NONE>(),
+                Share::Eight => shifts::<EIGHT>(),
+                Share::Four => shifts::<FOUR>(),
             };
             // Lanes 0 1 4 5 are the first row's, 2 3 6 7 the second's.
             let by_row = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
