@@ -5,10 +5,6 @@ use super::Layout;
 use super::simd::Value;
 use std::ops::Range;
 
-/// Strips that a kernel reads side by side: memory is faster in several streams
-/// than in one.
-pub(super) const STREAMS: usize = 4;
-
 /// `y = W x` for some rows, which begin with a strip and end with one or with
 /// the matrix; `simd` asks for the AVX2 kernel, which the machine then has.
 ///
@@ -47,12 +43,19 @@ fn side_by_side<L: Layout, T: Value>(
     x: &[f32],
     y: &mut [f32],
 ) {
-    let part = whole / STREAMS;
+    let streams = layout.streams();
+    let part = whole / streams;
     for i in 0..part {
         // SAFETY: there is a strip, so the machine has the features.
-        unsafe { layout.fast::<T, STREAMS>(index, values, from, i, part, x, y) };
+        unsafe {
+            match streams {
+                3 => layout.fast::<T, 3>(index, values, from, i, part, x, y),
+                4 => layout.fast::<T, 4>(index, values, from, i, part, x, y),
+                other => unreachable!("a kernel of {other} streams"),
+            }
+        }
     }
-    for i in part * STREAMS..whole {
+    for i in part * streams..whole {
         // SAFETY: as above.
         unsafe { layout.fast::<T, 1>(index, values, from, i, 0, x, y) };
     }

@@ -109,6 +109,12 @@ trait Layout {
     /// Visits the offsets of all kept weights, in the order of the values.
     fn each(&self, index: &[u8], visit: impl FnMut(usize));
 
+    /// Strips that a kernel reads side by side, 3 or 4: memory is faster in several
+    /// streams than in one.
+    fn streams(&self) -> usize {
+        4
+    }
+
     /// `y = W x` for the rows of one strip, on any machine.
     fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]);
 

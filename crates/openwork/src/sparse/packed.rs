@@ -284,7 +284,8 @@ impl Packed {
         let rows = (bytes * self.rows).div_ceil(self.bytes().max(1)).max(1);
         // Strips that are left over from whole streams go one by one, at half the
         // speed: a large matrix has none but at its end.
-        let streams = if bytes == TASK_BYTES.end { matvec::STREAMS } else { 1 };
+        let most = layout!(&self.shape, l => l.streams());
+        let streams = if bytes == TASK_BYTES.end { most } else { 1 };
         let rows = rows.next_multiple_of(self.strip_rows() * streams);
         y.par_chunks_mut(rows).enumerate().for_each(|(i, y)| {
             self.matvec_rows(i * rows..i * rows + y.len(), x, y);
