@@ -1,13 +1,21 @@
 """Checks what `openwork pack --format ..` writes by the others' own code.
 
     pip install torch transformers gguf safetensors [compressed-tensors==0.14.0.1 transformers==4.57.3]
-    python testdata/check_exports.py target/debug/openwork
+    python testdata/check_exports.py target/debug/openwork [FOLDER]
 
 A tiny random model is pruned to 2:4 with torch, exported, and read back: the
 tensor cores' order by torch's conversion routines, the bit masks by
 compressed-tensors (and the whole folder by transformers where both are
 installed), GGUF by the `gguf` package and by transformers. Every weight must
-come back bit for bit, except those rounded to Q8_0, of which zeros must.
+come back bit for bit, except those rounded to Q8_0, of which zeros must. With
+FOLDER, a model that `openwork prune --spec 2:4` wrote is exported for
+compressed-tensors too, and written as GGUF from the folder alone.
+
+transformers reads `sparse-24-bitmask` up to 4.57.3, with compressed-tensors
+0.14.0.1. Both next to a newer transformers: an environment of their own, with
+`pip install --no-deps transformers==4.57.3 compressed-tensors==0.14.0.1
+"huggingface_hub<1" "tokenizers<=0.23.0" loguru frozendict` and a .pth file that
+names the folder where torch is.
 """
 
 import json
@@ -21,6 +29,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.sparse._semi_structured_conversions import sparse_semi_structured_to_dense_cutlass
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import __version__ as VERSION
 
 OPENWORK = sys.argv[1]
 TESTDATA = Path(__file__).parent
@@ -41,7 +50,7 @@ def pruned(folder):
     """A tiny Llama with 2:4 linears, in bf16."""
     torch.manual_seed(5)
     config = LlamaConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=2, vocab_size=128, max_position_embeddings=64)
+                         num_key_value_heads=2, vocab_size=288, max_position_embeddings=64)
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     with torch.no_grad():
         for name, w in model.named_parameters():
@@ -61,7 +70,7 @@ def same(a, b):
     return a.shape == b.shape and torch.equal(a.view(torch.int16), b.view(torch.int16))
 
 
-def check_cutlass(folder, dense):
+def check_cutlass(folder, dense, _):
     found = tensors(folder)
     names = [k.removesuffix(".cutlass.meta") for k in found if k.endswith(".cutlass.meta")]
     assert len(names) == 14
@@ -71,10 +80,10 @@ def check_cutlass(folder, dense):
     print(f"torch reads {len(names)} tensors in the tensor cores' order")
 
 
-def check_compressed(folder, dense):
+def check_compressed(folder, dense, source):
     found = tensors(folder)
     names = [k.removesuffix(".bitmask") for k in found if k.endswith(".bitmask")]
-    assert len(names) == 14
+    assert names and len(names) % 7 == 0
     try:
         from compressed_tensors.compressors.sparse_compressors.sparse_24_bitmask import Sparse24BitMaskTensor
     except ImportError:
@@ -85,20 +94,67 @@ def check_compressed(folder, dense):
         back = Sparse24BitMaskTensor.from_compressed_data(**data).decompress()
         assert same(back, dense[f"{name}.weight"]), name
     print(f"compressed-tensors reads {len(names)} tensors")
-    import transformers
-    if transformers.__version__.startswith("4."):
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-        state = model.state_dict()
+    if VERSION.startswith("4."):
+        import transformers
+        read = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        state = read.state_dict()
         for name in names:
             assert same(state[f"{name}.weight"], dense[f"{name}.weight"]), name
-        print(f"transformers {transformers.__version__} loads the folder")
+        plain = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+        tokens = torch.arange(3, 35)[None]
+        with torch.no_grad():
+            a, b = read(tokens).logits, plain(tokens).logits
+        assert torch.isfinite(a).all() and torch.equal(a, b), (a - b).abs().max()
+        print(f"transformers {VERSION} loads the folder: "
+              f"{len(names)} tensors bit for bit, and the logits of 32 tokens")
+
+
+def check_alone(work, source):
+    """A GGUF file from a folder alone: tokens and weights by the `gguf` package."""
+    import gguf
+    out = work / "alone.gguf"
+    openwork("pack", source, "--out", out, "--format", "gguf-bf16")
+    reader = gguf.GGUFReader(out)
+    config = json.loads((Path(source) / "config.json").read_text())
+    field = lambda key: reader.fields[key].contents()
+    name = field("general.architecture")
+    assert field(f"{name}.block_count") == config["num_hidden_layers"]
+    assert field(f"{name}.attention.head_count_kv") == config["num_key_value_heads"]
+    tokenizer = json.loads((Path(source) / "tokenizer.json").read_text())
+    tokens = field("tokenizer.ggml.tokens")
+    assert len(tokens) == config["vocab_size"]
+    assert all(tokens[i] == token for token, i in tokenizer["model"]["vocab"].items())
+    marks = field("tokenizer.ggml.token_type")
+    for token in tokenizer["added_tokens"]:
+        assert (tokens[token["id"]], marks[token["id"]]) == (token["content"], 3 if token["special"] else 4)
+    merges = [m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]]
+    assert field("tokenizer.ggml.merges") == merges
+    dense = tensors(source)
+    for tensor in reader.tensors:
+        if tensor.name.endswith(("ffn_down.weight", "ffn_up.weight", "ffn_gate.weight", "attn_v.weight", "attn_output.weight")):
+            _, layer, part, _ = tensor.name.split(".")
+            there = {"ffn_down": "mlp.down_proj", "ffn_up": "mlp.up_proj", "ffn_gate": "mlp.gate_proj",
+                     "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj"}[part]
+            want = dense[f"model.layers.{layer}.{there}.weight"].bfloat16().view(torch.uint8)
+            assert torch.equal(torch.from_numpy(tensor.data.copy()).view(torch.uint8).reshape(want.shape), want), tensor.name
+    print(f"gguf reads {Path(source).name} written from the folder alone: "
+          f"{len(tokens)} tokens, {len(merges)} merges, {len(reader.tensors)} tensors")
+    from transformers import AutoModelForCausalLM
+    found = AutoModelForCausalLM.from_pretrained(work, gguf_file=out.name, dtype=torch.float32)
+    want = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).to(torch.float32)
+    ids = torch.arange(3, 35)[None]
+    with torch.no_grad():
+        worst = (found(ids).logits - want(ids).logits).abs().max().item()
+    assert worst < 1e-3, worst
+    print(f"transformers reads it: logits of 32 tokens within {worst:.1e}")
 
 
 def check_gguf(work):
     import gguf
     from transformers import AutoModelForCausalLM
     for source in sorted((TESTDATA / "gguf").glob("*.gguf")):
-        if "gemma" in source.name:
+        # transformers 4 reads no head_dim from a GGUF file of Qwen3.
+        if "gemma" in source.name or "qwen3" in source.name and VERSION.startswith("4."):
             continue
         want = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32).state_dict()
         for kind in ["f16", "bf16", "q8_0"]:
@@ -119,7 +175,7 @@ with tempfile.TemporaryDirectory() as folder:
     dense = pruned(work / "pruned")
     for kind, check in [("cutlass", check_cutlass), ("compressed-tensors", check_compressed)]:
         openwork("pack", work / "pruned", "--out", work / kind, "--spec", "2:4", "--format", kind)
-        check(work / kind, dense)
+        check(work / kind, dense, work / "pruned")
     packed = json.loads(openwork("pack", work / "pruned", "--out", work / "packed", "--spec", "2:4", "--json"))
     assert packed["summary"]["bytes"] * 16 == packed["summary"]["dense_bytes"] * 9
     openwork("unpack", work / "packed", "--out", work / "again")
@@ -129,3 +185,9 @@ with tempfile.TemporaryDirectory() as folder:
         assert any(k.startswith("openwork.packed.") for k in f.metadata())
     print("packed and unpacked bit for bit")
     check_gguf(work)
+    check_alone(work, work / "pruned")
+    if len(sys.argv) > 2:
+        folder = Path(sys.argv[2])
+        openwork("pack", folder, "--out", work / "given", "--spec", "2:4", "--format", "compressed-tensors")
+        check_compressed(work / "given", tensors(folder), folder)
+        check_alone(work / "given", folder)

@@ -61,12 +61,21 @@ fn packed(args: Args) -> Result<(), Failed> {
         "share of dense",
         "limit",
         "speedup",
+        "median",
         "GB/s",
         "dense GB/s",
         "stream GB/s",
     ];
     let mut vectors = vec![head.map(String::from).to_vec()];
-    let head = ["threads", "pattern", "rows", "against f32 gemm", "GFLOP/s, dense count", "gemm"];
+    let head = [
+        "threads",
+        "pattern",
+        "rows",
+        "against f32 gemm",
+        "median",
+        "GFLOP/s, dense count",
+        "gemm",
+    ];
     let mut products = vec![head.map(String::from).to_vec()];
     for pattern in args.patterns.split(';') {
         let piece = sparse(pattern, PIECE, args.columns)?;
@@ -86,6 +95,7 @@ fn packed(args: Args) -> Result<(), Failed> {
                 format!("{:.4}", number("share")),
                 format!("{:.2}", 1.0 / number("share")),
                 format!("{:.2}", number("speedup")),
+                format!("{:.2}", number("median_speedup")),
                 format!("{:.1}", number("rate")),
                 format!("{:.1}", number("dense_rate")),
                 format!("{:.1}", number("stream_rate")),
@@ -98,13 +108,14 @@ fn packed(args: Args) -> Result<(), Failed> {
         for &threads in &args.threads {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
             for &batch in &args.batch {
-                let row = pool.install(|| product(pattern, &square, batch, args.repeats.min(8)));
+                let row = pool.install(|| product(pattern, &square, batch, args.repeats.min(16)));
                 let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
                 products.push(vec![
                     threads.to_string(),
                     format!("`{pattern}`"),
                     batch.to_string(),
                     format!("{:.2}", number("speedup")),
+                    format!("{:.2}", number("median_speedup")),
                     format!("{:.1}", number("gflops")),
                     format!("{:.1}", number("gemm_gflops")),
                 ]);
@@ -144,17 +155,32 @@ fn repeated(pattern: &str, piece: &Packed, times: usize) -> Result<Packed, Faile
     Ok(Packed::from_parts(&spec, 0, piece.format().name, index, values)?)
 }
 
-/// Seconds of the least of some turns, for each of several things to do.
-fn turns<const N: usize>(repeats: usize, mut things: [&mut dyn FnMut(); N]) -> [f64; N] {
-    let mut least = [f64::INFINITY; N];
+/// Seconds of several things to do in each of some turns.
+fn turns<const N: usize>(repeats: usize, mut things: [&mut dyn FnMut(); N]) -> Vec<[f64; N]> {
+    let mut all = Vec::new();
     for _ in 0..repeats {
-        for (thing, least) in things.iter_mut().zip(&mut least) {
+        let mut turn = [0.0; N];
+        for (thing, seconds) in things.iter_mut().zip(&mut turn) {
             let started = Instant::now();
             thing();
-            *least = least.min(started.elapsed().as_secs_f64());
+            *seconds = started.elapsed().as_secs_f64();
         }
+        all.push(turn);
     }
-    least
+    all
+}
+
+/// The least time of a thing.
+fn least<const N: usize>(turns: &[[f64; N]], thing: usize) -> f64 {
+    turns.iter().map(|turn| turn[thing]).fold(f64::INFINITY, f64::min)
+}
+
+/// The median over all turns of how much faster the first thing is than the
+/// second: what else runs on the machine slows both of a turn.
+fn median<const N: usize>(turns: &[[f64; N]]) -> f64 {
+    let mut ratios: Vec<f64> = turns.iter().map(|turn| turn[1] / turn[0]).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn vector(pattern: &str, packed: &Packed, dense: &[bf16], repeats: usize) -> Value {
@@ -164,7 +190,7 @@ fn vector(pattern: &str, packed: &Packed, dense: &[bf16], repeats: usize) -> Val
     let step = (TASK_BYTES / 2 / cols).max(1);
     let mut sum = 0u64;
     let words: Vec<u64> = dense.chunks(4).map(|four| u64::from(four[0].to_bits())).collect();
-    let [fast, slow, read] = turns(
+    let turns = turns(
         repeats,
         [
             &mut || packed.matvec(&x, &mut y),
@@ -177,12 +203,13 @@ fn vector(pattern: &str, packed: &Packed, dense: &[bf16], repeats: usize) -> Val
         ],
     );
     std::hint::black_box(sum);
+    let [fast, slow, read] = [0, 1, 2].map(|thing| least(&turns, thing));
     let worst = y.iter().zip(&z).map(|(y, z)| (y - z).abs()).fold(0.0, f32::max);
     assert!(worst < 1e-2, "{pattern}: the products differ by {worst}");
     json!({
         "pattern": pattern, "format": packed.format().name,
         "share": packed.bytes() as f64 / packed.dense_bytes() as f64,
-        "seconds": fast, "dense_seconds": slow, "speedup": slow / fast,
+        "seconds": fast, "dense_seconds": slow, "speedup": slow / fast, "median_speedup": median(&turns),
         "rate": packed.bytes() as f64 / fast / 1e9,
         "dense_rate": packed.dense_bytes() as f64 / slow / 1e9,
         "stream_rate": packed.dense_bytes() as f64 / read / 1e9,
@@ -216,18 +243,19 @@ fn product(pattern: &str, packed: &Packed, batch: usize, repeats: usize) -> Valu
     let w = Matrix::from_vec(rows, cols, w.into_iter().map(|w| w.wide()).collect());
     let x = random(batch, cols, 5);
     let (mut y, mut z) = (Matrix::zeros(batch, rows), Matrix::zeros(batch, rows));
-    let [fast, slow] = turns(
+    let turns = turns(
         repeats,
         [&mut || packed.matmul(0.0, x.view(), y.view_mut()), &mut || {
             gemm(0.0, z.view_mut(), 1.0, x.view(), w.view().t(), Threads::All)
         }],
     );
+    let [fast, slow] = [0, 1].map(|thing| least(&turns, thing));
     let worst = y.data().iter().zip(z.data()).map(|(y, z)| (y - z).abs()).fold(0.0, f32::max);
     assert!(worst < 1e-2, "{pattern}: the products differ by {worst}");
     let flops = 2.0 * (batch * rows * cols) as f64 / 1e9;
     json!({
         "pattern": pattern, "format": packed.format().name, "batch": batch,
-        "seconds": fast, "gemm_seconds": slow, "speedup": slow / fast,
+        "seconds": fast, "gemm_seconds": slow, "speedup": slow / fast, "median_speedup": median(&turns),
         "gflops": flops / fast, "gemm_gflops": flops / slow,
     })
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 Examples:
   openwork pack pruned --out packed
   openwork pack pruned --out packed --spec 2:4
-  openwork pack pruned --out pruned.gguf --format gguf-q8_0 --like SmolLM2.gguf
+  openwork pack pruned --out pruned.gguf --format gguf-q8_0
   openwork generate packed --prompt 'The capital of France is'")]
 pub struct Pack {
     /// A pruned model: a Hugging Face folder or a .gguf file
@@ -35,8 +35,9 @@ pub struct Pack {
     /// gguf-bf16, gguf-q8_0 (--out is then a file)
     #[arg(long, value_name = "F", default_value = "openwork")]
     format: String,
-    /// For gguf: the GGUF file of the model before pruning, whose settings and
-    /// tokenizer are taken over
+    /// For gguf: a GGUF file of the same model, whose settings and tokenizer are
+    /// taken over; without it they are written from the folder, where GGUF can say
+    /// them (llama, mistral, qwen2, qwen3 with byte-level BPE)
     #[arg(long, value_name = "FILE")]
     like: Option<PathBuf>,
 }
@@ -90,10 +91,7 @@ impl Pack {
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
         if let Target::Gguf(dtype) = target {
-            let like = self.like.as_ref().ok_or_else(|| {
-                Failure::input("a GGUF file needs --like FILE, that of the model before pruning")
-            })?;
-            gguf(&model, like, &self.out, dtype).map_err(failure)?;
+            gguf(&model, self.like.as_deref(), &self.out, dtype).map_err(failure)?;
             return wrote(global, &self.out);
         }
         let patterns = match &self.spec {

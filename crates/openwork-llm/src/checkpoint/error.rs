@@ -114,6 +114,10 @@ pub enum Fault {
     Version(u32),
     #[error("architecture {found:?} is not one that openwork reads from GGUF ({known})")]
     Architecture { found: String, known: String },
+    #[error(
+        "it cannot become a GGUF file by itself: {0}; give --like FILE, the GGUF file of the model before pruning"
+    )]
+    NoGguf(String),
     #[error("tensor {tensor:?} has no place in architecture {architecture:?}")]
     Foreign { tensor: String, architecture: String },
 }

@@ -21,6 +21,7 @@ pub mod write;
 pub use dtype::Dtype;
 pub use error::{CheckpointError, Fault};
 pub(crate) use gguf::Metadata;
+pub(crate) use gguf::anew::anew as write_gguf_anew;
 pub(crate) use gguf::write::like as write_gguf;
 pub(crate) use packed::parts as packed_parts;
 pub use stored::Tensor;

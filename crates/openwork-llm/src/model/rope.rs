@@ -37,7 +37,7 @@ pub enum Scaling {
 
 impl Scaling {
     /// The scaled frequency.
-    fn scale(&self, f: f64) -> f64 {
+    pub(crate) fn scale(&self, f: f64) -> f64 {
         match *self {
             Scaling::None => f,
             Scaling::Linear { factor } => f / factor,

@@ -2,7 +2,7 @@
 
 use super::{Folder, PackModelError, Patterns, list, pack_group, plain};
 use crate::checkpoint::write::{Data, Part};
-use crate::checkpoint::{Dtype, write_gguf};
+use crate::checkpoint::{Dtype, Format, write_gguf, write_gguf_anew};
 use crate::model::Model;
 use openwork::sparse::{Packed, Values};
 use serde_json::{Map, json};
@@ -122,17 +122,23 @@ pub fn export(
     Folder::begin(out)?.write(model, watch, |config| format.config(config), write)
 }
 
-/// Writes `model` to the GGUF file `out` as F16, BF16 or Q8_0, with the settings
-/// and the tokenizer of the GGUF file `like`, the same model before pruning.
+/// Writes `model` to the GGUF file `out` as F16, BF16 or Q8_0. Settings and
+/// tokenizer are those of the GGUF file `like`, the same model before pruning;
+/// without it those of the model's own file or folder.
 pub fn gguf(
     model: &Model<'_>,
-    like: &Path,
+    like: Option<&Path>,
     out: &Path,
     dtype: Dtype,
 ) -> Result<(), PackModelError> {
     if out.exists() {
         return Err(PackModelError::Exists(out.to_path_buf()));
     }
-    write_gguf(model.checkpoint(), like, out, dtype)?;
+    let source = model.checkpoint();
+    let own = (source.format() == Format::Gguf).then(|| source.path());
+    match like.or(own) {
+        Some(like) => write_gguf(source, like, out, dtype)?,
+        None => write_gguf_anew(source, model.config(), out, dtype)?,
+    };
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! Dense against packed: tokens per second of one model, turn by turn.
 
-use super::{PackModelError, Patterns, pack_group};
+use super::{PackModelError, Patterns};
 use crate::model::{Decoder, Model, Storage, Weight};
+use half::{bf16, f16};
 use openwork::Mask;
 use openwork::sparse::{Packed, Values};
 use serde::Serialize;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// What was measured.
@@ -34,7 +34,8 @@ pub struct Speed {
 
 /// Decodes `tokens` tokens in each of some turns, dense and packed alternating.
 /// A packed model is measured as it is; of any other the linears of `patterns`
-/// are packed in memory, and cut to the pattern where they do not conform.
+/// are packed in memory, in the type they are decoded in, and cut to the pattern
+/// where they do not conform.
 pub fn compare(
     model: &Model<'_>,
     patterns: Option<&Patterns>,
@@ -46,13 +47,8 @@ pub fn compare(
     let mut cut = 0;
     if let Some(patterns) = patterns {
         for group in patterns.groups(model)? {
-            let all = pack_group(model.checkpoint(), &group).or_else(|error| match error {
-                PackModelError::Tensor { .. } => {
-                    cut += group.linears.len();
-                    cut_to(&mut dense, &group)
-                }
-                other => Err(other),
-            })?;
+            let (all, changed) = packed_like(&mut dense, &group)?;
+            cut += if changed { group.linears.len() } else { 0 };
             for (&linear, weight) in group.linears.iter().zip(all) {
                 let linears = packed.layers_mut()[group.layer].linears_mut();
                 linears[linear].set_weight(Weight::Packed(weight));
@@ -100,33 +96,48 @@ pub fn compare(
     })
 }
 
-/// The linears of a group of the dense model, cut to their spec by magnitude.
-fn cut_to(dense: &mut Decoder, group: &super::Group) -> Result<Vec<Packed>, PackModelError> {
+/// The linears of a group of the dense model, packed in the type that they have
+/// there, and whether they had to be cut to their spec by magnitude.
+fn packed_like(
+    dense: &mut Decoder,
+    group: &super::Group,
+) -> Result<(Vec<Packed>, bool), PackModelError> {
     let linears = dense.layers_mut()[group.layer].linears();
+    let weights: Vec<&Weight> = group.linears.iter().map(|&i| linears[i].weight()).collect();
     let mut wide: Vec<Vec<f32>> = Vec::new();
-    for &linear in &group.linears {
-        let weight = linears[linear].weight();
+    for weight in &weights {
         let mut w = vec![0.0; weight.rows() * weight.cols()];
         weight.rows_f32(0..weight.rows(), &mut w);
         wide.push(w);
+    }
+    let pack = |wide: &[Vec<f32>]| {
+        let values: Vec<Values> =
+            weights.iter().zip(wide).map(|(weight, w)| narrowed(weight, w)).collect();
+        let views: Vec<_> = values.iter().map(Values::view).collect();
+        Packed::pack_all(&group.spec, &views)
+    };
+    if let Ok(packed) = pack(&wide) {
+        return Ok((packed, false));
     }
     let mask = Mask::select(&group.spec, |scope, block| {
         let elements = group.spec.elements(scope, block);
         elements.map(|e| f64::from(wide[e.tensor][e.offset]).powi(2)).sum()
     });
-    let values: Vec<Values> = wide
-        .iter_mut()
-        .enumerate()
-        .map(|(t, w)| {
-            mask.apply(t, w);
-            Values::Bf16(w.iter().map(|&w| half::bf16::from_f32(w)).collect())
-        })
-        .collect();
-    let views: Vec<_> = values.iter().map(Values::view).collect();
-    Packed::pack_all(&Arc::clone(&group.spec), &views).map_err(|error| PackModelError::Tensor {
+    wide.iter_mut().enumerate().for_each(|(t, w)| mask.apply(t, w));
+    let packed = pack(&wide).map_err(|error| PackModelError::Tensor {
         tensor: group.names.join(", "),
         why: error.to_string(),
-    })
+    })?;
+    Ok((packed, true))
+}
+
+/// Numbers in the type of the matrix that they were read from.
+fn narrowed(weight: &Weight, wide: &[f32]) -> Values {
+    match weight {
+        Weight::F32(_) => Values::F32(wide.to_vec()),
+        Weight::F16(_) => Values::F16(wide.iter().map(|&w| f16::from_f32(w)).collect()),
+        _ => Values::Bf16(wide.iter().map(|&w| bf16::from_f32(w)).collect()),
+    }
 }
 
 /// Seconds to decode some tokens after a short prompt.

@@ -2,6 +2,7 @@
 //! model sees.
 
 mod error;
+mod listed;
 mod pre;
 mod rebuild;
 mod text;
@@ -9,6 +10,7 @@ mod tokenizer;
 mod windows;
 
 pub use error::TextError;
+pub(crate) use listed::Listed;
 pub use text::{join, read_text};
 pub use tokenizer::{Stream, Tokenizer};
 pub(crate) use windows::SplitMix;

@@ -75,6 +75,28 @@ impl Pre {
         PRES.iter().find(|pre| pre.names.contains(&name))
     }
 
+    /// GGUF's name for the pipeline of a `tokenizer.json`, if it is known.
+    pub fn called(
+        pre_tokenizer: &Value,
+        normalizer: &Value,
+        ignore_merges: bool,
+    ) -> Option<&'static str> {
+        let nfc = match normalizer["type"].as_str() {
+            None if normalizer.is_null() => false,
+            Some("NFC") => true,
+            _ => return None,
+        };
+        let found = steps(pre_tokenizer);
+        PRES.iter()
+            .find(|pre| {
+                pre.nfc == nfc
+                    && pre.ignore_merges == ignore_merges
+                    && steps(&pre.pre_tokenizer()) == found
+            })
+            // Readers warn of "default".
+            .map(|pre| if pre.names[0] == "default" { "gpt-2" } else { pre.names[0] })
+    }
+
     /// All names, for messages.
     pub fn known() -> String {
         PRES.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", ")
@@ -92,5 +114,36 @@ impl Pre {
             ]),
         };
         json!({"type": "Sequence", "pretokenizers": steps})
+    }
+}
+
+/// The steps of a pre-tokenizer, each without what changes no token.
+fn steps(pre_tokenizer: &Value) -> Vec<Value> {
+    let steps = match &pre_tokenizer["pretokenizers"] {
+        Value::Array(steps) => steps.clone(),
+        _ => vec![pre_tokenizer.clone()],
+    };
+    let plain = |mut step: Value| {
+        if let Some(step) = step.as_object_mut() {
+            step.remove("trim_offsets");
+        }
+        step
+    };
+    steps.into_iter().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_cut_is_known_again() {
+        for pre in PRES {
+            let normalizer = if pre.nfc { json!({"type": "NFC"}) } else { Value::Null };
+            let name = Pre::called(&pre.pre_tokenizer(), &normalizer, pre.ignore_merges).unwrap();
+            assert!(pre.names.contains(&name));
+            assert!(Pre::called(&Value::Null, &normalizer, pre.ignore_merges).is_none());
+            assert!(Pre::called(&pre.pre_tokenizer(), &normalizer, !pre.ignore_merges).is_none());
+        }
     }
 }

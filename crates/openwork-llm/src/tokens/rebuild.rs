@@ -14,8 +14,8 @@ use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
 /// GGUF's marks for tokens.
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
+pub(super) const CONTROL: i32 = 3;
+pub(super) const USER_DEFINED: i32 = 4;
 /// Longest token of SentencePiece whose splits are searched for merges, in
 /// bytes; the longest of Gemma's is under 200.
 const MAX_TOKEN: usize = 1024;

@@ -10,12 +10,16 @@
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, _mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    __m256, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_castsi256_ps, _mm256_cvtepu16_epi32,
+    _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32,
+    _mm256_storeu_ps,
 };
 
 /// Rows that go together, one of each stream.
 const ROWS: usize = 4;
+/// How far ahead a stream asks for its entries, in bytes.
+#[cfg(target_arch = "x86_64")]
+const AHEAD: usize = 1024;
 /// Partial sums of one row.
 const LANES: usize = 16;
 
@@ -91,6 +95,10 @@ macro_rules! kernel {
                         let x1 = _mm256_loadu_ps(x.as_ptr().add(j + 8));
                         for r in 0..N {
                             let p = w.as_ptr().add(r * stride + j);
+                            // Once for each line; beyond the end it does nothing.
+                            if (j * size_of::<$type>()).is_multiple_of(64) {
+                                _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(AHEAD));
+                            }
                             sums[r][0] = _mm256_fmadd_ps($load(p), x0, sums[r][0]);
                             sums[r][1] = _mm256_fmadd_ps($load(p.add(8)), x1, sums[r][1]);
                         }

@@ -34,16 +34,6 @@ impl List {
     }
 }
 
-/// Weights of one output row in runs of adjacent columns: run `(w, at)` has the
-/// weights `w, w + step, ..` and the columns of `X` from `at` on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Runs<'a> {
-    pub w: &'a [f32],
-    pub step: usize,
-    pub len: usize,
-    pub runs: &'a [(u32, u32)],
-}
-
 /// Calls a kernel for the number of vectors that `acc` has. The second number
 /// is how many sums of one entry run side by side, so that no sum waits for its
 /// last step.
@@ -84,34 +74,6 @@ pub(super) fn gather(list: &List, xt: &[f32], acc: &mut [f32], simd: bool) {
     for (&w, &at) in w.iter().zip(at) {
         let column = &xt[at as usize..][..acc.len()];
         acc.iter_mut().zip(column).for_each(|(acc, x)| *acc += w * x);
-    }
-}
-
-/// Adds the weights of runs. `acc` has one to eight times eight entries.
-///
-/// # Panics
-///
-/// If a run leaves the weights or `xt`.
-pub(super) fn runs(runs: Runs<'_>, xt: &[f32], acc: &mut [f32], simd: bool) {
-    let Runs { w, step, len, runs: list } = runs;
-    let Some(last) = len.checked_sub(1) else { return };
-    for &(at_w, at_x) in list {
-        assert!(at_w as usize + last * step < w.len(), "weights leave their list");
-        assert!(at_x as usize + len * acc.len() <= xt.len(), "columns leave their matrix");
-    }
-    #[cfg(target_arch = "x86_64")]
-    if simd {
-        // SAFETY: `simd` says that the machine has the features; weights and
-        // columns of every run are there by the assertions above.
-        return unsafe { by_width!(runs_avx2, acc.len() / 8, w, step, len, list, xt, acc) };
-    }
-    let _ = simd;
-    for &(at_w, at_x) in list {
-        for i in 0..len {
-            let w = w[at_w as usize + i * step];
-            let column = &xt[at_x as usize + i * acc.len()..][..acc.len()];
-            acc.iter_mut().zip(column).for_each(|(acc, x)| *acc += w * x);
-        }
     }
 }
 
@@ -186,49 +148,6 @@ unsafe fn gather_avx2<const V: usize, const U: usize>(
             let w = _mm256_set1_ps(w[i]);
             for v in 0..V {
                 sums[0][v] = _mm256_fmadd_ps(w, _mm256_loadu_ps(x.add(8 * v)), sums[0][v]);
-            }
-        }
-        end::<V, U>(sums, acc);
-    }
-}
-
-/// # Safety
-///
-/// The machine has AVX2 and FMA, `acc` has `8 V` entries, and every run lies
-/// within `w` and `xt`.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn runs_avx2<const V: usize, const U: usize>(
-    w: &[f32],
-    step: usize,
-    len: usize,
-    list: &[(u32, u32)],
-    xt: &[f32],
-    acc: &mut [f32],
-) {
-    // SAFETY: by the contract above.
-    unsafe {
-        let mut sums = begin::<V, U>(acc);
-        for &(at_w, at_x) in list {
-            let (mut w, mut x) = (w.as_ptr().add(at_w as usize), xt.as_ptr().add(at_x as usize));
-            for _ in 0..len / U {
-                for u in 0..U {
-                    let one = _mm256_broadcast_ss(&*w);
-                    for v in 0..V {
-                        sums[u][v] =
-                            _mm256_fmadd_ps(one, _mm256_loadu_ps(x.add(8 * v)), sums[u][v]);
-                    }
-                    w = w.wrapping_add(step);
-                    x = x.add(8 * V);
-                }
-            }
-            for _ in 0..len % U {
-                let one = _mm256_set1_ps(*w);
-                for v in 0..V {
-                    sums[0][v] = _mm256_fmadd_ps(one, _mm256_loadu_ps(x.add(8 * v)), sums[0][v]);
-                }
-                w = w.wrapping_add(step);
-                x = x.add(8 * V);
             }
         }
         end::<V, U>(sums, acc);

@@ -6,9 +6,8 @@
 //! first, in `ceil(K / c / 8)` bytes whose last bits are zero. Scopes are equal
 //! runs of blocks of a strip, so that all strips keep equally many.
 
-use super::axpy::{self, Runs};
 use super::simd::Value;
-use super::{Format, Layout, PartsError, Room, STREAMS, Shape, panel};
+use super::{Format, Layout, PartsError, Room, Shape, panel};
 use crate::mask::Bits;
 use crate::spec::Spec;
 use std::ops::Range;
@@ -171,41 +170,57 @@ impl Layout for Block {
         }
     }
 
-    fn matvec<T: Value>(
+    fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]) {
+        y.fill(0.0);
+        let values = &values[strip * self.kept * self.size()..];
+        for (block, values) in self.columns(index, strip).zip(values.chunks_exact(self.size())) {
+            let x = &x[block * self.c..][..self.c];
+            let panels = values.chunks_exact(panel::ROWS * self.c);
+            for (values, y) in panels.zip(y.chunks_exact_mut(panel::ROWS)) {
+                let sums = panel::sums(values, x);
+                y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum);
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn fast<T: Value, const S: usize>(
         &self,
         index: &[u8],
         values: &[T],
-        rows: Range<usize>,
+        from: usize,
+        first: usize,
+        part: usize,
         x: &[f32],
         y: &mut [f32],
-        simd: bool,
     ) {
-        assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors of the matrix's sides");
-        y.fill(0.0);
-        let strips = rows.start / self.b..rows.end / self.b;
-        #[cfg(target_arch = "x86_64")]
-        if simd {
-            let part = strips.len() / STREAMS;
-            for i in 0..part {
-                // SAFETY: `simd` says that the machine has the features.
-                unsafe { self.fast::<T, STREAMS>(index, values, strips.start, i, part, x, y) };
-            }
-            for i in part * STREAMS..strips.len() {
-                // SAFETY: as above.
-                unsafe { self.fast::<T, 1>(index, values, strips.start, i, 0, x, y) };
-            }
-            return;
+        let strip = |s: usize| from + first + s * part;
+        let mut columns: [Ones<'_>; S] = std::array::from_fn(|s| self.columns(index, strip(s)));
+        let strip_size = self.kept * self.size();
+        assert!((strip(S - 1) + 1) * strip_size <= values.len(), "values of all strips");
+        assert!((first + (S - 1) * part + 1) * self.b <= y.len(), "room for all strips");
+        for s in 0..S {
+            y[(first + s * part) * self.b..][..self.b].fill(0.0);
         }
-        let _ = simd;
-        for (strip, y) in strips.zip(y.chunks_exact_mut(self.b)) {
-            let values = &values[strip * self.kept * self.size()..];
-            for (block, values) in self.columns(index, strip).zip(values.chunks_exact(self.size()))
-            {
-                let x = &x[block * self.c..][..self.c];
-                let panels = values.chunks_exact(panel::ROWS * self.c);
-                for (values, y) in panels.zip(y.chunks_exact_mut(panel::ROWS)) {
-                    let sums = panel::sums(values, x);
-                    y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum);
+        let panels = self.b / panel::ROWS;
+        for j in 0..self.kept {
+            for s in 0..S {
+                // An index holds `kept` blocks in every strip, all within `x`.
+                let block = columns[s].next().expect("a checked index");
+                let x = x[block * self.c..][..self.c].as_ptr();
+                // SAFETY: block j of every strip is within its values by the
+                // assertion above; x has `c` numbers; so has y for its rows.
+                unsafe {
+                    let stored = values.as_ptr().add(strip(s) * strip_size + j * self.size());
+                    let y = y.as_mut_ptr().add((first + s * part) * self.b);
+                    // Two panels share what they read of x.
+                    for panel in (0..panels / 2 * 2).step_by(2) {
+                        self.add::<T, 2>(stored, panel, x, y);
+                    }
+                    if panels % 2 == 1 {
+                        self.add::<T, 1>(stored, panels - 1, x, y);
+                    }
                 }
             }
         }
@@ -237,13 +252,9 @@ impl Layout for Block {
                 let stored = &stored[inside.start * panel::ROWS..inside.end * panel::ROWS];
                 room.wide.resize(stored.len(), 0.0);
                 panel::widen(stored, &mut room.wide, simd);
-                for r in 0..panel::ROWS {
-                    let acc = &mut acc[(p * panel::ROWS + r) * width..][..width];
-                    let run = [(r as u32, ((left - cols.start) * width) as u32)];
-                    let runs =
-                        Runs { w: &room.wide, step: panel::ROWS, len: right - left, runs: &run };
-                    axpy::runs(runs, xt, acc, simd);
-                }
+                let xt = &xt[(left - cols.start) * width..][..(right - left) * width];
+                let rows = std::array::from_fn(|r| (p * panel::ROWS + r) * width);
+                panel::multiply(&room.wide, xt, width, rows, acc, simd);
             }
             *cursor += usize::from(right == (block + 1) * self.c);
         }
@@ -256,50 +267,30 @@ mod avx2 {
     use std::arch::x86_64::*;
 
     impl Block {
-        /// Adds to the rows of `S` strips, `part` apart from `from + first` on;
-        /// `y` begins with strip `from`.
+        /// Adds what `P` panels of a block give to their rows of a strip.
         ///
         /// # Safety
         ///
-        /// The machine has AVX2, FMA and F16C.
+        /// The machine has AVX2, FMA and F16C; from `block` on there is a block
+        /// with these panels, from `x` on `c` numbers, from `y` on `b`.
+        #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        pub(super) unsafe fn fast<T: Value, const S: usize>(
+        pub(super) unsafe fn add<T: Value, const P: usize>(
             &self,
-            index: &[u8],
-            values: &[T],
-            from: usize,
-            first: usize,
-            part: usize,
-            x: &[f32],
-            y: &mut [f32],
+            block: *const T,
+            panel: usize,
+            x: *const f32,
+            y: *mut f32,
         ) {
-            let strip = |s: usize| from + first + s * part;
-            let mut columns: [Ones<'_>; S] = std::array::from_fn(|s| self.columns(index, strip(s)));
-            let strip_size = self.kept * self.size();
-            assert!((strip(S - 1) + 1) * strip_size <= values.len(), "values of all strips");
-            assert!((first + (S - 1) * part + 1) * self.b <= y.len(), "room for all strips");
-            for j in 0..self.kept {
-                // An index holds `kept` blocks in every strip, all within `x`.
-                let x: [&[f32]; S] = std::array::from_fn(|s| {
-                    let block = columns[s].next().expect("a checked index");
-                    &x[block * self.c..][..self.c]
-                });
-                let x = x.map(<[f32]>::as_ptr);
-                for panel in 0..self.b / panel::ROWS {
-                    // SAFETY: block j of every strip is within its values by the
-                    // assertion above; x has `c` numbers; so has y for eight rows.
-                    unsafe {
-                        let stored = std::array::from_fn(|s| {
-                            let block = strip(s) * strip_size + j * self.size();
-                            values.as_ptr().add(block + panel * panel::ROWS * self.c)
-                        });
-                        let sums = panel::sums_avx2::<T, S>(stored, x, self.c);
-                        for s in 0..S {
-                            let row = (first + s * part) * self.b + panel * panel::ROWS;
-                            let y = y.as_mut_ptr().add(row);
-                            _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), sums[s]));
-                        }
-                    }
+            let size = panel::ROWS * self.c;
+            // SAFETY: by the contract above.
+            unsafe {
+                let stored = std::array::from_fn(|p| block.wrapping_add((panel + p) * size));
+                let sums = panel::sums_avx2::<T, P>(stored, [x; P], self.c);
+                for p in 0..P {
+                    let y = y.add((panel + p) * panel::ROWS);
+                    let sum = _mm256_add_ps(sums[p][0], sums[p][1]);
+                    _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), sum));
                 }
             }
         }

@@ -236,28 +236,29 @@ impl Layout for General {
         }
     }
 
-    fn matvec<T: Value>(
+    fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]) {
+        let (mask, values) = self.row(index, values, strip);
+        let mut lanes = [0.0; 8];
+        tail(mask, values, x, &mut lanes);
+        y.fill(fold(lanes));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn fast<T: Value, const S: usize>(
         &self,
         index: &[u8],
         values: &[T],
-        rows: Range<usize>,
+        from: usize,
+        first: usize,
+        part: usize,
         x: &[f32],
         y: &mut [f32],
-        simd: bool,
     ) {
-        assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors of the matrix's sides");
-        for (row, y) in rows.zip(y) {
-            let (mask, values) = self.row(index, values, row);
-            #[cfg(target_arch = "x86_64")]
-            if simd {
-                // SAFETY: `simd` says that the machine has the features.
-                *y = unsafe { avx2::dot(mask, values, x) };
-                continue;
-            }
-            let _ = simd;
-            let mut lanes = [0.0; 8];
-            tail(mask, values, x, &mut lanes);
-            *y = fold(lanes);
+        for row in (0..S).map(|s| first + s * part) {
+            let (mask, values) = self.row(index, values, from + row);
+            // SAFETY: as for this function.
+            y[row] = unsafe { avx2::dot(mask, values, x) };
         }
     }
 

@@ -16,6 +16,9 @@ const COLUMNS: usize = 64;
 /// Rows of `W` that one task takes at most.
 const TASK_ROWS: usize = 256;
 
+/// Rows and columns of `Y` that are written together: a line of the cache.
+const ACROSS: usize = 16;
+
 /// Scratch space of one task.
 #[derive(Default)]
 pub(super) struct Room {
@@ -23,8 +26,6 @@ pub(super) struct Room {
     pub lists: Vec<List>,
     /// Widened weights.
     pub wide: Vec<f32>,
-    /// Runs of one row.
-    pub runs: Vec<(u32, u32)>,
 }
 
 /// `Y <- beta Y + X W'` for `W` with `rows` rows.
@@ -64,13 +65,20 @@ pub(super) fn matmul<L: Layout + Sync, T: Value>(
         });
         let stride = y.row_stride();
         let end = ((first + count - 1) * stride + rows).min(y.data_mut().len());
-        y.data_mut()[first * stride..end].par_chunks_mut(stride.max(1)).enumerate().for_each(
-            |(t, y)| {
-                for (y, out) in y[..rows].iter_mut().zip(out.chunks_exact(width)) {
-                    *y = if beta == 0.0 { out[t] } else { beta * *y + out[t] };
+        let y = &mut y.data_mut()[first * stride..end];
+        // A few rows of `Y` at a time: a line of `out` serves them all while it
+        // is at hand.
+        y.par_chunks_mut(ACROSS * stride.max(1)).enumerate().for_each(|(part, y)| {
+            for (o, out) in out.chunks(ACROSS * width).enumerate() {
+                for (t, y) in y.chunks_mut(stride.max(1)).enumerate() {
+                    let y = &mut y[ACROSS * o..][..out.len() / width];
+                    for (y, out) in y.iter_mut().zip(out.chunks_exact(width)) {
+                        let out = out[part * ACROSS + t];
+                        *y = if beta == 0.0 { out } else { beta * *y + out };
+                    }
                 }
-            },
-        );
+            }
+        });
     }
 }
 

@@ -24,6 +24,7 @@ mod error;
 mod general;
 mod kept;
 mod matmul;
+mod matvec;
 mod nm;
 mod packed;
 mod panel;
@@ -44,10 +45,6 @@ use crate::spec::{Pattern, Spec};
 use matmul::Room;
 use simd::Value;
 use std::ops::Range;
-
-/// Strips that a matrix-vector product reads side by side: memory is faster in
-/// several streams than in one.
-const STREAMS: usize = 4;
 
 /// A row of [`FORMATS`].
 #[derive(Debug)]
@@ -112,15 +109,31 @@ trait Layout {
     /// Visits the offsets of all kept weights, in the order of the values.
     fn each(&self, index: &[u8], visit: impl FnMut(usize));
 
-    /// `y = W x` for some rows, which begin and end with strips.
-    fn matvec<T: Value>(
+    /// Strips that a kernel reads side by side, 3 or 4: memory is faster in several
+    /// streams than in one.
+    fn streams(&self) -> usize {
+        4
+    }
+
+    /// `y = W x` for the rows of one strip, on any machine.
+    fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]);
+
+    /// The same for the strips `from + first + s * part` with `s < S`, all of
+    /// whose rows are there; `y` begins with strip `from`.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn fast<T: Value, const S: usize>(
         &self,
         index: &[u8],
         values: &[T],
-        rows: Range<usize>,
+        from: usize,
+        first: usize,
+        part: usize,
         x: &[f32],
         y: &mut [f32],
-        simd: bool,
     );
 
     /// Adds what some columns of a strip give to `acc`, a line for each row of

@@ -5,7 +5,7 @@ use super::kept::{Kind, kept, mask};
 use super::simd::{self, Value};
 use super::values::typed;
 use super::{
-    FORMATS, Format, Layout, Shape, ValueType, Values, ValuesRef, general, layout, matmul,
+    FORMATS, Format, Layout, Shape, ValueType, Values, ValuesRef, general, layout, matmul, matvec,
 };
 use crate::mask::Bits;
 use crate::matrix::{MatrixMut, MatrixRef};
@@ -282,7 +282,11 @@ impl Packed {
         let share = self.bytes().div_ceil(2 * rayon::current_num_threads());
         let bytes = share.clamp(TASK_BYTES.start, TASK_BYTES.end);
         let rows = (bytes * self.rows).div_ceil(self.bytes().max(1)).max(1);
-        let rows = rows.div_ceil(self.strip_rows()) * self.strip_rows();
+        // Strips that are left over from whole streams go one by one, at half the
+        // speed: a large matrix has none but at its end.
+        let most = layout!(&self.shape, l => l.streams());
+        let streams = if bytes == TASK_BYTES.end { most } else { 1 };
+        let rows = rows.next_multiple_of(self.strip_rows() * streams);
         y.par_chunks_mut(rows).enumerate().for_each(|(i, y)| {
             self.matvec_rows(i * rows..i * rows + y.len(), x, y);
         });
@@ -311,7 +315,7 @@ impl Packed {
         );
         assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors of the matrix's sides");
         layout!(&self.shape, l => typed!(Values, &self.values, v => {
-            l.matvec(&self.index, v, rows, x, y, simd);
+            matvec::matvec(l, &self.index, v, rows, x, y, simd);
         }));
     }
 

@@ -21,7 +21,8 @@ pub(super) fn sums<T: Value>(values: &[T], x: &[f32]) -> [f32; ROWS] {
     std::array::from_fn(|r| even[r] + odd[r])
 }
 
-/// The same for `S` panels at once; all have the columns of their own `x`.
+/// The same for `S` panels at once, each with an `x` of its own; sums over even
+/// and over odd columns are apart.
 ///
 /// # Safety
 ///
@@ -34,7 +35,7 @@ pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
     values: [*const T; S],
     x: [*const f32; S],
     cols: usize,
-) -> [__m256; S] {
+) -> [[__m256; 2]; S] {
     let mut sums = [[_mm256_setzero_ps(); 2]; S];
     for c in (0..cols).step_by(2) {
         for s in 0..S {
@@ -52,7 +53,9 @@ pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
             }
         }
     }
-    std::array::from_fn(|s| _mm256_add_ps(sums[s][0], sums[s][1]))
+    // Not yet added up: a closure of `array::map` does not have the features of
+    // this function, and the sums would go through memory.
+    sums
 }
 
 /// Widens some columns of a panel, from an even one on, to `out`, where row `r`
@@ -91,4 +94,115 @@ unsafe fn widen_avx2<T: Value>(values: &[T], out: &mut [f32]) {
             _mm256_storeu_ps(out.as_mut_ptr().add(ROWS), odd);
         }
     }
+}
+
+/// Adds what a widened panel gives with columns of `X`, each `width` long, to its
+/// rows: that of panel row `r` begins at `rows[r]` in `acc`.
+///
+/// # Panics
+///
+/// If there is no column of `xt` for each of the panel, or a row leaves `acc`.
+pub(super) fn multiply(
+    wide: &[f32],
+    xt: &[f32],
+    width: usize,
+    rows: [usize; ROWS],
+    acc: &mut [f32],
+    simd: bool,
+) {
+    assert_eq!(xt.len() * ROWS, wide.len() * width, "a column for each of the panel");
+    assert!(rows.iter().all(|&row| row + width <= acc.len()), "rows leave their matrix");
+    #[cfg(target_arch = "x86_64")]
+    if simd {
+        // SAFETY: `simd` says that the machine has the features; weights, columns
+        // and rows are there by the assertions above.
+        return unsafe { multiply_avx2(wide, xt, width, rows, acc) };
+    }
+    let _ = simd;
+    for (w, x) in wide.chunks_exact(ROWS).zip(xt.chunks_exact(width)) {
+        for (&w, &row) in w.iter().zip(&rows) {
+            acc[row..][..width].iter_mut().zip(x).for_each(|(acc, x)| *acc += w * x);
+        }
+    }
+}
+
+/// # Safety
+///
+/// The machine has AVX2 and FMA; every eight of `wide` have `width` numbers in
+/// `xt`, and `width` from each of `rows` on are in `acc`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn multiply_avx2(
+    wide: &[f32],
+    xt: &[f32],
+    width: usize,
+    rows: [usize; ROWS],
+    acc: &mut [f32],
+) {
+    let acc = acc.as_mut_ptr();
+    // Eight sums at a time, or six: as many as hide how long one step takes, and
+    // each number that is read serves several of them.
+    let mut at = 0;
+    while at < width {
+        // SAFETY: by the contract above.
+        unsafe {
+            at += 8 * match (width - at) / 8 {
+                0 => unreachable!("rows of X come by eight"),
+                1 => tiles::<8, 1>(wide, xt, width, rows, at, acc),
+                2 => tiles::<4, 2>(wide, xt, width, rows, at, acc),
+                3 => tiles::<2, 3>(wide, xt, width, rows, at, acc),
+                _ => tiles::<2, 4>(wide, xt, width, rows, at, acc),
+            }
+        }
+    }
+}
+
+/// Some vectors of all rows, `R` rows and `V` vectors at a time; gives `V`.
+///
+/// # Safety
+///
+/// As for [`multiply_avx2`], and `at + 8 V` is at most `width`.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn tiles<const R: usize, const V: usize>(
+    wide: &[f32],
+    xt: &[f32],
+    width: usize,
+    rows: [usize; ROWS],
+    at: usize,
+    acc: *mut f32,
+) -> usize {
+    for first in (0..ROWS).step_by(R) {
+        // SAFETY: by the contract above.
+        unsafe {
+            let mut sums = [[_mm256_setzero_ps(); V]; R];
+            for r in 0..R {
+                for v in 0..V {
+                    sums[r][v] = _mm256_loadu_ps(acc.add(rows[first + r] + at + 8 * v));
+                }
+            }
+            let (mut w, mut x) = (wide.as_ptr().add(first), xt.as_ptr().add(at));
+            for _ in 0..wide.len() / ROWS {
+                let mut column = [_mm256_setzero_ps(); V];
+                for v in 0..V {
+                    column[v] = _mm256_loadu_ps(x.add(8 * v));
+                }
+                for r in 0..R {
+                    let w = _mm256_broadcast_ss(&*w.add(r));
+                    for v in 0..V {
+                        sums[r][v] = _mm256_fmadd_ps(w, column[v], sums[r][v]);
+                    }
+                }
+                w = w.wrapping_add(ROWS);
+                x = x.wrapping_add(width);
+            }
+            for r in 0..R {
+                for v in 0..V {
+                    _mm256_storeu_ps(acc.add(rows[first + r] + at + 8 * v), sums[r][v]);
+                }
+            }
+        }
+    }
+    V
 }

@@ -5,10 +5,11 @@
 //! the strip, as bit `p` of the index's byte is clear or set. Panels follow each
 //! other along the strip; the index has `M / 16` rows of `K / 16` bytes.
 
-use super::axpy::{self, Runs};
 use super::simd::Value;
-use super::{Format, Layout, PartsError, Room, STREAMS, Shape, panel};
+use super::{Format, Layout, PartsError, Room, Shape, panel};
 use crate::mask::Bits;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// The paper's 16-column pattern.
@@ -37,16 +38,6 @@ impl Rows16 {
     /// Panels of a strip.
     fn panels(&self) -> usize {
         self.cols / SIDE
-    }
-
-    fn strip_sums<T: Value>(&self, index: &[u8], values: &[T], x: &[f32], y: &mut [f32]) {
-        y.fill(0.0);
-        let panels = values.chunks_exact(PANEL).zip(x.chunks_exact(SIDE));
-        for ((values, x), &rows) in panels.zip(index) {
-            for (p, sum) in panel::sums(values, x).into_iter().enumerate() {
-                y[p + panel::ROWS * (rows >> p & 1) as usize] += sum;
-            }
-        }
     }
 }
 
@@ -88,38 +79,67 @@ impl Layout for Rows16 {
         }
     }
 
-    fn matvec<T: Value>(
+    fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]) {
+        y.fill(0.0);
+        let panels = strip * self.panels()..(strip + 1) * self.panels();
+        let values = &values[panels.start * PANEL..panels.end * PANEL];
+        let panels = values.chunks_exact(PANEL).zip(x.chunks_exact(SIDE)).zip(&index[panels]);
+        for ((values, x), &rows) in panels {
+            for (p, sum) in panel::sums(values, x).into_iter().enumerate() {
+                y[p + panel::ROWS * (rows >> p & 1) as usize] += sum;
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn fast<T: Value, const S: usize>(
         &self,
         index: &[u8],
         values: &[T],
-        rows: Range<usize>,
+        from: usize,
+        first: usize,
+        part: usize,
         x: &[f32],
         y: &mut [f32],
-        simd: bool,
     ) {
-        let strips = rows.start / SIDE..rows.end / SIDE;
-        let size = self.panels() * PANEL;
-        let values = &values[strips.start * size..strips.end * size];
-        let index = &index[strips.start * self.panels()..strips.end * self.panels()];
-        assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors of the matrix's sides");
-        #[cfg(target_arch = "x86_64")]
-        if simd {
-            let part = strips.len() / STREAMS;
-            for i in 0..part {
-                // SAFETY: `simd` says that the machine has the features, and the
-                // strips i, i + part .. are there.
-                unsafe { self.fast::<T, STREAMS>(index, values, i, part, x, y) };
+        let strip = |s: usize| from + first + s * part;
+        let panels = self.panels();
+        let chosen: [*const u8; S] =
+            std::array::from_fn(|s| index[strip(s) * panels..][..panels].as_ptr());
+        let stored: [*const T; S] =
+            std::array::from_fn(|s| values[strip(s) * panels * PANEL..].as_ptr());
+        assert!((strip(S - 1) + 1) * panels * PANEL <= values.len(), "values of all strips");
+        assert_eq!(x.len(), panels * SIDE, "a vector as long as a row");
+        let mut rows = [[_mm256_setzero_ps(); 2]; S];
+        let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        for i in 0..panels {
+            // SAFETY: panel i of every strip is within the values by the
+            // assertion above, and x has its 16 numbers; every strip has its
+            // byte. A checked index here would part the loads from their
+            // sums, and these would go through memory.
+            let (sums, bytes) = unsafe {
+                let panel = std::array::from_fn(|s| stored[s].wrapping_add(i * PANEL));
+                let bytes: [u8; S] = std::array::from_fn(|s| *chosen[s].add(i));
+                let x = x.as_ptr().add(i * SIDE);
+                (panel::sums_avx2::<T, S>(panel, [x; S], SIDE), bytes)
+            };
+            for s in 0..S {
+                let sum = _mm256_add_ps(sums[s][0], sums[s][1]);
+                let byte = _mm256_set1_epi32(i32::from(bytes[s]));
+                let second = _mm256_cmpeq_epi32(_mm256_and_si256(byte, bits), bits);
+                let second = _mm256_castsi256_ps(second);
+                rows[s][0] = _mm256_add_ps(rows[s][0], _mm256_andnot_ps(second, sum));
+                rows[s][1] = _mm256_add_ps(rows[s][1], _mm256_and_ps(second, sum));
             }
-            for i in part * STREAMS..strips.len() {
-                // SAFETY: as above.
-                unsafe { self.fast::<T, 1>(index, values, i, 0, x, y) };
-            }
-            return;
         }
-        let _ = simd;
-        let strips = values.chunks_exact(size.max(1)).zip(index.chunks_exact(self.panels().max(1)));
-        for ((values, index), y) in strips.zip(y.chunks_exact_mut(SIDE)) {
-            self.strip_sums(index, values, x, y);
+        for s in 0..S {
+            let y = &mut y[(first + s * part) * SIDE..][..SIDE];
+            // SAFETY: sixteen entries.
+            unsafe {
+                _mm256_storeu_ps(y.as_mut_ptr(), rows[s][0]);
+                _mm256_storeu_ps(y.as_mut_ptr().add(panel::ROWS), rows[s][1]);
+            }
         }
     }
 
@@ -142,73 +162,12 @@ impl Layout for Rows16 {
             &values[strip * self.panels() * PANEL..][panels.start * PANEL..panels.end * PANEL];
         room.wide.resize(values.len(), 0.0);
         panel::widen(values, &mut room.wide, simd);
-        for (row, acc) in acc.chunks_exact_mut(width).enumerate() {
-            let (p, half) = (row % panel::ROWS, (row / panel::ROWS) as u8);
-            room.runs.clear();
-            for (i, &rows) in index.iter().enumerate() {
-                if rows >> p & 1 == half {
-                    room.runs.push(((i * PANEL + p) as u32, (i * SIDE * width) as u32));
-                }
-            }
-            let runs = Runs { w: &room.wide, step: panel::ROWS, len: SIDE, runs: &room.runs };
-            axpy::runs(runs, xt, acc, simd);
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use super::*;
-    use std::arch::x86_64::*;
-
-    impl Rows16 {
-        /// The rows of `S` strips, `part` apart from strip `first` on.
-        ///
-        /// # Safety
-        ///
-        /// The machine has AVX2, FMA and F16C; the strips are in `values`,
-        /// `index` and `y`, and `x` has as many numbers as there are columns.
-        #[target_feature(enable = "avx2,fma,f16c")]
-        pub(super) unsafe fn fast<T: Value, const S: usize>(
-            &self,
-            index: &[u8],
-            values: &[T],
-            first: usize,
-            part: usize,
-            x: &[f32],
-            y: &mut [f32],
-        ) {
-            let strip = |s: usize| first + s * part;
-            let panels = self.panels();
-            let chosen: [&[u8]; S] = std::array::from_fn(|s| &index[strip(s) * panels..][..panels]);
-            let stored: [*const T; S] =
-                std::array::from_fn(|s| values[strip(s) * panels * PANEL..].as_ptr());
-            assert!((strip(S - 1) + 1) * panels * PANEL <= values.len(), "values of all strips");
-            let mut rows = [[_mm256_setzero_ps(); 2]; S];
-            let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-            for (i, x) in x.chunks_exact(SIDE).enumerate() {
-                // SAFETY: panel i of every strip is within the values by the
-                // assertion above; x has its 16 numbers.
-                let sums = unsafe {
-                    let panel = std::array::from_fn(|s| stored[s].add(i * PANEL));
-                    panel::sums_avx2::<T, S>(panel, [x.as_ptr(); S], SIDE)
-                };
-                for s in 0..S {
-                    let byte = _mm256_set1_epi32(i32::from(chosen[s][i]));
-                    let second = _mm256_cmpeq_epi32(_mm256_and_si256(byte, bits), bits);
-                    let second = _mm256_castsi256_ps(second);
-                    rows[s][0] = _mm256_add_ps(rows[s][0], _mm256_andnot_ps(second, sums[s]));
-                    rows[s][1] = _mm256_add_ps(rows[s][1], _mm256_and_ps(second, sums[s]));
-                }
-            }
-            for s in 0..S {
-                let y = &mut y[strip(s) * SIDE..][..SIDE];
-                // SAFETY: sixteen entries.
-                unsafe {
-                    _mm256_storeu_ps(y.as_mut_ptr(), rows[s][0]);
-                    _mm256_storeu_ps(y.as_mut_ptr().add(panel::ROWS), rows[s][1]);
-                }
-            }
+        for (i, &rows) in index.iter().enumerate() {
+            let rows =
+                std::array::from_fn(|p| (p + panel::ROWS * (rows >> p & 1) as usize) * width);
+            let wide = &room.wide[i * PANEL..][..PANEL];
+            let xt = &xt[i * SIDE * width..][..SIDE * width];
+            panel::multiply(wide, xt, width, rows, acc, simd);
         }
     }
 }

@@ -221,7 +221,7 @@ impl Keys<'_> {
 /// ```
 ///
 /// with low = 1, high = 4, original = 8192 in all of Llama 3.1, 3.2 and 3.3.
-fn llama3_scaling(theta: f64, head_dim: u32, factors: &[f32]) -> Option<Value> {
+pub(super) fn llama3_scaling(theta: f64, head_dim: u32, factors: &[f32]) -> Option<Value> {
     const LOW: f64 = 1.0;
     const HIGH: f64 = 4.0;
     const ORIGINAL: f64 = 8192.0;

@@ -1,6 +1,8 @@
 //! A GGUF file: the model, its config and its tokenizer in one.
 
+pub(crate) mod anew;
 mod config;
+mod entries;
 mod metadata;
 mod names;
 mod read;

@@ -105,6 +105,19 @@ impl Architecture {
         known.then(|| format!("model.layers.{number}.{there}.{kind}"))
     }
 
+    /// GGUF's name for the tensor that Hugging Face calls `name`.
+    pub fn untranslate(&self, name: &str) -> Option<String> {
+        if let Some((here, _)) = OUTSIDE.iter().find(|(_, there)| *there == name) {
+            return Some(here.to_string());
+        }
+        let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
+        let (part, kind) = part.rsplit_once('.')?;
+        let (here, _) = COMMON.iter().chain(self.parts).find(|(_, there)| *there == part)?;
+        let found = format!("blk.{layer}.{here}.{kind}");
+        // The way back refuses what is spelled otherwise.
+        (self.translate(&found).as_deref() == Some(name)).then_some(found)
+    }
+
     /// Gives `tensor` Hugging Face's name, order and convention.
     pub fn adopt(&self, tensor: &mut Stored, heads: usize, kv_heads: usize) -> Result<(), Fault> {
         let Some(name) = self.translate(&tensor.name) else {

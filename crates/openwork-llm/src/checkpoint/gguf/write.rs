@@ -1,6 +1,7 @@
 //! A GGUF file like another one, with the weights of a model: settings and
 //! tokenizer are the other's, entry by entry.
 
+use super::entries::text;
 use super::names::Architecture;
 use super::read::{self, MAGIC};
 use super::{FACTORS, Keys};
@@ -16,22 +17,22 @@ use std::io::Write;
 use std::path::Path;
 
 /// Where tensors begin.
-const ALIGNMENT: u64 = 32;
+pub(super) const ALIGNMENT: u64 = 32;
 /// Numbers encoded at a time.
 const PIECE: usize = 1 << 20;
 /// Numbers of a block of Q8_0.
 const Q8_BLOCK: usize = 32;
 
 /// A tensor to write: as the other file has it, and what fills it.
-struct Job<'a> {
-    name: String,
-    shape: Vec<usize>,
-    dtype: Dtype,
-    order: Order,
-    shift: f32,
-    /// Nothing for a tensor that is copied from the other file.
-    from: Option<Tensor<'a>>,
-    copied: &'a [u8],
+pub(super) struct Job<'a> {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub dtype: Dtype,
+    pub order: Order,
+    pub shift: f32,
+    /// Nothing for a tensor whose bytes are given.
+    pub from: Option<Tensor<'a>>,
+    pub copied: &'a [u8],
 }
 
 impl Job<'_> {
@@ -75,7 +76,7 @@ pub(crate) fn like(
 }
 
 /// What fills a tensor of the other file.
-fn job<'a>(
+pub(super) fn job<'a>(
     source: &'a Checkpoint,
     bytes: &'a [u8],
     architecture: &Architecture,
@@ -104,17 +105,11 @@ fn job<'a>(
 
 /// The other file's entries, with the type that the weights now have.
 fn entries_of(bytes: &[u8], entries: &[(String, std::ops::Range<usize>)], dtype: Dtype) -> Vec<u8> {
-    // llama.cpp's numbers for files that are mostly of a type.
-    let file_type: u32 = match dtype {
-        Dtype::Q8_0 => 7,
-        Dtype::BF16 => 32,
-        _ => 1,
-    };
     const U32: u32 = 4;
     let mut out = Vec::new();
     for (key, range) in entries {
         let value = match key.as_str() {
-            "general.file_type" => Some(file_type),
+            "general.file_type" => Some(file_type(dtype)),
             "general.alignment" => Some(ALIGNMENT as u32),
             _ => None,
         };
@@ -130,12 +125,16 @@ fn entries_of(bytes: &[u8], entries: &[(String, std::ops::Range<usize>)], dtype:
     out
 }
 
-fn text(out: &mut Vec<u8>, text: &str) {
-    out.extend((text.len() as u64).to_le_bytes());
-    out.extend(text.as_bytes());
+/// llama.cpp's numbers for files that are mostly of a type.
+pub(super) fn file_type(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::Q8_0 => 7,
+        Dtype::BF16 => 32,
+        _ => 1,
+    }
 }
 
-fn write(
+pub(super) fn write(
     path: &Path,
     entries: &[u8],
     entry_count: usize,

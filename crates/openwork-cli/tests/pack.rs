@@ -1,0 +1,260 @@
+//! `openwork pack`, `unpack`, `bench`, `formats` and `show --fragment`, as a user
+//! runs them: what they give, and what they say of each mistake.
+
+mod common;
+
+use common::Folder;
+use openwork::sparse::FORMATS;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+fn model(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name);
+    path.canonicalize().unwrap().display().to_string()
+}
+
+/// A folder with the model `pruned`, cut to `spec` by magnitude.
+fn pruned(name: &str, spec: &str) -> Folder {
+    let folder = Folder::new();
+    folder.bytes("calib.txt", "the open work of a wall lets the light in ".repeat(40).as_bytes());
+    let args = "--method magnitude --calib calib.txt --samples 1 --seq-len 16 --out pruned";
+    folder.json(&format!("prune {} --spec {spec} {args}", model(name)));
+    folder
+}
+
+/// Every tensor of a folder's shards: type, shape and bytes.
+fn tensors(folder: &Path) -> BTreeMap<String, (String, Vec<usize>, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "safetensors") {
+            continue;
+        }
+        let bytes = std::fs::read(path).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        for (name, tensor) in file.tensors() {
+            let kind = format!("{:?}", tensor.dtype());
+            found.insert(name, (kind, tensor.shape().to_vec(), tensor.data().to_vec()));
+        }
+    }
+    found
+}
+
+/// The shard of a packed folder with its first layer, and where its data begins.
+fn first_layer(folder: &Folder) -> (String, Vec<u8>, usize) {
+    let name = "packed/model-00002-of-00003.safetensors".to_string();
+    let bytes = std::fs::read(folder.path(&name)).unwrap();
+    let head = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    (name, bytes, 8 + head)
+}
+
+#[test]
+fn what_was_pruned_is_packed_and_comes_back() {
+    for (name, spec, share) in [
+        ("models/llama", "2:4", 9.0 / 16.0),
+        ("models/mistral", "1:4", 5.0 / 16.0),
+        ("models/llama-tied", "rowwise(50%)", 0.6),
+    ] {
+        let folder = pruned(name, spec);
+        let packed = folder.json("pack pruned --out packed");
+        let summary = &packed["summary"];
+        assert_eq!(summary["tensors"].as_array().unwrap().len(), 14, "{name}");
+        let bytes = |key: &str| summary[key].as_f64().unwrap();
+        // Values of 4 bytes make the index's part of a 2-byte format smaller still.
+        assert!(bytes("bytes") <= share * bytes("dense_bytes"), "{name}: {summary}");
+        assert_eq!(folder.json("unpack packed --out again")["out"], "again");
+        assert_eq!(tensors(&folder.path("again")), tensors(&folder.path("pruned")), "{name}");
+        let inspected = folder.json("inspect packed");
+        let packings = inspected["tensors"].as_array().unwrap();
+        let found = packings.iter().filter(|tensor| !tensor["packed"].is_null()).count();
+        assert_eq!(found, 14, "{name}: {}", inspected["tensors"][3]);
+        let generate = |model: &str| {
+            folder.run_list(&["generate", model, "--prompt", "the wall", "--max-new-tokens", "8"])
+        };
+        let (a, b) = (generate("packed"), generate("pruned"));
+        assert_eq!((a.code, a.out), (0, b.out), "{name}: {}", a.err);
+    }
+}
+
+#[test]
+fn packing_prints_a_table() {
+    let folder = pruned("models/llama", "2:4");
+    let said = folder.run("pack pruned --out packed");
+    assert_eq!(said.code, 0, "{}", said.err);
+    for part in ["spec", "share", "2:4", "nm", "14", "all tensors"] {
+        assert!(said.out.contains(part), "{}", said.out);
+    }
+    assert_eq!(folder.run("unpack packed --out again").out, "wrote again\n");
+}
+
+#[test]
+fn a_tensor_that_does_not_conform_is_named_and_nothing_is_written() {
+    let folder = pruned("models/llama", "2:4");
+    let words = folder.refused("pack pruned --out packed --spec 1:4");
+    assert!(words.contains("model.layers.0.self_attn.") && words.contains("1:4"), "{words}");
+    let words = folder.refused(&format!("pack {} --out packed --spec 2:4", model("models/qwen3")));
+    assert!(words.starts_with("model.layers.0."), "{words}");
+}
+
+#[test]
+fn packing_refuses_what_it_cannot_do() {
+    let folder = pruned("models/llama", "1:4");
+    let dense = model("models/llama");
+    for (args, parts) in [
+        ("pack pruned --out x --format zip".to_string(), &["--format zip", "cutlass"][..]),
+        ("pack pruned --out x --format nm".to_string(), &["--format nm", "openwork"]),
+        ("pack pruned --out pruned".to_string(), &["pruned: there is something already"]),
+        ("pack no-such --out x".to_string(), &["no-such: no such file"]),
+        ("pack pruned --out x --spec 2:".to_string(), &["2:"]),
+        (format!("pack {dense} --out x"), &["record.json", "--spec"]),
+        ("pack pruned --out x --format cutlass".to_string(), &["2:4", "1:4", "model.layers.0."]),
+        ("pack pruned --out x --format compressed-tensors".to_string(), &["2:4", "1:4"]),
+        (format!("unpack {dense} --out x"), &["nothing is packed"]),
+    ] {
+        let words = folder.refused(&args);
+        parts.iter().for_each(|part| assert!(words.contains(part), "{args}: {words}"));
+    }
+    folder.json("pack pruned --out packed");
+    let words = folder.refused("pack packed --out x");
+    assert!(words.contains("packed already; unpack the model first"), "{words}");
+    let words = folder.refused("bench packed --spec 2:4");
+    assert!(words.contains("packed already"), "{words}");
+}
+
+#[test]
+fn a_damaged_packed_file_is_refused_by_every_command() {
+    let folder = pruned("models/llama", "2:4");
+    folder.json("pack pruned --out packed");
+    let (name, whole, _) = first_layer(&folder);
+    let text = |bytes: &[u8], from: &str, to: &str| {
+        assert_eq!(from.len(), to.len(), "the header keeps its length");
+        let at = bytes.windows(from.len()).position(|part| part == from.as_bytes());
+        let at = at.unwrap_or_else(|| panic!("{from} is in the header"));
+        [&bytes[..at], to.as_bytes(), &bytes[at + from.len()..]].concat()
+    };
+    // An index whose places do not rise, wherever it lies.
+    let mut places = whole.clone();
+    let file = safetensors::SafeTensors::deserialize(&whole).unwrap();
+    let index = file.names().into_iter().find(|name| name.ends_with(".packed.index")).unwrap();
+    let data = file.tensor(index).unwrap().data();
+    let at = data.as_ptr() as usize - whole.as_ptr() as usize;
+    places[at..at + data.len()].fill(0);
+    for (bytes, part) in [
+        (places, "do not rise"),
+        (whole[..whole.len() - 7].to_vec(), "model-00002"),
+        (text(&whole, r#"\"spec\":\"2:4\""#, r#"\"spec\":\"1:4\""#), "model-00002"),
+        (text(&whole, r#"\"format\":\"nm\""#, r#"\"format\":\"zz\""#), "zz"),
+        (text(&whole, ".packed.values", ".packed.valuez"), "model-00002"),
+    ] {
+        folder.bytes(&name, &bytes);
+        for command in [
+            "unpack packed --out x",
+            "bench packed --tokens 2 --turns 1",
+            "generate packed --prompt a --max-new-tokens 1",
+            "inspect packed",
+        ] {
+            let words = folder.refused(command);
+            assert!(words.contains(part), "{command}: {words}");
+        }
+    }
+    folder.bytes(&name, &whole);
+    assert_eq!(folder.run("unpack packed --out x").code, 0);
+}
+
+#[test]
+fn a_folder_becomes_a_gguf_file_by_itself_or_is_refused_by_name() {
+    let folder = pruned("models/llama-tied", "2:4");
+    let count = |found: &Value| found["tensors"].as_array().unwrap().len();
+    for kind in ["f16", "bf16", "q8_0"] {
+        let name = format!("{kind}.gguf");
+        folder.json(&format!("pack pruned --out {name} --format gguf-{kind}"));
+        // And that file by itself, or like itself.
+        folder.json(&format!("pack {name} --out again-{name} --format gguf-{kind}"));
+        folder.json(&format!("pack pruned --out like-{name} --format gguf-{kind} --like {name}"));
+        let bytes = |name: &str| std::fs::read(folder.path(name)).unwrap();
+        assert!(bytes(&format!("like-{name}")) == bytes(&name), "{kind}");
+        let found = folder.json(&format!("inspect {name} --spec 2:4"));
+        assert_eq!(count(&found), count(&folder.json("inspect pruned")), "{kind}");
+    }
+    let generate = |model: &str| {
+        folder.run_list(&["generate", model, "--prompt", "the wall", "--max-new-tokens", "8"])
+    };
+    let (a, b) = (generate("bf16.gguf"), generate("pruned"));
+    assert_eq!((a.code, a.out), (0, b.out), "{}", a.err);
+    let words = folder.refused("pack pruned --out f16.gguf --format gguf-f16");
+    assert!(words.contains("f16.gguf: there is something already"), "{words}");
+    for (name, part) in [("gemma3", "gemma3 is none of llama"), ("llama", "its rope_scaling")] {
+        let model = model(&format!("models/{name}"));
+        let words = folder.refused(&format!("pack {model} --out x.gguf --format gguf-f16"));
+        assert!(words.contains(part) && words.contains("--like FILE"), "{words}");
+    }
+}
+
+#[test]
+fn bench_compares_dense_and_packed() {
+    let folder = pruned("models/llama", "2:4");
+    folder.json("pack pruned --out packed");
+    let dense = model("gguf/llama-bpe.gguf");
+    for args in [
+        "bench packed".to_string(),
+        "bench pruned".to_string(),
+        "bench pruned --spec 2:4".to_string(),
+        format!("bench {dense} --spec 1:4"),
+    ] {
+        let speed = folder.json(&format!("{args} --tokens 4 --turns 1"));
+        for key in ["dense_tokens_per_second", "packed_tokens_per_second", "speedup"] {
+            assert!(speed[key].as_f64().unwrap() > 0.0, "{args}: {speed}");
+        }
+        let bytes = |key: &str| speed[key].as_u64().unwrap();
+        assert!(bytes("packed_bytes_per_token") < bytes("dense_bytes_per_token"), "{args}");
+        assert!(speed["share"].as_f64().unwrap() < 0.6, "{args}: {speed}");
+    }
+    let said = folder.run("bench packed --tokens 4 --turns 1");
+    assert!(said.out.contains("tokens/s") && said.out.contains("speedup"), "{}", said.out);
+    let words = folder.refused(&format!("bench {dense}"));
+    assert!(words.contains("--spec"), "{words}");
+    let words = folder.refused("bench pruned --spec no-such-pattern");
+    assert!(words.contains("no-such"), "{words}");
+}
+
+#[test]
+fn formats_lists_the_table() {
+    let folder = Folder::new();
+    let found = folder.json("formats");
+    let names: Vec<&str> =
+        found["formats"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap()).collect();
+    assert_eq!(names, FORMATS.iter().map(|f| f.name).collect::<Vec<_>>());
+    let said = folder.run("formats");
+    for format in FORMATS {
+        assert!(said.out.contains(format.summary) && said.out.contains(format.example));
+    }
+}
+
+#[test]
+fn a_fragment_is_mapped_or_refused_by_name() {
+    let folder = Folder::new();
+    let show = |spec: &str| -> Value {
+        folder.json(&format!("show {spec} --shape 32,32 --fragment m16n8k16"))["fragment"].clone()
+    };
+    let found = show("rows16");
+    assert_eq!(found["name"], "m16n8k16");
+    // The paper: half of the 256 weights, and both halves of a pair of rows are
+    // of one thread group.
+    let fragments = &found["fragments"]["structure"];
+    assert_eq!((&fragments["min"], &fragments["max"]), (&128.into(), &128.into()), "{found}");
+    let said = folder.run("show 2:4 --shape 16,16 --fragment m16n8k16");
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.out.contains("lane"), "{}", said.out);
+    assert_eq!(folder.run("show 2:4 --shape 16,16 --fragment m16n8k16 --svg f.svg").code, 0);
+    assert!(std::fs::read_to_string(folder.path("f.svg")).unwrap().contains("</svg>"));
+    for (args, part) in [
+        ("show 2:4 --shape 16,16 --fragment m8n8k4", "m16n8k16"),
+        ("show 2:4 --shape 16,16 --fragment ", "--fragment"),
+        ("show 2:4 --shape 8,8 --fragment m16n8k16", "16"),
+        ("show 2:4 --shape 16,20 --fragment m16n8k16", "16"),
+    ] {
+        let words = folder.refused(args);
+        assert!(words.contains(part), "{args}: {words}");
+    }
+}

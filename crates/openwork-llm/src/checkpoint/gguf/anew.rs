@@ -1,0 +1,287 @@
+//! A GGUF file from a Hugging Face folder alone: settings from its config, the
+//! tokenizer from its `tokenizer.json`.
+//!
+//! Only what GGUF can say is written, and what our reader makes the same model
+//! of; all else is refused by name.
+
+use super::FACTORS;
+use super::config::llama3_scaling;
+use super::entries::Entries;
+use super::names::Architecture;
+use super::write::{ALIGNMENT, Job, file_type, job, write};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::dtype::Dtype;
+use crate::checkpoint::error::{CheckpointError, Fault};
+use crate::checkpoint::stored::{Order, Stored};
+use crate::checkpoint::write::WriteError;
+use crate::disk::Written;
+use crate::model::{Config, Scaling};
+use crate::tokens::{Listed, Tokenizer};
+use std::path::Path;
+
+/// Families and what GGUF calls them. Gemma's tokenizer is SentencePiece's, of
+/// which a `tokenizer.json` does not keep the scores.
+const FAMILIES: &[(&str, &str)] =
+    &[("llama", "llama"), ("mistral", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3")];
+
+/// Writes the weights of `source` to `out`, matrices as F16, BF16 or Q8_0 and
+/// vectors as F32. Zeros stay exact zeros.
+pub(crate) fn anew(
+    source: &Checkpoint,
+    config: &Config,
+    out: &Path,
+    dtype: Dtype,
+) -> Result<Written, WriteError> {
+    let wrong = |fault: Fault| CheckpointError::new(source.path(), fault);
+    let refuse = |why: String| wrong(Fault::NoGguf(why));
+    let family = config.family.name;
+    let known = FAMILIES.iter().find(|(name, _)| *name == family);
+    let Some((_, name)) = known else {
+        let names: Vec<&str> = FAMILIES.iter().map(|(name, _)| *name).collect();
+        let why = format!("{family} is none of {}", names.join(", "));
+        return Err(refuse(why).into());
+    };
+    let architecture = Architecture::find(name).map_err(wrong)?;
+    let tokenizer = source.tokenizer()?;
+    let json = source.companion("tokenizer.json")?.unwrap_or_default();
+    let listed = Listed::new(&json, config.vocab).map_err(refuse)?;
+
+    let mut entries = Entries::default();
+    entries.text("general.architecture", architecture.name);
+    let title = source.path().file_name().unwrap_or_default().to_string_lossy();
+    entries.text("general.name", &title);
+    entries.number("general.alignment", ALIGNMENT as u32);
+    entries.number("general.file_type", file_type(dtype));
+    let factors = settings(&mut entries, architecture, config).map_err(refuse)?;
+    words(&mut entries, source, &tokenizer, &listed);
+
+    let heads = (config.heads, config.kv_heads);
+    let mut jobs = Vec::new();
+    for tensor in source.tensors() {
+        // Some folders repeat the embedding as the head.
+        if config.tied && tensor.name() == "lm_head.weight" {
+            continue;
+        }
+        let name = architecture.untranslate(tensor.name()).ok_or_else(|| {
+            let architecture = architecture.name.to_string();
+            wrong(Fault::Foreign { tensor: tensor.name().to_string(), architecture })
+        })?;
+        let stored = Stored { name, shape: tensor.shape().to_vec(), ..nothing() };
+        jobs.push(job(source, &[], architecture, heads, stored, dtype).map_err(
+            |error| match error {
+                Ok(fault) => wrong(fault),
+                Err(error) => error,
+            },
+        )?);
+    }
+    if !factors.is_empty() {
+        jobs.push(Job {
+            name: FACTORS.to_string(),
+            shape: vec![factors.len() / 4],
+            dtype: Dtype::F32,
+            order: Order::AsStored,
+            shift: 0.0,
+            from: None,
+            copied: &factors,
+        });
+    }
+    write(out, &entries.bytes, entries.count, &jobs)
+}
+
+/// A place that holds nothing.
+fn nothing() -> Stored {
+    Stored {
+        name: String::new(),
+        shape: Vec::new(),
+        dtype: Dtype::F32,
+        file: 0,
+        range: 0..0,
+        order: Order::AsStored,
+        shift: 0.0,
+        packed: None,
+    }
+}
+
+/// The settings of the config; gives the bytes of Llama 3's factors, if it has
+/// them.
+fn settings(
+    entries: &mut Entries,
+    architecture: &Architecture,
+    config: &Config,
+) -> Result<Vec<u8>, String> {
+    let key = |key: &str| format!("{}.{key}", architecture.name);
+    // No size of a config is beyond 32 bits.
+    let mut number = |name: &str, value: usize| entries.number(&key(name), value as u32);
+    number("block_count", config.layers);
+    number("context_length", config.max_positions);
+    number("embedding_length", config.hidden);
+    number("feed_forward_length", config.ff);
+    number("vocab_size", config.vocab);
+    number("attention.head_count", config.heads);
+    number("attention.head_count_kv", config.kv_heads);
+    number("attention.key_length", config.head_dim);
+    number("attention.value_length", config.head_dim);
+    number("rope.dimension_count", config.head_dim);
+    let first = &config.attention[0];
+    if config.attention.iter().any(|layer| layer != first) {
+        return Err("its layers attend in different ways".to_string());
+    }
+    if let Some(window) = first.window {
+        if config.family.name != "mistral" {
+            return Err(format!("{} with a sliding window has no key for it", config.family.name));
+        }
+        number("attention.sliding_window", window);
+    }
+    entries.float(&key("attention.layer_norm_rms_epsilon"), config.norm_eps);
+    entries.float(&key("rope.freq_base"), first.rope_theta as f32);
+    match &first.rope_scaling {
+        Scaling::None => Ok(Vec::new()),
+        Scaling::Linear { factor } => {
+            entries.text(&key("rope.scaling.type"), "linear");
+            entries.float(&key("rope.scaling.factor"), *factor as f32);
+            Ok(Vec::new())
+        }
+        scaling @ Scaling::Llama3 { .. } => {
+            let frequency =
+                |i: usize| first.rope_theta.powf(-2.0 * i as f64 / config.head_dim as f64);
+            let factors: Vec<f32> = (0..config.head_dim / 2)
+                .map(|i| (frequency(i) / scaling.scale(frequency(i))) as f32)
+                .collect();
+            match llama3_scaling(first.rope_theta, config.head_dim as u32, &factors) {
+                Some(_) => Ok(factors.iter().flat_map(|factor| factor.to_le_bytes()).collect()),
+                None => Err("its rope_scaling is not that of Llama 3.1 to 3.3".to_string()),
+            }
+        }
+    }
+}
+
+/// The tokenizer.
+fn words(entries: &mut Entries, source: &Checkpoint, tokenizer: &Tokenizer, listed: &Listed) {
+    let key = |key: &str| format!("tokenizer.ggml.{key}");
+    entries.text(&key("model"), "gpt2");
+    entries.text(&key("pre"), listed.pre);
+    entries.texts(&key("tokens"), &listed.tokens);
+    entries.integers(&key("token_type"), &listed.marks);
+    entries.texts(&key("merges"), &listed.merges);
+    if let Some(bos) = tokenizer.bos() {
+        entries.number(&key("bos_token_id"), bos);
+    }
+    // The config's own end comes first; GGUF has room for two more.
+    let config = source.config()["eos_token_id"].as_u64();
+    let (own, others): (Vec<u32>, Vec<u32>) =
+        tokenizer.eos().iter().partition(|&&id| Some(u64::from(id)) == config);
+    let ends = ["eos_token_id", "eot_token_id", "eom_token_id"];
+    for (name, id) in ends.into_iter().zip(own.into_iter().chain(others)) {
+        entries.number(&key(name), id);
+    }
+    entries.flag(&key("add_bos_token"), tokenizer.adds_bos());
+    if let Some(template) = source.chat_template() {
+        entries.text("tokenizer.chat_template", &template);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use half::bf16;
+    use serde_json::Value;
+    use std::path::PathBuf;
+
+    fn folder(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name)
+    }
+
+    /// A folder with another config.
+    fn amended(name: &str, place: &Path) -> PathBuf {
+        let out = place.join(name);
+        std::fs::create_dir(&out).unwrap();
+        for entry in std::fs::read_dir(folder(name)).unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, out.join(path.file_name().unwrap())).unwrap();
+        }
+        let path = out.join("config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        match name {
+            "llama" => {
+                let rope = &mut config["rope_parameters"];
+                rope["original_max_position_embeddings"] = 8192.into();
+                rope["rope_theta"] = 500_000.into();
+            }
+            _ => {
+                config["use_sliding_window"] = false.into();
+                config.as_object_mut().unwrap().remove("layer_types");
+            }
+        }
+        std::fs::write(&path, config.to_string()).unwrap();
+        out
+    }
+
+    /// The file read back is the same model: config, every weight as rounded,
+    /// and tokens of any text.
+    #[test]
+    fn a_folder_comes_back_from_gguf() {
+        let place = tempfile::tempdir().unwrap();
+        let folders = [
+            folder("llama-tied"),
+            folder("mistral"),
+            folder("qwen3"),
+            amended("qwen2", place.path()),
+            amended("llama", place.path()),
+        ];
+        for path in folders {
+            let name = path.display();
+            let source = Checkpoint::open(&path).unwrap();
+            let config = Config::new(source.config()).unwrap();
+            for dtype in [Dtype::F16, Dtype::BF16, Dtype::Q8_0] {
+                let out = place.path().join("out.gguf");
+                anew(&source, &config, &out, dtype).unwrap();
+                let read = Checkpoint::open(&out).unwrap();
+                let again =
+                    Config { notes: config.notes.clone(), ..Config::new(read.config()).unwrap() };
+                assert_eq!(format!("{again:?}"), format!("{config:?}"), "{name}");
+                Model::open(&read).unwrap();
+                for tensor in read.tensors() {
+                    let (a, b) = (source.tensor(tensor.name()).unwrap().to_f32(), tensor.to_f32());
+                    let most = a.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+                    for (&a, &b) in a.iter().zip(&b) {
+                        match (dtype, tensor.shape().len()) {
+                            (_, 1) => assert_eq!(a, b),
+                            (Dtype::BF16, _) => assert_eq!(bf16::from_f32(a).to_f32(), b),
+                            _ => assert!((a - b).abs() <= most / 120.0),
+                        }
+                        assert!(a != 0.0 || b == 0.0, "a zero became {b}");
+                    }
+                }
+                let (a, b) = (source.tokenizer().unwrap(), read.tokenizer().unwrap());
+                for text in
+                    ["an assertion of 1234 words", " a\n\n b\tc  d", "<s>caf\u{e9} </s>", ""]
+                {
+                    assert_eq!(
+                        a.encode(text).unwrap(),
+                        b.encode(text).unwrap(),
+                        "{name}: {text:?}"
+                    );
+                }
+                assert_eq!((a.bos(), a.eos(), a.adds_bos()), (b.bos(), b.eos(), b.adds_bos()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_gguf_cannot_say_is_refused_by_name() {
+        let place = tempfile::tempdir().unwrap();
+        for (name, part) in [
+            ("gemma3", "gemma3 is none of llama"),
+            ("llama", "rope_scaling"),
+            ("qwen2", "its layers attend in different ways"),
+        ] {
+            let source = Checkpoint::open(&folder(name)).unwrap();
+            let config = Config::new(source.config()).unwrap();
+            let out = place.path().join("out.gguf");
+            let words = anew(&source, &config, &out, Dtype::F16).expect_err("refused").to_string();
+            assert!(words.contains(part) && words.contains("--like"), "{words}");
+            assert!(!out.exists());
+        }
+    }
+}

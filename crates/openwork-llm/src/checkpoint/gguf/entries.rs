@@ -1,0 +1,67 @@
+//! The keys of a GGUF file that is to be written.
+
+/// GGUF's numbers for types of values.
+const INT32: u32 = 5;
+const UINT32: u32 = 4;
+const FLOAT32: u32 = 6;
+const BOOL: u32 = 7;
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+
+/// Keys with their values, in the file's bytes.
+#[derive(Default)]
+pub(super) struct Entries {
+    pub bytes: Vec<u8>,
+    pub count: usize,
+}
+
+/// A text after its length.
+pub(super) fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+impl Entries {
+    fn key(&mut self, key: &str, kind: u32) {
+        text(&mut self.bytes, key);
+        self.bytes.extend(kind.to_le_bytes());
+        self.count += 1;
+    }
+
+    /// An array's head: its values follow.
+    fn array(&mut self, key: &str, kind: u32, len: usize) {
+        self.key(key, ARRAY);
+        self.bytes.extend(kind.to_le_bytes());
+        self.bytes.extend((len as u64).to_le_bytes());
+    }
+
+    pub fn text(&mut self, key: &str, value: &str) {
+        self.key(key, STRING);
+        text(&mut self.bytes, value);
+    }
+
+    pub fn number(&mut self, key: &str, value: u32) {
+        self.key(key, UINT32);
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    pub fn float(&mut self, key: &str, value: f32) {
+        self.key(key, FLOAT32);
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    pub fn flag(&mut self, key: &str, value: bool) {
+        self.key(key, BOOL);
+        self.bytes.push(u8::from(value));
+    }
+
+    pub fn texts(&mut self, key: &str, values: &[String]) {
+        self.array(key, STRING, values.len());
+        values.iter().for_each(|value| text(&mut self.bytes, value));
+    }
+
+    pub fn integers(&mut self, key: &str, values: &[i32]) {
+        self.array(key, INT32, values.len());
+        values.iter().for_each(|value| self.bytes.extend(value.to_le_bytes()));
+    }
+}

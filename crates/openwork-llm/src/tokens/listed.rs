@@ -1,0 +1,172 @@
+//! A `tokenizer.json` as GGUF lists it: tokens, their marks, and merges.
+
+use super::pre::Pre;
+use super::rebuild::{CONTROL, USER_DEFINED};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::HashMap;
+
+/// GGUF's marks for tokens that come from the vocabulary, and that no text gives.
+const NORMAL: i32 = 1;
+const UNUSED: i32 = 5;
+
+/// A byte-level BPE tokenizer. Holds, once built:
+///
+/// 1. there is a mark for each token;
+/// 2. a merge is two tokens with a space between, and neither has one itself.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// The name of how text is cut, in `tokenizer.ggml.pre`.
+    pub pre: &'static str,
+    pub tokens: Vec<String>,
+    pub marks: Vec<i32>,
+    pub merges: Vec<String>,
+}
+
+/// The parts of a `tokenizer.json` that say what it does.
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    model: Bpe,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: usize,
+    content: String,
+    special: bool,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+}
+
+#[derive(Deserialize)]
+struct Bpe {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    vocab: Value,
+    #[serde(default)]
+    merges: Vec<Merge>,
+    #[serde(default)]
+    byte_fallback: bool,
+    #[serde(default)]
+    ignore_merges: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Text(String),
+    Pair(String, String),
+}
+
+impl Listed {
+    /// What a `tokenizer.json` lists, for an embedding of `rows` rows: those
+    /// that no token has are filled up. Refused with the reason if GGUF has no
+    /// words for it.
+    pub fn new(json: &[u8], rows: usize) -> Result<Self, String> {
+        let file: File =
+            serde_json::from_slice(json).map_err(|why| format!("tokenizer.json: {why}"))?;
+        if file.model.kind != "BPE" && !file.model.kind.is_empty() {
+            return Err(format!("its tokenizer is {}, not byte-level BPE", file.model.kind));
+        }
+        if file.model.byte_fallback {
+            return Err("its tokenizer is SentencePiece's, not byte-level BPE".to_string());
+        }
+        let pre = Pre::called(&file.pre_tokenizer, &file.normalizer, file.model.ignore_merges)
+            .ok_or("GGUF has no name that is known here for how its tokenizer cuts text")?;
+        let vocabulary: HashMap<String, usize> = serde_json::from_value(file.model.vocab)
+            .map_err(|why| format!("tokenizer.json: its vocabulary: {why}"))?;
+        let mut tokens: Vec<Option<String>> = vec![None; rows];
+        let mut marks = vec![UNUSED; rows];
+        let mut put = |id: usize, token: String, mark: i32| -> Result<(), String> {
+            let Some(place) = tokens.get_mut(id) else {
+                return Err(format!("token {id} is beyond the {rows} rows of the embedding"));
+            };
+            *place = Some(token);
+            marks[id] = mark;
+            Ok(())
+        };
+        for (token, id) in vocabulary {
+            put(id, token, NORMAL)?;
+        }
+        for added in file.added_tokens {
+            if added.single_word || added.lstrip || added.rstrip {
+                return Err(format!("GGUF cannot say how token {:?} is cut out", added.content));
+            }
+            put(added.id, added.content, if added.special { CONTROL } else { USER_DEFINED })?;
+        }
+        let fill = |(id, token): (usize, Option<String>)| token.unwrap_or(format!("[PAD{id}]"));
+        let tokens = tokens.into_iter().enumerate().map(fill).collect();
+        let merges = file.model.merges.into_iter().map(|merge| match merge {
+            Merge::Text(text) => text,
+            Merge::Pair(a, b) => format!("{a} {b}"),
+        });
+        let merges: Vec<String> = merges.collect();
+        match merges.iter().find(|merge| merge.matches(' ').count() != 1) {
+            Some(merge) => Err(format!("tokenizer.json: {merge:?} is no merge of two tokens")),
+            None => Ok(Self { pre, tokens, marks, merges }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn file(change: impl Fn(&mut Value)) -> Vec<u8> {
+        let mut file = json!({
+            "added_tokens": [{"id": 3, "content": "<s>", "special": true}],
+            "normalizer": null,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]},
+        });
+        change(&mut file);
+        file.to_string().into_bytes()
+    }
+
+    #[test]
+    fn a_tokenizer_is_listed() {
+        for merges in [json!([["a", "b"]]), json!(["a b"])] {
+            let json = file(|file| file["model"]["merges"] = merges.clone());
+            let found = Listed::new(&json, 6).unwrap();
+            assert_eq!(found.tokens, ["a", "b", "ab", "<s>", "[PAD4]", "[PAD5]"]);
+            assert_eq!(found.marks, [1, 1, 1, 3, 5, 5]);
+            assert_eq!((found.merges, found.pre), (vec!["a b".to_string()], "gpt-2"));
+        }
+    }
+
+    #[test]
+    fn what_gguf_has_no_words_for_is_refused() {
+        let refused = |change: &dyn Fn(&mut Value), rows: usize| {
+            Listed::new(&file(change), rows).expect_err("refused")
+        };
+        assert!(refused(&|_| {}, 3).contains("token 3 is beyond the 3 rows"));
+        for (path, value, part) in [
+            ("/model/type", json!("Unigram"), "its tokenizer is Unigram"),
+            ("/model/merges", json!([["a b", "c"]]), "no merge of two tokens"),
+            ("/model/vocab", json!([["a", 0.0]]), "its vocabulary"),
+            ("/pre_tokenizer/add_prefix_space", json!(true), "cuts text"),
+            ("/pre_tokenizer", json!({"type": "Whitespace"}), "cuts text"),
+            ("/normalizer", json!({"type": "Lowercase"}), "cuts text"),
+        ] {
+            let change = |file: &mut Value| *file.pointer_mut(path).unwrap() = value.clone();
+            let words = refused(&change, 6);
+            assert!(words.contains(part), "{path}: {words}");
+        }
+        let change = |file: &mut Value| file["model"]["byte_fallback"] = true.into();
+        assert!(refused(&change, 6).contains("SentencePiece"));
+        let change = |file: &mut Value| file["added_tokens"][0]["lstrip"] = true.into();
+        assert!(refused(&change, 6).contains("\"<s>\""));
+    }
+}
