@@ -1,7 +1,7 @@
 //! Pruned models in the formats of others.
 
 use super::{Folder, PackModelError, Patterns, list, pack_group, plain};
-use crate::checkpoint::write::{Data, Part};
+use crate::checkpoint::write::{Data, Part, WriteError};
 use crate::checkpoint::{Dtype, Format, write_gguf, write_gguf_anew};
 use crate::model::Model;
 use openwork::sparse::{Packed, Values};
@@ -136,9 +136,14 @@ pub fn gguf(
     }
     let source = model.checkpoint();
     let own = (source.format() == Format::Gguf).then(|| source.path());
-    match like.or(own) {
-        Some(like) => write_gguf(source, like, out, dtype)?,
-        None => write_gguf_anew(source, model.config(), out, dtype)?,
+    let written = match like.or(own) {
+        Some(like) => write_gguf(source, like, out, dtype),
+        None => write_gguf_anew(source, model.config(), out, dtype),
     };
-    Ok(())
+    match written {
+        Ok(_) => Ok(()),
+        // What was given is wrong, not the place where it goes.
+        Err(WriteError::Checkpoint(error)) => Err(error.into()),
+        Err(error) => Err(error.into()),
+    }
 }

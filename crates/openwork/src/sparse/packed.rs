@@ -282,8 +282,8 @@ impl Packed {
         let share = self.bytes().div_ceil(2 * rayon::current_num_threads());
         let bytes = share.clamp(TASK_BYTES.start, TASK_BYTES.end);
         let rows = (bytes * self.rows).div_ceil(self.bytes().max(1)).max(1);
-        // Strips that are left over from whole streams go one by one, at half the
-        // speed: a large matrix has none but at its end.
+        // Strips that are left over from whole streams go one by one, which is
+        // slower: a large matrix has none but at its end.
         let most = layout!(&self.shape, l => l.streams());
         let streams = if bytes == TASK_BYTES.end { most } else { 1 };
         let rows = rows.next_multiple_of(self.strip_rows() * streams);
