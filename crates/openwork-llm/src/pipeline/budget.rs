@@ -1,7 +1,7 @@
 //! A mean density, shared among the layers by their sensitivity.
 //!
 //! A cheap probe (wanda on a few windows, all layers before it dense) measures
-//! each layer's output error `e` at two densities about the mean. Between and
+//! each layer's output error `e`, as a mean over tokens, at two densities about the mean. Between and
 //! near them the square is close to exponential in the density,
 //!
 //! ```text
@@ -19,8 +19,8 @@ use super::recipe::Budget;
 use super::steps::{self, Chunk};
 use super::watch::{Step, StepWatch};
 use crate::model::{Layer, Model, NoTap, Site, Storage};
+use openwork::Matrix;
 use openwork::hessian::Hessian;
-use openwork::prune::measure::OutputError;
 
 /// What the probe prunes with.
 const PROBE: &str = "wanda";
@@ -67,9 +67,8 @@ pub(super) fn shares(
                 let mut layer = model.layer(index, Storage::F32)?;
                 prune_all(&mut layer, tasks, density, &hessians)?;
                 let mut chunk = Chunk::new(0, start.clone(), seq_len, model.config().hidden);
-                chunk.target = target.clone();
-                let OutputError { change, size } = chunk.finish(&layer);
-                Ok((change / size).max(f64::MIN_POSITIVE))
+                chunk.finish(&layer);
+                Ok(token_error(chunk.hidden.states(), &target).max(f64::MIN_POSITIVE))
             };
             fit = Fit::through((low, error(low)?), (high, error(high)?), fit.weights);
         }
@@ -78,6 +77,20 @@ pub(super) fn shares(
         model.checkpoint().release();
     }
     Ok(solve(&fits, budget))
+}
+
+/// The mean over tokens of how far a state is from its target, squared and
+/// relative to it. Not relative to all states together: a few tokens have huge
+/// ones, beside which the errors of all others look like nothing.
+fn token_error(states: &Matrix, target: &[f32]) -> f64 {
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let token = |(i, target): (usize, &[f32])| {
+        let (state, size) = (states.row(i), target.iter().map(|&y| square(y)).sum::<f64>());
+        let change: f64 = state.iter().zip(target).map(|(x, y)| square(x - y)).sum();
+        if size > 0.0 { change / size } else { 0.0 }
+    };
+    let total: f64 = target.chunks_exact(states.cols()).enumerate().map(token).sum();
+    total / states.rows().max(1) as f64
 }
 
 /// Prunes all tasks of a layer by the probe's method.
@@ -183,6 +196,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_token_with_a_huge_state_counts_as_much_as_any_other() {
+        let target = [1.0, 0.0, 1e4, 0.0];
+        let states = Matrix::from_vec(2, 2, vec![1.0, 0.5, 1e4, 1e3]);
+        let error = token_error(&states, &target);
+        assert!((error - (0.25 + 0.01) / 2.0).abs() < 1e-6, "{error}");
     }
 
     #[test]
