@@ -321,7 +321,7 @@ pub fn site(name: &str) -> PyResult<Site> {
 /// Weights from the bytes they are written as.
 pub fn weights(dtype: Dtype, bytes: &[u8], cols: usize) -> PyResult<Matrix> {
     let len = bytes.len() / dtype.block_bytes();
-    if cols == 0 || len % cols != 0 || bytes.len() % dtype.block_bytes() != 0 {
+    if cols == 0 || !len.is_multiple_of(cols) || !bytes.len().is_multiple_of(dtype.block_bytes()) {
         let words = format!("{} bytes are not rows of {cols} {dtype}", bytes.len());
         return Err(PyRuntimeError::new_err(words));
     }
