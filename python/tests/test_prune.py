@@ -178,7 +178,9 @@ def test_progress_is_told_and_may_stop(rng):
 
 
 INTERRUPTED = """
-import numpy as np, openwork, sys, time
+import numpy as np, openwork, signal
+# Ignored in a child of a shell's background job, such as a test run may be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 rng = np.random.default_rng(0)
 W = rng.standard_normal((4096, 1024)).astype("float32")
 h = openwork.Hessian.of(rng.standard_normal((2048, 1024)).astype("float32"))
