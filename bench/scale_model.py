@@ -11,11 +11,11 @@ import json
 import math
 
 # Measured on one thread of an AMD EPYC (AVX2): bench/record/2026-11-16-ray.md.
-FORWARD = 40e9  # flop/s of a forward pass, attention included
+FORWARD = 65e9  # flop/s of a forward pass, attention included
 GRAM = 70e9  # flop/s of X'X, counting one triangle
-MERGE = 1.6e9  # bytes/s: a partial sum taken from the object store and added
-STORE = 1.0e9  # bytes/s: from the object store of the same machine
-ROW = {"s-obs": (2.0e-10, 2.36), "sparsegpt+refit": (1.3e-9, 2.0)}  # a K^b seconds for a row of K columns
+MERGE = 1.5e9  # bytes/s: a partial sum taken from the object store and added
+STORE = 0.36e9  # bytes/s: put into the object store, taken out and unpacked
+ROW = {"s-obs": (2.7e-10, 2.36), "sparsegpt+refit": (6e-10, 2.0)}  # a K^b seconds for a row of K columns
 CHUNK = 8192  # tokens
 
 MODELS = {
