@@ -15,12 +15,6 @@ use super::recipe::RecipeError;
 use crate::model::Config;
 use openwork::Pattern;
 
-/// How much what is lost in the tensors that write into a structure (gate, up;
-/// q, k, v) counts beside what is lost in the one that reads it (down; o), if a
-/// spec does not say. What is lost is wholly seen by the reader; figures so far
-/// do not settle it: bench/record/2026-11-16-structures.md.
-const WEIGHT: &str = "0";
-
 /// A row of [`STRUCTURES`].
 #[derive(Debug)]
 pub struct Structure {
@@ -36,6 +30,11 @@ pub struct Structure {
     text: Option<fn(&Config, &str) -> String>,
     /// In how many scopes they compete.
     scopes: fn(&Config) -> usize,
+    /// How much what is lost in the tensors that write into it (gate, up; q, k,
+    /// v) counts beside what is lost in the one that reads it (down; o), if a
+    /// spec does not say: what gave the lower perplexity in
+    /// bench/record/2026-11-16-structures.md.
+    weight: &'static str,
 }
 
 /// Every structure. To add one, list it here.
@@ -51,6 +50,7 @@ pub const STRUCTURES: &[Structure] = &[
             )
         }),
         scopes: |_| 1,
+        weight: "1",
     },
     Structure {
         name: "heads",
@@ -65,6 +65,7 @@ pub const STRUCTURES: &[Structure] = &[
             )
         }),
         scopes: |_| 1,
+        weight: "0",
     },
     Structure {
         name: "query-heads",
@@ -78,6 +79,7 @@ pub const STRUCTURES: &[Structure] = &[
             )
         }),
         scopes: |c| c.kv_heads,
+        weight: "0",
     },
     Structure {
         name: "layers",
@@ -86,6 +88,7 @@ pub const STRUCTURES: &[Structure] = &[
         count: |c| c.layers,
         text: None,
         scopes: |_| 1,
+        weight: "0",
     },
 ];
 
@@ -142,7 +145,7 @@ pub fn read(spec: &str) -> Result<Option<Asked>, RecipeError> {
         }
     }
     let keep = keep.ok_or_else(|| wrong(format!("it does not say how many stay; {form}")))?;
-    let weight = weight.unwrap_or_else(|| WEIGHT.to_string());
+    let weight = weight.unwrap_or_else(|| structure.weight.to_string());
     Ok(Some(Asked { structure, weight, keep, source: spec.to_string() }))
 }
 
