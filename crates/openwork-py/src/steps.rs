@@ -24,7 +24,7 @@ type Packed<'py> = (usize, usize, usize, Bound<'py, PyArray1<f64>>, Bound<'py, P
 
 /// What Python carries back from a job: columns and bytes of each tensor, the
 /// change and size of its outputs, damping, seconds, notes.
-type Result4<'py> =
+type Carried<'py> =
     (Vec<(usize, Bound<'py, PyArray1<u8>>)>, Vec<(f64, f64)>, Option<String>, f64, Vec<String>);
 
 /// A job for a worker.
@@ -177,7 +177,7 @@ impl Steps {
     }
 
     /// Does one job on a layer.
-    fn work<'py>(&mut self, py: Python<'py>, layer: usize, job: &str) -> PyResult<Result4<'py>> {
+    fn work<'py>(&mut self, py: Python<'py>, layer: usize, job: &str) -> PyResult<Carried<'py>> {
         let job = Job::of_json(job)
             .ok_or_else(|| PyRuntimeError::new_err(format!("not a job: {job}")))?;
         let done = py.detach(|| self.job(layer, &job)).map_err(|error| raised(&error))?;

@@ -7,7 +7,7 @@ use super::structure;
 use crate::model::{Config, LINEARS, Layer, Site};
 use openwork::prune::Recipe as Method;
 use openwork::spec::{Band, bands};
-use openwork::{Pattern, Spec};
+use openwork::{Pattern, Spec, SpecError};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,14 +88,8 @@ impl TaskPlan {
         config: &Config,
     ) -> Result<Self, PipelineError> {
         let wrong = |why: String| PipelineError::Plan(format!("`{pattern}`: {why}"));
-        let shapes = Layer::linear_shapes(config);
-        let names: Vec<&str> = match (pattern.members(), linears.as_slice()) {
-            (members, [linear]) if members.is_empty() => vec![LINEARS[*linear].0],
-            (members, _) => members,
-        };
-        let tensors: Vec<(&str, &[usize])> =
-            names.iter().zip(&linears).map(|(name, &i)| (*name, &shapes[i][..])).collect();
-        let spec = pattern.bind_all(&tensors).map_err(|error| wrong(error.to_string()))?;
+        let spec = bound(&linears, &pattern, &Layer::linear_shapes(config));
+        let spec = spec.map_err(|error| wrong(error.to_string()))?;
         method.parse::<Method>().map_err(|error| wrong(error.to_string()))?;
         Ok(Self { linears, spec, pattern, method: method.to_string() })
     }
@@ -389,13 +383,7 @@ impl Maker<'_> {
                 return Some((None, linears));
             }
         }
-        let names: Vec<&str> = match members.is_empty() {
-            true => vec![LINEARS[linear].0],
-            false => members,
-        };
-        let tensors: Vec<(&str, &[usize])> =
-            names.iter().zip(&linears).map(|(name, &i)| (*name, &shapes[i][..])).collect();
-        let task = match pattern.bind_all(&tensors) {
+        let task = match bound(&linears, &pattern, shapes) {
             Ok(spec) => {
                 let method = own.method.clone().unwrap_or_else(|| METHOD.to_string());
                 let task = TaskPlan { linears: linears.clone(), spec, pattern, method };
@@ -412,6 +400,21 @@ impl Maker<'_> {
         };
         Some((task, linears))
     }
+}
+
+/// A pattern on some of a layer's linears, in its order.
+fn bound(
+    linears: &[usize],
+    pattern: &Pattern,
+    shapes: &[[usize; 2]; 7],
+) -> Result<Spec, SpecError> {
+    let names: Vec<&str> = match (pattern.members(), linears) {
+        (members, [linear]) if members.is_empty() => vec![LINEARS[*linear].0],
+        (members, _) => members,
+    };
+    let tensors: Vec<(&str, &[usize])> =
+        names.iter().zip(linears).map(|(name, &i)| (*name, &shapes[i][..])).collect();
+    pattern.bind_all(&tensors)
 }
 
 /// `q_proj` of `self_attn.q_proj`.

@@ -1,0 +1,111 @@
+"""The command `python -m openwork.ray prune`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import ray
+
+from ._native import OpenworkError
+from .ray import prune_model
+
+
+def _parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m openwork.ray",
+        description="openwork on a Ray cluster: the flags of `openwork prune`, and the same bytes.",
+    )
+    prune = top.add_subparsers(dest="command", required=True).add_parser(
+        "prune",
+        help="prune a model layer by layer",
+        epilog="Example: python -m openwork.ray prune smollm2.gguf --spec 2:4 --calib c4.jsonl --out pruned "
+        "--address auto",
+    )
+    add = prune.add_argument
+    add("model", metavar="MODEL", help="a Hugging Face folder or a .gguf file, at the same path on every node")
+    add("--address", metavar="ADDRESS", help="a cluster to join, or auto [default: a new one on this machine]")
+    add("--workers", type=int, metavar="N", help="workers [default: one for every node]")
+    add("--worker-threads", type=int, metavar="N", help="threads of each [default: the CPUs of its node]")
+    add("--spill-over", type=int, metavar="BYTES", help="hidden states a worker keeps in memory [default: all]")
+    add("--spec", metavar="SPEC", help="the pattern of every linear that no rule of a recipe names")
+    add("--method", metavar="METHOD", help="how to prune (see `openwork methods`) [default: admm]")
+    add("--recipe", metavar="FILE", help="specs and methods by tensor, as a TOML file")
+    add("--calib", required=True, metavar="TEXT", help="the text that inputs are measured on: .txt or .jsonl")
+    add("--out", required=True, metavar="DIR", help="the folder to write; it must be empty or new")
+    add("--samples", type=int, default=128, metavar="N", help="calibration windows [default: 128]")
+    add("--seq-len", type=int, metavar="L", help="tokens in a calibration window [default: 1024 or the model's limit]")
+    add("--seed", type=int, default=0, metavar="N", help="what draws the calibration windows [default: 0]")
+    add("--include", metavar="RE", help="prune only tensors whose names match")
+    add("--exclude", metavar="RE", help="leave tensors whose names match dense")
+    add("--eval", metavar="TEXT", help="measure perplexity on this text, in this process")
+    add("--eval-every", type=int, metavar="N", help="measure perplexity after every N layers too")
+    add("--eval-tokens", type=int, metavar="N", help="use only the first N tokens of the evaluation text")
+    add("--eval-seq-len", type=int, metavar="L", help="tokens in an evaluation window")
+    add("--resume", action="store_true", help="go on with a run that was stopped, also by `openwork prune`")
+    add("--force", action="store_true", help="overwrite what an earlier run left in DIR")
+    add("--remove", action="store_true", help="leave pruned heads and channels out of the tensors")
+    add("--dtype", metavar="TYPE", help="type of the written weights: bf16, f16 or f32")
+    add("--sequential", nargs="?", const="on", default="off", choices=["on", "off"],
+        help="capture inputs anew after each of a layer's four sites")
+    add("--json", action="store_true", help="print exactly one JSON object on stdout")
+    add("--quiet", action="store_true", help="no progress and no notes on stderr")
+    return top
+
+
+class _Lines:
+    """Progress as lines on stderr."""
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "note":
+            print(f"note: {event['text']}", file=sys.stderr)
+        elif kind == "layer":
+            print(
+                f"layer {event['layer'] + 1} of {event['layers']}: error {event['error']:.4f}, "
+                f"{event['seconds']:.1f} s", file=sys.stderr,
+            )
+        elif kind == "cluster":
+            seconds = ", ".join(f"{what} {spent:.1f} s" for what, spent in event["seconds"].items())
+            moved = sum(event["bytes"].values()) / 1e6
+            print(f"  {event['workers']} workers: {seconds}; {moved:.0f} MB moved", file=sys.stderr)
+        elif kind == "evaluated":
+            print(f"perplexity {event['token_perplexity']:.3f}", file=sys.stderr)
+
+
+def main(given: list[str] | None = None) -> int:
+    """The command; what was wrong with the input ends it with 2, what went wrong with 1."""
+    asked = vars(_parser().parse_args(given))
+    asked.pop("command")
+    quiet, as_json = asked.pop("quiet"), asked.pop("json")
+    asked["sequential"] = asked["sequential"] == "on"
+    bar = None if sys.stderr.isatty() else _Lines()
+    try:
+        record = prune_model(asked.pop("model"), progress=False if quiet else bar, **asked)
+    except OpenworkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (RuntimeError, ray.exceptions.RayError, ConnectionError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; what is done is kept, and --resume goes on from there", file=sys.stderr)
+        return 130
+    if as_json:
+        print(json.dumps(record))
+        return 0
+    evaluations = record["evaluations"]
+    for evaluation in evaluations[:1] + evaluations[1:][-1:]:
+        name = "dense" if evaluation["after_layer"] is None else "pruned"
+        print(f"{name}: perplexity {evaluation['token_perplexity']:.3f}")
+    workers = record["cluster"]["workers"] if record.get("cluster") else []
+    for worker in workers:
+        rate = worker["tokens_per_second"]
+        print(
+            f"worker {worker['worker']} ({worker['host']}, {worker['threads']} threads): "
+            f"{0 if rate is None else rate:.0f} tokens/s, {worker['jobs']} jobs in {worker['prune_seconds']:.1f} s"
+        )
+    print(f"mean error {record['totals']['mean_error']:.4f}; written to {asked['out']}")
+    return 0
