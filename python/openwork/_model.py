@@ -30,7 +30,10 @@ def prune_model(
     pipeline and written to the folder `out`, which transformers loads as it is:
     `calib` is a text file (.txt, or .jsonl with a `text` field); options are those
     of `openwork prune`: recipe, samples, seq_len, seed, include, exclude, eval,
-    eval_every, eval_tokens, eval_seq_len, resume, force, remove, dtype, sequential, spill.
+    eval_every, eval_tokens, eval_seq_len, resume, force, remove, dtype, sequential,
+    max_memory (as "4G"), dry_run (gives what would be done, and does nothing), events
+    (a line of JSON on stderr for everything that happens), and spill (hidden states
+    are kept in a file).
 
     A torch module of any architecture is pruned in place: its `nn.Linear`,
     `nn.Conv1d` and `nn.Conv2d` layers in the order in which they run, each on the
@@ -44,7 +47,7 @@ def prune_model(
         tqdm, False for silence; by default a bar where there is a terminal.
     """
     if isinstance(model, (str, os.PathLike)):
-        return on_disk(model, out, spec, method, calib, progress, options)
+        return on_disk(model, out, spec, method, calib, progress, options)[0]
     with _Bar(progress) as tell:
         if out is not None:
             raise OpenworkError("out is for models on disk; a model in memory is pruned in place")
@@ -58,7 +61,7 @@ def prune_model(
 _USUAL = dict(
     recipe=None, samples=128, seq_len=None, seed=0, include=None, exclude=None, eval=None, eval_every=None,
     eval_tokens=None, eval_seq_len=None, resume=False, force=False, remove=False, dtype=None, sequential=False,
-    spill=False,
+    max_memory=None, dry_run=False, events=False, spill=False,
 )
 
 
@@ -71,18 +74,24 @@ def on_disk(
     progress: Progress | bool | None,
     options: dict[str, Any],
     crew: Any = None,
-) -> dict[str, Any]:
-    """A model on disk, by this process or by a crew."""
+) -> tuple[dict[str, Any], str]:
+    """A model on disk, by this process or by a crew: the record, and a text for a person."""
     if out is None:
         raise OpenworkError("a model on disk is written to a folder; give out")
     for name in options:
         if name not in _USUAL:
             raise TypeError(f"prune_model of a path has no option {name!r}; it has {', '.join(_USUAL)}")
     asked = _USUAL | options | dict(spec=None if spec is None else str(spec), method=method, calib=calib)
+    asked["room"] = 0 if asked.pop("spill") else None
+    asked["workers"] = None
+    if asked["max_memory"] is not None:
+        asked["max_memory"] = str(asked["max_memory"])
     with _Bar(progress) as tell:
         if crew is not None:
             crew.tell = tell
-        return json.loads(_native.prune_folder(os.fspath(path), os.fspath(out), asked, tell, crew))
+            asked |= crew.size()
+        record, text = _native.prune_folder(os.fspath(path), os.fspath(out), asked, tell, crew)
+        return json.loads(record), text
 
 
 class _Bar:

@@ -9,8 +9,9 @@ from typing import Any
 
 import ray
 
+from . import _native
 from ._native import OpenworkError
-from .ray import prune_model
+from .ray import prune_and_tell
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,9 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--resume", action="store_true", help="go on with a run that was stopped, also by `openwork prune`")
     add("--force", action="store_true", help="overwrite what an earlier run left in DIR")
     add("--remove", action="store_true", help="leave pruned heads and channels out of the tensors")
+    add("--dry-run", action="store_true", help="say what would be done, and what each worker needs; write nothing")
+    add("--max-memory", metavar="BYTES", help="memory of one worker, for instance 4G; states go to files if need be")
     add("--dtype", metavar="TYPE", help="type of the written weights: bf16, f16 or f32")
     add("--sequential", nargs="?", const="on", default="off", choices=["on", "off"],
         help="capture inputs anew after each of a layer's four sites")
+    add("--events", action="store_true", help="print a line of JSON on stderr for everything that happens")
+    add("--threads", type=int, metavar="N", help="threads of this process [default: all cores]")
     add("--json", action="store_true", help="print exactly one JSON object on stdout")
     add("--quiet", action="store_true", help="no progress and no notes on stderr")
     return top
@@ -75,15 +80,30 @@ class _Lines:
             print(f"perplexity {event['token_perplexity']:.3f}", file=sys.stderr)
 
 
+def _events(event: dict[str, Any]) -> None:
+    """What the library does not print itself."""
+    if event["event"] == "cluster":
+        print(json.dumps(event), file=sys.stderr)
+
+
 def main(given: list[str] | None = None) -> int:
     """The command; what was wrong with the input ends it with 2, what went wrong with 1."""
     asked = vars(_parser().parse_args(given))
     asked.pop("command")
-    quiet, as_json = asked.pop("quiet"), asked.pop("json")
+    quiet, as_json, threads = (asked.pop(name) for name in ("quiet", "json", "threads"))
     asked["sequential"] = asked["sequential"] == "on"
-    bar = None if sys.stderr.isatty() else _Lines()
+    out = asked["out"]
+    first = [asked.pop(name) for name in ("model", "out", "spec", "method", "calib")]
+    last = [asked.pop(name) for name in ("address", "workers", "worker_threads", "spill_over")]
+    progress: Any = None if sys.stderr.isatty() else _Lines()
+    if asked["events"]:
+        progress = _events
+    elif quiet:
+        progress = False
     try:
-        record = prune_model(asked.pop("model"), progress=False if quiet else bar, **asked)
+        if threads is not None:
+            _native.set_threads(threads)
+        record, text = prune_and_tell(*first, progress, asked, *last)
     except OpenworkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -96,16 +116,13 @@ def main(given: list[str] | None = None) -> int:
     if as_json:
         print(json.dumps(record))
         return 0
-    evaluations = record["evaluations"]
-    for evaluation in evaluations[:1] + evaluations[1:][-1:]:
-        name = "dense" if evaluation["after_layer"] is None else "pruned"
-        print(f"{name}: perplexity {evaluation['token_perplexity']:.3f}")
-    workers = record["cluster"]["workers"] if record.get("cluster") else []
-    for worker in workers:
+    print(text, end="")
+    for worker in (record.get("cluster") or {}).get("workers", []):
         rate = worker["tokens_per_second"]
         print(
             f"worker {worker['worker']} ({worker['host']}, {worker['threads']} threads): "
             f"{0 if rate is None else rate:.0f} tokens/s, {worker['jobs']} jobs in {worker['prune_seconds']:.1f} s"
         )
-    print(f"mean error {record['totals']['mean_error']:.4f}; written to {asked['out']}")
+    if not asked["dry_run"]:
+        print(f"written to {out}")
     return 0

@@ -58,8 +58,27 @@ def prune_model(
     workers: how many there are, by default one for every node.
     worker_threads: threads of each, by default the CPUs of its node.
     spill_over: bytes of hidden states that a worker keeps in memory; beyond that
-        they go to files on its node.
+        they go to files on its node. `max_memory` is for each worker too.
     """
+    return prune_and_tell(
+        model, out, spec, method, calib, progress, options, address, workers, worker_threads, spill_over
+    )[0]
+
+
+def prune_and_tell(
+    model: Any,
+    out: Any,
+    spec: str | None,
+    method: str | None,
+    calib: Any,
+    progress: Progress | bool | None,
+    options: dict[str, Any],
+    address: str | None,
+    workers: int | None,
+    worker_threads: int | None,
+    spill_over: int | None,
+) -> tuple[dict[str, Any], str]:
+    """The record, and a text for a person."""
     with _joined(address), _Crew(workers, worker_threads, spill_over) as crew:
         return on_disk(model, out, spec, method, calib, progress, options, crew)
 
@@ -136,9 +155,9 @@ def _cpu() -> str:
 class _Member:
     """A worker as the driver knows it."""
 
-    def __init__(self, actor: Any, number: int, about: dict[str, Any], threads: int) -> None:
+    def __init__(self, actor: Any, about: dict[str, Any]) -> None:
         self.actor = actor
-        self.about = about | dict(worker=number, threads=threads)
+        self.about = about
         self.chunks: set[int] = set()
         self.forward = self.prune = 0.0
         self.tokens = self.jobs = 0
@@ -179,6 +198,11 @@ class _Crew:
     def __exit__(self, *_: Any) -> None:
         for member in self.members:
             ray.kill(member.actor)
+
+    def size(self) -> dict[str, Any]:
+        """What a run has to know of it."""
+        known: dict[str, Any] = dict(workers=(self.count, self.threads))
+        return known if self.spill_over is None else known | dict(room=self.spill_over)
 
     # Called by the run.
 
@@ -311,11 +335,10 @@ class _Crew:
 
     def _spills(self) -> bool:
         """Whether the states of a worker, and as many targets, are too many for its memory."""
-        if self.spill_over is None:
+        if self.asked["room"] is None:
             return False
-        share = -(-len(self.windows) // max(1, self.count))
-        most = max(self.windows, default=0) * self.asked["seq_len"] * self.asked["hidden"] * 4
-        return 2 * share * most > self.spill_over
+        share = -(-len(self.windows) // max(1, self.count)) / max(1, len(self.windows))
+        return share * self.asked["state_bytes"] > self.asked["room"]
 
     def _enter(self, layer: int) -> None:
         if layer != self.layer:
@@ -340,14 +363,18 @@ class _Crew:
         ready, late = ray.wait(list(asked), num_returns=count, timeout=patience)
         for ref in late:
             ray.kill(asked[ref])
-        members = []
+        members, died = [], ""
         for ref in ready:
             try:
                 about = ray.get(ref)
-            except _DEAD:
+            except _DEAD as error:
+                died = str(error).strip()
                 continue
-            members.append(_Member(asked[ref], self.started, about, self.threads))
+            about |= dict(worker=self.started, threads=self.threads, spills=self._spills())
+            members.append(_Member(asked[ref], about))
             self.started += 1
+        if died and not members and not self.members:
+            raise RuntimeError(f"no worker could start; the last one said: {died}")
         if not members and not self.members:
             have = sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
             raise OpenworkError(

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,22 +175,77 @@ def test_what_cannot_be_done_is_said(cluster, text, tmp_path, monkeypatch):
     with pytest.raises(openwork.OpenworkError, match="the plan does not fit the model"):
         openwork.ray.prune_model(MODEL, out=tmp_path / "o", **(ask | dict(spec="2:7")))
     assert not (tmp_path / "o").exists()
-    monkeypatch.setattr(openwork.ray, "__version__", "9.9.9")
-    with pytest.raises(openwork.OpenworkError, match=r"has openwork .*, this process has 9\.9\.9; install the same"):
-        openwork.ray.prune_model(MODEL, out=tmp_path / "v", **ask)
-    monkeypatch.undo()
     monkeypatch.setattr(openwork.ray, "PATIENCE", 2.0)
     with pytest.raises(openwork.OpenworkError, match="no worker with 64 CPUs came up"):
         openwork.ray.prune_model(MODEL, out=tmp_path / "c", **(ask | dict(worker_threads=64)))
 
 
-def test_the_command_is_the_one_of_one_machine(one, text, tmp_path):
-    flags = ["--spec", "2:4", "--method", "s-obs", "--samples", "256", "--seq-len", "64", "--calib", str(text)]
-    command = [sys.executable, "-m", "openwork.ray", "prune", str(MODEL), *flags, "--out", str(tmp_path / "out")]
+def command(text, out, *flags):
+    asked = ["--spec", "2:4", "--method", "s-obs", "--samples", "256", "--seq-len", "64", "--calib", str(text)]
+    line = [sys.executable, "-m", "openwork.ray", "prune", str(MODEL), *asked, "--out", str(out), *flags]
     alone = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=300)
+    return subprocess.run(line, capture_output=True, text=True, env=alone, timeout=300)
+
+
+def test_the_command_is_the_one_of_one_machine(one, text, tmp_path):
+    out = tmp_path / "out"
+    done = command(text, out, "--threads", "1")
     assert done.returncode == 0, done.stderr
     assert "mean error" in done.stdout and "layer 1 of" in done.stderr
-    assert digests(tmp_path / "out") == one(spec="2:4", method="s-obs")
-    again = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=300)
+    assert digests(out) == one(spec="2:4", method="s-obs")
+    again = command(text, out)
     assert again.returncode == 2 and "the folder is not empty" in again.stderr
+
+
+def test_the_command_joins_a_cluster(cluster, one, text, tmp_path):
+    out = tmp_path / "out"
+    joined = ["--address", cluster.address, "--workers", "2", "--worker-threads", "1"]
+
+    planned = command(text, out, *joined, "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert "14 of 14 linears would be pruned" in planned.stdout
+    assert "in each of 2 workers with 1 threads" in planned.stdout
+    assert not out.exists()
+
+    refused = command(text, out, *joined, "--max-memory", "1M")
+    assert refused.returncode == 2 and "--max-memory 1M: the run needs about" in refused.stderr
+    assert not out.exists()
+
+    needed = json.loads(command(text, out, *joined, "--dry-run", "--json").stdout)["memory_bytes"]
+    done = command(text, out, *joined, "--max-memory", str(needed - 1), "--events", "--json")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "start" and kinds.count("layer") == 2 and kinds.count("cluster") == 2
+    assert kinds.count("pruned") == 14
+    record = json.loads(done.stdout)
+    assert len(record["cluster"]["workers"]) == 2
+    assert all(worker["spills"] for worker in record["cluster"]["workers"])
+    assert digests(out) == one(spec="2:4", method="s-obs")
+
+
+def test_a_node_with_another_version_is_refused_by_name(text, tmp_path):
+    # The node finds a copy of the package first, which says that it is another version.
+    package = Path(openwork.__file__).parent
+    shutil.copytree(package, tmp_path / "old" / "openwork")
+    with open(tmp_path / "old" / "openwork" / "__init__.py", "a") as init:
+        init.write('\n__version__ = "0.0.7"\n')
+    script = tmp_path / "version.py"
+    script.write_text(f"""
+import openwork.ray
+import ray
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, include_dashboard=False))
+cluster.add_node(num_cpus=1, include_dashboard=False, env_vars=dict(PYTHONPATH={str(tmp_path / "old")!r}))
+ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+try:
+    openwork.ray.prune_model({str(MODEL)!r}, out={str(tmp_path / "out")!r}, calib={str(text)!r}, spec="2:4",
+        method="s-obs", workers=2, worker_threads=1, progress=False, **{ASK!r})
+except openwork.OpenworkError as error:
+    print(error)
+ray.shutdown()
+cluster.shutdown()
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert f"has openwork 0.0.7, this process has {openwork.__version__}; install the same version" in done.stdout

@@ -6,7 +6,6 @@ mod failure;
 mod files;
 mod print;
 mod progress;
-mod texts;
 mod write;
 
 use clap::Parser;

@@ -15,6 +15,7 @@ pub mod pipeline;
 pub mod report;
 pub mod shrink;
 pub mod tokens;
+pub mod words;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};
 pub use tokens::Tokenizer;

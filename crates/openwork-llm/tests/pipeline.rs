@@ -86,7 +86,7 @@ fn job<'a>(
         evaluation: None,
         dtype: Dtype::BF16,
         sequential,
-        spill: false,
+        room: None,
         include: None,
         exclude: None,
     }
@@ -129,7 +129,7 @@ fn threads_and_files_for_states_do_not_change_a_byte() {
     for (threads, spill) in [(1, false), (2, true), (3, false)] {
         let folder = tempfile::tempdir().unwrap();
         let mut job = job(&source, &recipe, &calibration, true);
-        job.spill = spill;
+        job.room = spill.then_some(0);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| run(&job, folder.path(), Start::Fresh, &())).unwrap();
         let found = weights(folder.path());

@@ -62,7 +62,7 @@ fn prune(name: &str, recipe: &Recipe, out: &Path) {
         evaluation: None,
         dtype: Dtype::F32,
         sequential: true,
-        spill: false,
+        room: None,
         include: None,
         exclude: None,
     };
@@ -86,7 +86,7 @@ fn run_all(name: &str, recipe: &str, out: &Path, start: Start) -> Result<Record,
         evaluation: Some(Evaluation { scored, every: None }),
         dtype: Dtype::F32,
         sequential: true,
-        spill: false,
+        room: None,
         include: None,
         exclude: None,
     };

@@ -95,7 +95,8 @@ impl Crew for Remote {
             asked.set_item("files", job.source.hashes())?;
             asked.set_item("dtype", job.dtype.name().to_lowercase())?;
             asked.set_item("seq_len", calibration.seq_len())?;
-            asked.set_item("hidden", model.config().hidden)?;
+            asked.set_item("state_bytes", calibration.state_bytes(model.config()))?;
+            asked.set_item("room", job.room)?;
             let shards: Vec<String> = (0..layers)
                 .map(|layer| folder.join(shard_name(layer + 2, layers + 1)).display().to_string())
                 .collect();

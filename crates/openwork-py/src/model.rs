@@ -3,13 +3,9 @@
 use crate::crew::Remote;
 use crate::error::OpenworkError;
 use crate::watch;
-use openwork_llm::checkpoint::Checkpoint;
-use openwork_llm::model::Model;
-use openwork_llm::pipeline::{
-    self, Calibration, Choice, Crew, Evaluation, Event, Job, Local, Passes, PipelineError, Recipe,
-    Start, check_folder, written_dtype,
-};
-use openwork_llm::tokens::{join, read_text};
+use openwork_llm::pipeline::estimate::Workers;
+use openwork_llm::pipeline::{self, Crew, Event, Local, PipelineError, Start, Watch};
+use openwork_llm::report::summary;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -39,11 +35,49 @@ pub struct Asked {
     remove: bool,
     dtype: Option<String>,
     sequential: bool,
-    spill: bool,
+    max_memory: Option<String>,
+    dry_run: bool,
+    events: bool,
+    /// Bytes of hidden states in memory.
+    room: Option<u64>,
+    /// Workers, and threads of each.
+    workers: Option<(usize, usize)>,
 }
 
-/// Prunes the model at `path` into the folder `out`; gives the record as JSON. A
-/// `crew` does the steps, if there is one.
+impl Asked {
+    fn of(self, out: PathBuf) -> pipeline::Asked {
+        pipeline::Asked {
+            spec: self.spec,
+            method: self.method,
+            recipe: self.recipe,
+            remove: self.remove,
+            calib: self.calib,
+            samples: self.samples,
+            seq_len: self.seq_len,
+            seed: self.seed,
+            include: self.include,
+            exclude: self.exclude,
+            eval: self.eval,
+            eval_every: self.eval_every,
+            eval_tokens: self.eval_tokens,
+            eval_seq_len: self.eval_seq_len,
+            out,
+            start: match (self.resume, self.force) {
+                (true, _) => Start::Resume,
+                (_, true) => Start::Force,
+                _ => Start::Fresh,
+            },
+            dtype: self.dtype,
+            sequential: self.sequential,
+            max_memory: self.max_memory,
+            room: self.room,
+            workers: self.workers.map(|(count, threads)| Workers { count, threads }),
+        }
+    }
+}
+
+/// Prunes the model at `path` into the folder `out`; gives the record as JSON and
+/// as text, or, of a dry run, what would be done. A `crew` does the steps, if there is one.
 #[pyfunction]
 #[pyo3(signature = (path, out, asked, progress=None, crew=None))]
 pub fn prune_folder(
@@ -53,8 +87,10 @@ pub fn prune_folder(
     asked: Asked,
     progress: Option<Py<PyAny>>,
     crew: Option<Py<PyAny>>,
-) -> PyResult<String> {
-    let seen = Seen::default();
+) -> PyResult<(String, String)> {
+    let seen = Seen { events: asked.events, ..Seen::default() };
+    let dry = asked.dry_run;
+    let asked = asked.of(out);
     let tick = |py: Python<'_>| match &progress {
         Some(progress) => seen.tell(py, progress),
         None => Ok(()),
@@ -71,105 +107,44 @@ pub fn prune_folder(
             Some(crew) => Box::new(Python::attach(|py| Remote::new(crew.clone_ref(py)))),
             None => Box::new(Local::default()),
         };
-        run(&path, &out, &asked, &seen, crew.as_mut())
+        run(&path, &asked, dry, &seen, crew.as_mut())
     };
     let done = watch::run(py, tick, stop, work)?;
     if let Some(progress) = &progress {
         seen.tell(py, progress)?;
     }
-    done.map_err(|failure| match failure {
-        Failure::Input(words) => OpenworkError::new_err(words),
-        Failure::Running(words) => PyRuntimeError::new_err(words),
-    })
-}
-
-/// Why a model was not pruned.
-enum Failure {
-    /// What was given is at fault.
-    Input(String),
-    /// The run is.
-    Running(String),
-}
-
-impl Failure {
-    fn input(error: impl std::fmt::Display) -> Self {
-        Self::Input(error.to_string())
-    }
-}
-
-impl From<PipelineError> for Failure {
-    fn from(error: PipelineError) -> Self {
+    done.map_err(|error| {
         let words = error.to_string();
-        if error.is_input() { Self::Input(words) } else { Self::Running(words) }
-    }
+        if error.is_input() { OpenworkError::new_err(words) } else { PyRuntimeError::new_err(words) }
+    })
 }
 
 fn run(
     path: &Path,
-    out: &Path,
-    asked: &Asked,
+    asked: &pipeline::Asked,
+    dry: bool,
     seen: &Seen,
     crew: &mut dyn Crew,
-) -> Result<String, Failure> {
-    let start = match (asked.resume, asked.force) {
-        (true, _) => Start::Resume,
-        (_, true) => Start::Force,
-        _ => Start::Fresh,
-    };
-    check_folder(out, start)?;
-    let mut recipe = match &asked.recipe {
-        None => Recipe::default(),
-        Some(path) => {
-            let at =
-                |why: &dyn std::fmt::Display| Failure::Input(format!("{}: {why}", path.display()));
-            let text = std::fs::read_to_string(path).map_err(|error| at(&error))?;
-            Recipe::parse(&text).map_err(|error| at(&error))?
-        }
-    };
-    recipe.spec = asked.spec.clone().or(recipe.spec);
-    recipe.method = asked.method.clone().or(recipe.method);
-    recipe.remove |= asked.remove;
-    let choice = Choice::new(asked.include.as_deref(), asked.exclude.as_deref())?;
-    let source = Checkpoint::open(path).map_err(Failure::input)?;
-    let dtype = written_dtype(asked.dtype.as_deref(), &source)?;
-    let source = source.rounded(dtype);
-    let model = Model::open(&source).map_err(Failure::input)?;
-    seen.notes(&model.config().notes);
-    let passes = Passes::new(&recipe, &choice, model.config(), asked.sequential)?;
-    passes.list.iter().for_each(|pass| seen.notes(&pass.plan.notes));
-    let job = Job {
-        calibration: calibration(asked, &model)?,
-        evaluation: evaluation(asked, &model)?,
-        source: &source,
-        plan: passes.list[0].plan.clone(),
-        dtype,
-        sequential: asked.sequential,
-        spill: asked.spill,
-        include: asked.include.clone(),
-        exclude: asked.exclude.clone(),
-    };
-    let record = pipeline::run_passes(&job, &passes, out, start, seen, crew)?;
-    serde_json::to_string(&record).map_err(|error| Failure::Running(error.to_string()))
-}
-
-fn calibration(asked: &Asked, model: &Model<'_>) -> Result<Calibration, Failure> {
-    let text = join(&read_text(&asked.calib).map_err(Failure::input)?);
-    let name = asked.calib.file_name().unwrap_or_default().to_string_lossy();
-    Ok(Calibration::of(model, (&name, &text), asked.samples, asked.seq_len, asked.seed)?)
-}
-
-fn evaluation(asked: &Asked, model: &Model<'_>) -> Result<Option<Evaluation>, Failure> {
-    let Some(path) = &asked.eval else { return Ok(None) };
-    let text = join(&read_text(path).map_err(Failure::input)?);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let (every, tokens, seq_len) = (asked.eval_every, asked.eval_tokens, asked.eval_seq_len);
-    Ok(Some(Evaluation::of(model, (&name, &text), every, tokens, seq_len)?))
+) -> Result<(String, String), PipelineError> {
+    let source = asked.open(path)?;
+    let ready = asked.prepare(&source, &|notes| seen.notes(notes))?;
+    if dry {
+        let prospect = ready.prospect();
+        return Ok((prospect.to_json().to_string(), prospect.to_string()));
+    }
+    ready.passes.list.iter().for_each(|pass| seen.notes(&pass.plan.notes));
+    let record = ready.run(seen, crew)?;
+    let json = serde_json::to_string(&record)
+        .map_err(|error| PipelineError::Crew(format!("the record: {error}")))?;
+    Ok((json, summary(&record)))
 }
 
 /// What happened since Python was told last.
 #[derive(Default)]
 struct Seen {
     stopped: AtomicBool,
+    /// Whether to print lines of JSON on stderr.
+    events: bool,
     layers: Mutex<usize>,
     news: Mutex<Vec<News>>,
 }
@@ -197,7 +172,7 @@ impl Seen {
     }
 
     fn notes(&self, notes: &[String]) {
-        notes.iter().for_each(|note| self.push(News::Note(note.clone())));
+        notes.iter().for_each(|note| self.see(Event::Note(note)));
     }
 
     /// Calls `progress` with a dict for everything new.
@@ -236,8 +211,11 @@ impl Seen {
     }
 }
 
-impl pipeline::Watch for Seen {
+impl Watch for Seen {
     fn see(&self, event: Event<'_>) {
+        if let Some(line) = event.to_json().filter(|_| self.events) {
+            eprintln!("{line}");
+        }
         match event {
             Event::Start { layers, .. } => {
                 *self.layers.lock().unwrap_or_else(PoisonError::into_inner) = layers;

@@ -70,7 +70,7 @@ impl Demo {
                     evaluation: Some(Evaluation { scored: scored.clone(), every: Some(2) }),
                     dtype: Dtype::BF16,
                     sequential: false,
-                    spill: false,
+                    room: None,
                     include: None,
                     exclude: None,
                 };
@@ -116,7 +116,7 @@ impl Demo {
                 format!("{seconds:.2}"),
             ));
         }
-        print::text(&print::columns(&rows, [false, false, true, true, true, true]))?;
+        print::text(&openwork_llm::words::columns(&rows, [false, false, true, true, true, true]))?;
         print::line(format!(
             "\nCharts of all runs: {}\n\nNext:\n  openwork show rows16 --shape 32,64\n  openwork prune demo --spec 2:4 --calib demo --eval demo --samples 64 --out pruned\n  openwork inspect pruned --spec 2:4",
             self.out.display()

@@ -4,10 +4,10 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
-use crate::texts::{self, Use};
 use openwork_llm::Checkpoint;
 use openwork_llm::evaluate::{EvaluateError, Options, evaluate};
 use openwork_llm::model::{Model, ModelError};
+use openwork_llm::tokens::{Use, named_text};
 use std::path::PathBuf;
 
 /// Perplexity of a model on a text: per token, per word, and bits per byte.
@@ -40,7 +40,7 @@ pub struct Eval {
 impl Eval {
     /// Measures and prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let text = texts::read(&self.text, Use::Evaluate)?;
+        let text = named_text(&self.text, Use::Evaluate).map_err(Failure::input)?;
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
         global.note(&model.config().notes);

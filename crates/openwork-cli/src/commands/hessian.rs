@@ -85,6 +85,6 @@ impl MakeHessian {
                 h.dead_columns().len().to_string(),
             ]);
         }
-        crate::print::text(&crate::print::columns(&rows, [false, true, true, true, true]))
+        crate::print::text(&openwork_llm::words::columns(&rows, [false, true, true, true, true]))
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::print::{self, size};
+use crate::print;
+use openwork_llm::words::size;
 use openwork::Pattern;
 use openwork_llm::Checkpoint;
 use openwork_llm::inspect::{Check, Inspection, TensorPart, inspect};

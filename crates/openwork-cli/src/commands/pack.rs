@@ -2,7 +2,8 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::print::{self, size};
+use crate::print;
+use openwork_llm::words::size;
 use crate::progress::Progress;
 use openwork_llm::model::Model;
 use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
@@ -144,7 +145,7 @@ fn table(summary: &Summary) -> String {
         summary.bytes as u64 + summary.other_bytes,
         summary.dense_bytes as u64 + summary.other_bytes,
     );
-    print::columns(&rows, [false, false, true, true, true, true])
+    openwork_llm::words::columns(&rows, [false, false, true, true, true, true])
         + &format!(
             "all tensors {} instead of {} ({})\n",
             size(all),

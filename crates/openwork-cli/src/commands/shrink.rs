@@ -2,7 +2,8 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::print::{self, size};
+use crate::print;
+use openwork_llm::words::size;
 use openwork_llm::Checkpoint;
 use openwork_llm::pipeline::{Start, check_folder};
 use openwork_llm::shrink::{ShrinkError, Uneven, shrink};

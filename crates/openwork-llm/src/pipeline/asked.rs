@@ -1,12 +1,209 @@
 //! From what a user gave to what a run needs, for the command and for Python.
 
-use super::{Calibration, Evaluation, PipelineError};
+use super::estimate::{Estimate, Workers, estimate};
+use super::{
+    Calibration, Choice, Crew, Evaluation, Job, Passes, PipelineError, Recipe, Start, Watch,
+    check_folder, run_passes,
+};
 use crate::checkpoint::{Checkpoint, Dtype, Format};
+use crate::disk;
 use crate::evaluate::{self, Scored};
 use crate::model::Model;
+use crate::report::Record;
+use crate::tokens::{Use, named_text};
+use crate::words::{bytes, size};
+use std::path::{Path, PathBuf};
 
 /// Tokens in a calibration window if nothing is said.
 const SEQ_LEN: usize = 1024;
+
+/// A run as a user asks for it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The pattern of every linear that no rule of a recipe names.
+    pub spec: Option<String>,
+    /// How to prune.
+    pub method: Option<String>,
+    /// A recipe's file, amended by what is given beside it.
+    pub recipe: Option<PathBuf>,
+    /// Leave pruned heads and channels out of the tensors.
+    pub remove: bool,
+    /// The text that inputs are measured on.
+    pub calib: PathBuf,
+    /// Calibration windows.
+    pub samples: usize,
+    /// Tokens in each.
+    pub seq_len: Option<usize>,
+    /// What draws them.
+    pub seed: u64,
+    /// Prune only tensors whose names match.
+    pub include: Option<String>,
+    /// Leave tensors whose names match dense.
+    pub exclude: Option<String>,
+    /// The text that perplexity is measured on.
+    pub eval: Option<PathBuf>,
+    /// Measure it after every so many layers too.
+    pub eval_every: Option<usize>,
+    /// Use only its first tokens.
+    pub eval_tokens: Option<usize>,
+    /// Tokens in an evaluation window.
+    pub eval_seq_len: Option<usize>,
+    /// The folder to write.
+    pub out: PathBuf,
+    /// What may be in it.
+    pub start: Start,
+    /// Type of the written weights.
+    pub dtype: Option<String>,
+    /// Capture inputs anew after each site.
+    pub sequential: bool,
+    /// The most memory of one process, for instance `4G`.
+    pub max_memory: Option<String>,
+    /// Bytes of hidden states that one process keeps in memory.
+    pub room: Option<u64>,
+    /// Who does the steps, unless it is this process.
+    pub workers: Option<Workers>,
+}
+
+/// A run that can begin: everything was read and checked.
+#[derive(Debug)]
+pub struct Ready<'a> {
+    /// What to do in the first pass.
+    pub job: Job<'a>,
+    /// All passes.
+    pub passes: Passes,
+    /// What they need, at most.
+    pub needs: Estimate,
+    /// The model.
+    pub model: Model<'a>,
+    /// Who does the steps, unless it is this process.
+    pub workers: Option<Workers>,
+    out: PathBuf,
+    start: Start,
+}
+
+impl Asked {
+    /// Opens the model, to be read as it will be written.
+    pub fn open(&self, model: &Path) -> Result<Checkpoint, PipelineError> {
+        check_folder(&self.out, self.start)?;
+        let source = Checkpoint::open(model)?;
+        let dtype = written_dtype(self.dtype.as_deref(), &source)?;
+        Ok(source.rounded(dtype))
+    }
+
+    /// Binds everything to the model; mistakes end here. `note` hears what the
+    /// user should know.
+    pub fn prepare<'a>(
+        &self,
+        source: &'a Checkpoint,
+        note: &dyn Fn(&[String]),
+    ) -> Result<Ready<'a>, PipelineError> {
+        let recipe = self.recipe()?;
+        let choice = Choice::new(self.include.as_deref(), self.exclude.as_deref())?;
+        let model = Model::open(source)?;
+        note(&model.config().notes);
+        let passes = Passes::new(&recipe, &choice, model.config(), self.sequential)?;
+        let mut job = Job {
+            calibration: self.calibration(&model)?,
+            evaluation: self.evaluation(&model)?,
+            source,
+            plan: passes.list[0].plan.clone(),
+            dtype: written_dtype(self.dtype.as_deref(), source)?,
+            sequential: self.sequential,
+            room: self.room,
+            include: self.include.clone(),
+            exclude: self.exclude.clone(),
+        };
+        let needs = self.needs(&mut job, &passes, &model);
+        if let Some(text) = &self.max_memory {
+            let most = bytes(text).ok_or_else(|| {
+                PipelineError::Plan(format!("--max-memory {text}: write for instance 4G or 800M"))
+            })?;
+            let left = most.checked_sub(needs.memory_spilled).ok_or_else(|| {
+                PipelineError::Plan(format!(
+                    "--max-memory {text}: the run needs about {} even with its states in a file; allow that much, or prune with fewer rows per scope or a cheaper method",
+                    size(needs.memory_spilled)
+                ))
+            })?;
+            job.room = Some(left.min(job.room.unwrap_or(left)));
+        }
+        // What an earlier start has written need not fit again.
+        if self.start != Start::Resume
+            && let Some(free) = disk::free(&self.out).filter(|&free| free < needs.disk)
+        {
+            return Err(PipelineError::Plan(format!(
+                "--out {}: the result needs {}, the disk has {} free; make room, or choose another disk",
+                self.out.display(),
+                size(needs.disk),
+                size(free)
+            )));
+        }
+        let (workers, out, start) = (self.workers, self.out.clone(), self.start);
+        Ok(Ready { job, passes, needs, model, workers, out, start })
+    }
+
+    /// The recipe in the file, amended.
+    fn recipe(&self) -> Result<Recipe, PipelineError> {
+        let mut recipe = match &self.recipe {
+            None => Recipe::default(),
+            Some(path) => {
+                let at = |why: &dyn std::fmt::Display| {
+                    PipelineError::Plan(format!("{}: {why}", path.display()))
+                };
+                let text = std::fs::read_to_string(path).map_err(|error| at(&error))?;
+                Recipe::parse(&text).map_err(|error| at(&error))?
+            }
+        };
+        recipe.spec = self.spec.clone().or(recipe.spec);
+        recipe.method = self.method.clone().or(recipe.method);
+        recipe.remove |= self.remove;
+        Ok(recipe)
+    }
+
+    fn calibration(&self, model: &Model<'_>) -> Result<Calibration, PipelineError> {
+        let text = named_text(&self.calib, Use::Calibrate)?;
+        Calibration::of(model, (&name(&self.calib), &text), self.samples, self.seq_len, self.seed)
+    }
+
+    fn evaluation(&self, model: &Model<'_>) -> Result<Option<Evaluation>, PipelineError> {
+        let Some(path) = &self.eval else { return Ok(None) };
+        let text = named_text(path, Use::Evaluate)?;
+        let (every, tokens, seq_len) = (self.eval_every, self.eval_tokens, self.eval_seq_len);
+        Evaluation::of(model, (&name(path), &text), every, tokens, seq_len).map(Some)
+    }
+
+    /// What all passes need, at most: time in all, memory of the largest. The
+    /// job is left with the plan of the first.
+    fn needs(&self, job: &mut Job<'_>, passes: &Passes, model: &Model<'_>) -> Estimate {
+        let mut all: Option<Estimate> = None;
+        for pass in passes.list.iter().rev() {
+            job.plan = pass.plan.clone();
+            let one = estimate(job, model);
+            all = Some(all.map_or(one, |all| all.and(&one)));
+        }
+        let mut needs = all.unwrap_or_else(|| estimate(job, model));
+        if !passes.is_plain() {
+            // The folders of the passes, until the last is whole.
+            needs.disk *= 1 + passes.list.len() as u64;
+        }
+        self.workers.map_or(needs, |workers| needs.among(workers))
+    }
+}
+
+impl Ready<'_> {
+    /// Prunes.
+    pub fn run(&self, watch: &dyn Watch, crew: &mut dyn Crew) -> Result<Record, PipelineError> {
+        run_passes(&self.job, &self.passes, &self.out, self.start, watch, crew)
+    }
+
+    /// Whether hidden states will be in files.
+    pub fn spills(&self) -> bool {
+        self.job.room.is_some_and(|room| self.needs.spilled > room)
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
 
 /// The type of the written weights: the one asked for, or the model's own;
 /// bf16 for GGUF.

@@ -2,6 +2,7 @@
 
 use super::PipelineError;
 use crate::disk::sha256;
+use crate::model::Config;
 use crate::report;
 use crate::tokens::{Tokenizer, random_windows};
 
@@ -44,6 +45,11 @@ impl Calibration {
     /// Tokens in all windows.
     pub fn tokens(&self) -> usize {
         self.windows.len() * self.seq_len()
+    }
+
+    /// Bytes of all hidden states, and of as many targets.
+    pub fn state_bytes(&self, config: &Config) -> u64 {
+        2 * (self.tokens() * config.hidden * size_of::<f32>()) as u64
     }
 
     /// Of all tokens, as little-endian u32.

@@ -113,7 +113,8 @@ impl Crew for Local {
     ) -> Result<(), PipelineError> {
         let calibration = &job.calibration;
         let sizes: Vec<usize> = calibration.chunks().map(<[_]>::len).collect();
-        let spill = job.spill.then_some(folder);
+        let needed = calibration.state_bytes(model.config());
+        let spill = job.room.is_some_and(|room| needed > room).then_some(folder);
         let mut states = States::new(&sizes, calibration.seq_len(), model.config(), spill)?;
         for (i, windows) in calibration.chunks().enumerate() {
             states.put(i, model.embed(windows)?.into_states().into_vec())?;

@@ -3,7 +3,7 @@
 use super::plan::{Plan, TaskPlan};
 use super::run::Job;
 use super::states::chunk_windows;
-use crate::model::{Config, LINEARS, Layer, Model, Site};
+use crate::model::{Config, Layer, Model, Site};
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::Needs;
 use openwork::{Matrix, MatrixRef};
@@ -16,10 +16,22 @@ const PER_TOKEN: u64 = 1 << 10;
 /// What it takes while it reads a text, for each byte of it.
 const PER_BYTE: u64 = 40;
 
+/// What Python and Ray take in a worker.
+const WORKER: u64 = 160 << 20;
+
+/// Workers that do the steps of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Workers {
+    /// How many there are.
+    pub count: usize,
+    /// Threads of each.
+    pub threads: usize,
+}
+
 /// What a run will need.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// Bytes of memory with all states in memory.
+    /// Bytes of memory of one process with all its states in memory.
     pub memory: u64,
     /// Bytes of memory with the states in a file.
     pub memory_spilled: u64,
@@ -45,6 +57,23 @@ impl Estimate {
             prune_seconds: self.prune_seconds + other.prune_seconds,
         }
     }
+
+    /// What each of several workers needs, if their threads are as fast as those here.
+    pub fn among(self, workers: Workers) -> Self {
+        let count = workers.count.max(1);
+        let here = rayon::current_num_threads() as f64;
+        let slower = here / (count * workers.threads.max(1)) as f64;
+        let spilled = self.spilled.div_ceil(count as u64);
+        let memory_spilled = self.memory_spilled + WORKER;
+        Self {
+            memory: memory_spilled + spilled,
+            memory_spilled,
+            spilled,
+            disk: self.disk,
+            forward_seconds: self.forward_seconds * slower,
+            prune_seconds: self.prune_seconds * slower,
+        }
+    }
 }
 
 /// Estimates what a job needs on this machine; takes a small part of a second.
@@ -55,7 +84,7 @@ pub fn estimate(job: &Job<'_>, model: &Model<'_>) -> Estimate {
     let chunk = (chunk_windows(seq_len) * seq_len) as u64;
     let float = size_of::<f32>() as u64;
 
-    let states = 2 * tokens * c.hidden as u64 * float;
+    let states = job.calibration.state_bytes(c);
     let shapes = Layer::linear_shapes(c);
     let weights: u64 = shapes.iter().map(|[n, k]| (n * k) as u64).sum();
     // One chunk within a layer: its states before, after and inside.
@@ -204,39 +233,4 @@ pub fn peak_rss_bytes() -> u64 {
     let kib =
         line.and_then(|line| line.split_whitespace().next()).and_then(|n| n.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
-}
-
-/// The linears that a plan prunes, with what is done to each: layer, name,
-/// shape, spec, method, density; no spec for those that stay dense.
-pub fn table(plan: &Plan, config: &Config) -> Vec<Line> {
-    let shapes = Layer::linear_shapes(config);
-    let mut lines = Vec::new();
-    for (index, layer) in plan.layers.iter().enumerate() {
-        for (linear, &shape) in shapes.iter().enumerate().take(LINEARS.len()) {
-            let task = layer.tasks.iter().find(|task| task.linears.contains(&linear));
-            lines.push(Line {
-                name: Layer::weight_name(index, linear),
-                shape,
-                spec: task.map(|task| task.pattern.to_string()),
-                method: task.map(|task| task.method.clone()),
-                density: task.map_or(1.0, |task| task.spec.density()),
-            });
-        }
-    }
-    lines
-}
-
-/// One linear in a plan.
-#[derive(Clone, Debug)]
-pub struct Line {
-    /// The tensor.
-    pub name: String,
-    /// Rows and columns.
-    pub shape: [usize; 2],
-    /// Its spec, unless it stays dense.
-    pub spec: Option<String>,
-    /// Its method, unless it stays dense.
-    pub method: Option<String>,
-    /// The share of blocks that stay.
-    pub density: f64,
 }

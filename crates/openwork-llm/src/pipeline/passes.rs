@@ -300,7 +300,7 @@ impl Series<'_> {
             evaluation: None,
             dtype: job.dtype,
             sequential: job.sequential,
-            spill: job.spill,
+            room: job.room,
             include: job.include.clone(),
             exclude: job.exclude.clone(),
         };

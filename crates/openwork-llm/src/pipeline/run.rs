@@ -44,8 +44,9 @@ pub struct Job<'a> {
     pub dtype: Dtype,
     /// Whether inputs are captured anew after each site.
     pub sequential: bool,
-    /// Keep states between layers in a file, not in memory.
-    pub spill: bool,
+    /// Bytes of hidden states that one process keeps in memory; where there are
+    /// more, they are in files.
+    pub room: Option<u64>,
     /// For the record.
     pub include: Option<String>,
     /// For the record.

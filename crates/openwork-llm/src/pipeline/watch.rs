@@ -1,6 +1,7 @@
 //! Someone who looks on while a model is pruned, and may ask to stop.
 
 use crate::report::{EvaluationRecord, LayerRecord, LinearRecord};
+use serde_json::{Value, json};
 
 /// What happens in a run.
 #[derive(Clone, Debug)]
@@ -34,6 +35,24 @@ pub enum Event<'a> {
     Evaluated(&'a EvaluationRecord),
     /// Something the user should know.
     Note(&'a str),
+}
+
+impl Event<'_> {
+    /// As `--events` prints it; steps come too often for that.
+    pub fn to_json(&self) -> Option<Value> {
+        Some(match self {
+            Event::Start { first, layers } => {
+                json!({"event": "start", "first": first, "layers": layers})
+            }
+            Event::Step { .. } => return None,
+            Event::Pruned { layer, linear } => {
+                json!({"event": "pruned", "layer": layer, "linear": linear})
+            }
+            Event::Layer(record) => json!({"event": "layer", "layer": record}),
+            Event::Evaluated(found) => json!({"event": "evaluated", "evaluation": found}),
+            Event::Note(note) => json!({"event": "note", "note": note}),
+        })
+    }
 }
 
 /// The steps of a layer, in order; in a sequential run some come several times.

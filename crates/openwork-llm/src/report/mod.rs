@@ -9,6 +9,7 @@ mod kinds;
 mod record;
 mod run;
 mod scale;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -18,4 +19,5 @@ pub use record::{
     Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, PassRecord, Record,
     RecordError, Totals,
 };
+pub use summary::summary;
 pub use text::grouped;

@@ -11,7 +11,7 @@ mod windows;
 
 pub use error::TextError;
 pub(crate) use listed::Listed;
-pub use text::{join, read_text};
+pub use text::{Use, join, named_text, read_text};
 pub use tokenizer::{Stream, Tokenizer};
 pub(crate) use windows::SplitMix;
 pub use windows::{random_windows, windows};

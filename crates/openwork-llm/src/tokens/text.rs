@@ -1,7 +1,29 @@
 //! Texts from files.
 
 use super::error::TextError;
+use crate::demo;
 use std::path::Path;
+
+/// What a text is wanted for.
+#[derive(Clone, Copy, Debug)]
+pub enum Use {
+    /// Inputs are measured on it.
+    Calibrate,
+    /// Perplexity is measured on it.
+    Evaluate,
+}
+
+/// The documents of a file as one text; `demo` is carried by the program.
+pub fn named_text(path: &Path, use_: Use) -> Result<String, TextError> {
+    if path == Path::new("demo") && !path.exists() {
+        let text = match use_ {
+            Use::Calibrate => demo::CALIBRATION,
+            Use::Evaluate => demo::EVALUATION,
+        };
+        return Ok(text.to_string());
+    }
+    Ok(join(&read_text(path)?))
+}
 
 /// The documents of a `.txt` file (one) or of a `.jsonl` file (the `text`
 /// field of each line that is not blank).

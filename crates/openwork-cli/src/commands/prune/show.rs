@@ -1,14 +1,10 @@
-//! What a person sees while a model is pruned, and at the end.
+//! What a person sees while a model is pruned.
 
-use super::plan::time;
 use crate::args::Global;
-use crate::print::size;
 use indicatif::{ProgressBar, ProgressStyle};
 use openwork_llm::pipeline::{Event, Step, Watch};
-use openwork_llm::report::{LayerRecord, Record};
-use openwork_llm::shrink::{Change, ranges};
-use serde_json::json;
-use std::fmt::Write;
+use openwork_llm::report::LayerRecord;
+use openwork_llm::words::time;
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -102,7 +98,7 @@ impl Screen {
 impl Watch for Screen {
     fn see(&self, event: Event<'_>) {
         if let How::Events = &self.how {
-            if let Some(line) = event_json(&event) {
+            if let Some(line) = event.to_json() {
                 eprintln!("{line}");
             }
             return;
@@ -148,55 +144,4 @@ fn layer_line(record: &LayerRecord, state: &State) -> String {
         record.seconds,
         time(each * left)
     )
-}
-
-fn event_json(event: &Event<'_>) -> Option<serde_json::Value> {
-    Some(match event {
-        Event::Start { first, layers } => {
-            json!({"event": "start", "first": first, "layers": layers})
-        }
-        Event::Step { .. } => return None,
-        Event::Pruned { layer, linear } => {
-            json!({"event": "pruned", "layer": layer, "linear": linear})
-        }
-        Event::Layer(record) => json!({"event": "layer", "layer": record}),
-        Event::Evaluated(found) => json!({"event": "evaluated", "evaluation": found}),
-        Event::Note(note) => json!({"event": "note", "note": note}),
-    })
-}
-
-/// The end of a run, in a few lines.
-pub fn summary(record: &Record) -> String {
-    let mut text = String::new();
-    let mut put = |line: String| {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{line}");
-    };
-    put(format!("model        {} ({})", record.model, record.family));
-    if record.passes.is_empty() {
-        put(format!("spec         {}", record.spec));
-        put(format!("method       {}", record.method));
-    }
-    for (i, pass) in record.passes.iter().enumerate() {
-        let change = Change { before: pass.before, after: pass.after };
-        put(format!("pass {:<8}{} by {}", i + 1, pass.spec, pass.method));
-        put(format!("             {change}"));
-        if !pass.dropped.is_empty() {
-            put(format!("             layers {} dropped", ranges(&pass.dropped)));
-        }
-    }
-    put(format!("density      {:.2}%", 100.0 * record.totals.density));
-    put(format!("mean error   {:.4}", record.totals.mean_error));
-    if let Some(last) = record.last() {
-        let dense = record
-            .dense()
-            .map_or(String::new(), |dense| format!(" (dense {:.3})", dense.token_perplexity));
-        put(format!("perplexity   {:.3} per token{dense}", last.token_perplexity));
-        put(format!("             {:.3} per word", last.word_perplexity));
-    }
-    put(format!("time         {}", time(record.totals.seconds)));
-    if record.totals.peak_rss_bytes > 0 {
-        put(format!("memory       {}", size(record.totals.peak_rss_bytes)));
-    }
-    text
 }

@@ -1,7 +1,7 @@
 //! Results as a table and as JSON.
 
 use super::{Outcome, Weights};
-use crate::print::columns;
+use openwork_llm::words::columns;
 use openwork::Spec;
 use openwork::mask::Bits;
 use serde_json::{Value, json};

@@ -1,0 +1,42 @@
+//! The end of a run, in a few lines.
+
+use super::Record;
+use crate::shrink::{Change, ranges};
+use crate::words::{size, time};
+use std::fmt::Write;
+
+/// What a run did and measured, for a person.
+pub fn summary(record: &Record) -> String {
+    let mut text = String::new();
+    let mut put = |line: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{line}");
+    };
+    put(format!("model        {} ({})", record.model, record.family));
+    if record.passes.is_empty() {
+        put(format!("spec         {}", record.spec));
+        put(format!("method       {}", record.method));
+    }
+    for (i, pass) in record.passes.iter().enumerate() {
+        let change = Change { before: pass.before, after: pass.after };
+        put(format!("pass {:<8}{} by {}", i + 1, pass.spec, pass.method));
+        put(format!("             {change}"));
+        if !pass.dropped.is_empty() {
+            put(format!("             layers {} dropped", ranges(&pass.dropped)));
+        }
+    }
+    put(format!("density      {:.2}%", 100.0 * record.totals.density));
+    put(format!("mean error   {:.4}", record.totals.mean_error));
+    if let Some(last) = record.last() {
+        let dense = record
+            .dense()
+            .map_or(String::new(), |dense| format!(" (dense {:.3})", dense.token_perplexity));
+        put(format!("perplexity   {:.3} per token{dense}", last.token_perplexity));
+        put(format!("             {:.3} per word", last.word_perplexity));
+    }
+    put(format!("time         {}", time(record.totals.seconds)));
+    if record.totals.peak_rss_bytes > 0 {
+        put(format!("memory       {}", size(record.totals.peak_rss_bytes)));
+    }
+    text
+}
