@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._chain import Chain, Enough, run
 from ._inputs import add_inputs, prunable, weight_matrix
 from ._native import BoundSpec, Hessian, OpenworkError, Spec
 from ._prune import prune
@@ -67,9 +69,11 @@ def prune_module(
             model.config.use_cache = False  # type: ignore[union-attr]
         groups, idle = _in_order(model, jobs, batches[:1])
         notes += [f"{name} was not reached by the calibration batches; it stays dense" for name in idle]
+        chain = Chain(model, [group[0].block for group in groups], batches)
         for number, group in enumerate(groups):
             begun = time.monotonic()
-            _look(model, group, batches, lambda share: _say(tell, number, len(groups), "calibrate", share))
+            tell_share = functools.partial(_say, tell, number, len(groups), "calibrate")
+            _look(group, chain.runs(group[0].block), tell_share)
             linears: list[dict[str, Any]] = []
             for at, job in enumerate(group):
                 weight = weight_matrix(job.module)
@@ -95,7 +99,7 @@ def prune_module(
         if cache:
             model.config.use_cache = cache  # type: ignore[union-attr]
     return dict(
-        spec=None if spec is None else str(spec), method=method, seed=seed, layers=layers, notes=notes,
+        spec=None if spec is None else str(spec), method=method, seed=seed, layers=layers, notes=notes + chain.notes,
         totals=dict(seconds=time.monotonic() - started),
     )
 
@@ -143,23 +147,6 @@ def _plan(
     return jobs
 
 
-class _Enough(Exception):
-    """All layers of a group have been run."""
-
-
-def _run(model: nn.Module, batch: Any) -> None:
-    try:
-        with torch.no_grad():
-            if isinstance(batch, Mapping):
-                model(**batch)
-            elif isinstance(batch, (tuple, list)):
-                model(*batch)
-            else:
-                model(batch)
-    except _Enough:
-        pass
-
-
 def _in_order(model: nn.Module, jobs: list[_Job], batches: list[Any]) -> tuple[list[list[_Job]], list[str]]:
     """Groups of layers by block, in the order in which they first run, and the
     names of those that do not run."""
@@ -174,7 +161,7 @@ def _in_order(model: nn.Module, jobs: list[_Job], batches: list[Any]) -> tuple[l
     hooks = [job.module.register_forward_pre_hook(note(job.name)) for job in jobs]
     try:
         for batch in batches:
-            _run(model, batch)
+            run(model, batch)
     finally:
         for hook in hooks:
             hook.remove()
@@ -184,7 +171,7 @@ def _in_order(model: nn.Module, jobs: list[_Job], batches: list[Any]) -> tuple[l
     return list(groups.values()), [job.name for job in jobs if job.name not in order]
 
 
-def _look(model: nn.Module, group: list[_Job], batches: list[Any], share: Callable[[float], None]) -> None:
+def _look(group: list[_Job], runs: list[Callable[[], None]], share: Callable[[float], None]) -> None:
     """Runs every batch up to the last layer of a group, and sums its inputs."""
     left: set[str] = set()
     #: Who met an input of the batch at hand first; the inputs are held so that no
@@ -206,17 +193,17 @@ def _look(model: nn.Module, group: list[_Job], batches: list[Any], share: Callab
                 add_inputs(job.hessian, module, x)
             left.discard(job.name)
             if not left:
-                raise _Enough
+                raise Enough
 
         return hook
 
     hooks = [job.module.register_forward_pre_hook(look(job), with_kwargs=True) for job in group]
     try:
-        for at, batch in enumerate(batches):
+        for at, run_batch in enumerate(runs):
             left.update(job.name for job in group)
-            _run(model, batch)
+            run_batch()
             met.clear()
-            share((at + 1) / len(batches))
+            share((at + 1) / len(runs))
     finally:
         for hook in hooks:
             hook.remove()

@@ -92,9 +92,6 @@ def main(given: list[str] | None = None) -> int:
     asked.pop("command")
     quiet, as_json, threads = (asked.pop(name) for name in ("quiet", "json", "threads"))
     asked["sequential"] = asked["sequential"] == "on"
-    out = asked["out"]
-    first = [asked.pop(name) for name in ("model", "out", "spec", "method", "calib")]
-    last = [asked.pop(name) for name in ("address", "workers", "worker_threads", "spill_over")]
     progress: Any = None if sys.stderr.isatty() else _Lines()
     if asked["events"]:
         progress = _events
@@ -103,7 +100,7 @@ def main(given: list[str] | None = None) -> int:
     try:
         if threads is not None:
             _native.set_threads(threads)
-        record, text = prune_and_tell(*first, progress, asked, *last)
+        record, text = prune_and_tell(asked.pop("model"), progress=progress, **asked)
     except OpenworkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -124,5 +121,5 @@ def main(given: list[str] | None = None) -> int:
             f"{0 if rate is None else rate:.0f} tokens/s, {worker['jobs']} jobs in {worker['prune_seconds']:.1f} s"
         )
     if not asked["dry_run"]:
-        print(f"written to {out}")
+        print(f"written to {asked['out']}")
     return 0

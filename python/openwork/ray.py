@@ -61,24 +61,26 @@ def prune_model(
         they go to files on its node. `max_memory` is for each worker too.
     """
     return prune_and_tell(
-        model, out, spec, method, calib, progress, options, address, workers, worker_threads, spill_over
+        model, out=out, calib=calib, spec=spec, method=method, address=address, workers=workers,
+        worker_threads=worker_threads, spill_over=spill_over, progress=progress, **options,
     )[0]
 
 
 def prune_and_tell(
     model: Any,
+    *,
     out: Any,
+    calib: Any,
     spec: str | None,
     method: str | None,
-    calib: Any,
-    progress: Progress | bool | None,
-    options: dict[str, Any],
     address: str | None,
     workers: int | None,
     worker_threads: int | None,
     spill_over: int | None,
+    progress: Progress | bool | None,
+    **options: Any,
 ) -> tuple[dict[str, Any], str]:
-    """The record, and a text for a person."""
+    """As `prune_model`: the record, and a text for a person."""
     with _joined(address), _Crew(workers, worker_threads, spill_over) as crew:
         return on_disk(model, out, spec, method, calib, progress, options, crew)
 

@@ -93,6 +93,69 @@ def test_a_model_that_nobody_knows_is_pruned_layer_by_layer():
     assert events[-1]["event"] == "layer" and model.training
 
 
+class Tower(torch.nn.Module):
+    """Blocks one after the other; `kind` says what else they read."""
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+        def forward(self, x, gain=None, mask=None):
+            return x + self.down(torch.relu(self.up(x * gain))) * mask, None
+
+    def __init__(self, kind):
+        super().__init__()
+        self.embed = torch.nn.Linear(4, 8)
+        self.blocks = torch.nn.ModuleList(self.Block() for _ in range(4))
+        self.head = torch.nn.Linear(8, 4)
+        self.kind, self.starts = kind, 0
+
+    def forward(self, x):
+        self.starts += 1
+        x, mask = self.embed(x), (x[..., :1] > -1).float()
+        for i, block in enumerate(self.blocks):
+            gain = torch.tensor(1.0 + (i if self.kind == "by block" else 0))
+            if self.kind == "hidden":
+                gain = x.mean() + 1
+            if self.kind == "skip":
+                x = x * 0.9
+            x = block(x, gain=gain, mask=mask)[0]
+        return self.head(x)
+
+
+@pytest.mark.parametrize("kind", ["plain", "by block", "hidden", "skip"])
+def test_inputs_of_blocks_are_those_of_the_pruned_model(kind):
+    torch.manual_seed(5)
+    model, batches = Tower(kind), [torch.randn(3, 10, 4) for _ in range(30)]
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    record = openwork.prune_model(model, spec="2:4", method="s-obs", calib=batches, include="blocks.[023]")
+    found, starts = {k: v.clone() for k, v in model.state_dict().items()}, model.starts
+    # Layer after layer, the whole model for each block, as the definition says.
+    model.load_state_dict(start)
+    for number in (0, 2, 3):
+        block, seen = model.blocks[number], {}
+        hooks = [layer.register_forward_pre_hook(lambda m, x: seen.setdefault(m, []).append(x[0].detach()))
+                 for layer in (block.up, block.down)]
+        for batch in batches:
+            model(batch)
+        for hook in hooks:
+            hook.remove()
+        for layer in (block.up, block.down):
+            h = openwork.Hessian(layer.in_features)
+            for x in seen[layer]:
+                h.add(x.reshape(-1, layer.in_features))
+            openwork.prune(layer.weight, "2:4", "s-obs", hessian=h)
+    for name, weight in model.state_dict().items():
+        assert torch.allclose(weight, found[name], atol=1e-5), name
+        assert torch.equal(weight == 0, found[name] == 0), name
+    notes = ["blocks.2 reads more than blocks.1 gives; the model is run from its start for every block"]
+    assert record["notes"] == (notes if kind == "hidden" else [])
+    if kind in ("plain", "by block"):
+        # Orders, the chain's first look, the inputs of the first block, and a check at each other.
+        assert starts == 2 + len(batches) + 2
+
+
 def test_an_error_puts_all_weights_back():
     model, batches = Odd(), [torch.randn(4, 10, 8)]
     start = {k: v.clone() for k, v in model.state_dict().items()}
