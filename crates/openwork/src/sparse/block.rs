@@ -195,32 +195,16 @@ impl Layout for Block {
         x: &[f32],
         y: &mut [f32],
     ) {
-        let strip = |s: usize| from + first + s * part;
-        let mut columns: [Ones<'_>; S] = std::array::from_fn(|s| self.columns(index, strip(s)));
-        let strip_size = self.kept * self.size();
-        assert!((strip(S - 1) + 1) * strip_size <= values.len(), "values of all strips");
-        assert!((first + (S - 1) * part + 1) * self.b <= y.len(), "room for all strips");
-        for s in 0..S {
-            y[(first + s * part) * self.b..][..self.b].fill(0.0);
-        }
+        let strips: [usize; S] = std::array::from_fn(|s| from + first + s * part);
+        let size = self.kept * self.size();
+        assert!((strips[S - 1] + 1) * size <= values.len(), "values of all strips");
         let panels = self.b / panel::ROWS;
-        for j in 0..self.kept {
-            for s in 0..S {
-                // An index holds `kept` blocks in every strip, all within `x`.
-                let block = columns[s].next().expect("a checked index");
-                let x = x[block * self.c..][..self.c].as_ptr();
-                // SAFETY: block j of every strip is within its values by the
-                // assertion above; x has `c` numbers; so has y for its rows.
-                unsafe {
-                    let stored = values.as_ptr().add(strip(s) * strip_size + j * self.size());
-                    let y = y.as_mut_ptr().add((first + s * part) * self.b);
-                    // Two panels share what they read of x.
-                    for panel in (0..panels / 2 * 2).step_by(2) {
-                        self.add::<T, 2>(stored, panel, x, y);
-                    }
-                    if panels % 2 == 1 {
-                        self.add::<T, 1>(stored, panels - 1, x, y);
-                    }
+        for panel in (0..panels).step_by(2) {
+            // SAFETY: all strips are within the values; the machine has the features.
+            unsafe {
+                match panels - panel {
+                    1 => self.pass::<T, S, 1>(index, values, strips, first, part, panel, x, y),
+                    _ => self.pass::<T, S, 2>(index, values, strips, first, part, panel, x, y),
                 }
             }
         }
@@ -263,34 +247,82 @@ impl Layout for Block {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
+    use super::super::simd;
     use super::*;
     use std::arch::x86_64::*;
 
     impl Block {
-        /// Adds what `P` panels of a block give to their rows of a strip.
+        /// What `P` panels, from `panel` on, of all blocks of some strips give:
+        /// their rows of `y`, whose strips are `part` apart from `first` on. The
+        /// sums stay in registers, eight of them for four strips.
         ///
         /// # Safety
         ///
-        /// The machine has AVX2, FMA and F16C; from `block` on there is a block
-        /// with these panels, from `x` on `c` numbers, from `y` on `b`.
+        /// The machine has AVX2, FMA and F16C; the strips are within `values`.
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        pub(super) unsafe fn add<T: Value, const P: usize>(
+        #[allow(clippy::too_many_arguments)] // a kernel and its place
+        pub(super) unsafe fn pass<T: Value, const S: usize, const P: usize>(
             &self,
-            block: *const T,
+            index: &[u8],
+            values: &[T],
+            strips: [usize; S],
+            first: usize,
+            part: usize,
             panel: usize,
-            x: *const f32,
-            y: *mut f32,
+            x: &[f32],
+            y: &mut [f32],
         ) {
-            let size = panel::ROWS * self.c;
-            // SAFETY: by the contract above.
-            unsafe {
-                let stored = std::array::from_fn(|p| block.wrapping_add((panel + p) * size));
-                let sums = panel::sums_avx2::<T, P>(stored, [x; P], self.c);
+            let (size, c) = (panel::ROWS * self.c, self.c);
+            let mut columns: [Ones<'_>; S] =
+                std::array::from_fn(|s| self.columns(index, strips[s]));
+            let mut stored: [*const T; S] = std::array::from_fn(|s| {
+                values[strips[s] * self.kept * self.size() + panel * size..].as_ptr()
+            });
+            let mut sums = [[_mm256_setzero_ps(); P]; S];
+            // An index holds `kept` blocks in every strip; there is none after the last.
+            let mut next = [0; S];
+            for s in 0..S {
+                next[s] = columns[s].next().unwrap_or(0);
+            }
+            for _ in 0..self.kept {
+                let mut inputs = [x.as_ptr(); S];
+                for s in 0..S {
+                    inputs[s] = x[next[s] * c..][..c].as_ptr();
+                    // Streams of values push x out of the nearest cache: ask for it ahead.
+                    next[s] = columns[s].next().unwrap_or(0);
+                    _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(next[s] * c).cast());
+                }
+                // Panel after panel: a stream is then read from its beginning to its end.
                 for p in 0..P {
-                    let y = y.add((panel + p) * panel::ROWS);
-                    let sum = _mm256_add_ps(sums[p][0], sums[p][1]);
-                    _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), sum));
+                    for column in (0..c).step_by(2) {
+                        for s in 0..S {
+                            // SAFETY: `c` is even, so both columns are there, of x
+                            // and of the panels of this block.
+                            unsafe {
+                                let at = stored[s].add(p * size + panel::ROWS * column);
+                                if (column * panel::ROWS * size_of::<T>()).is_multiple_of(64) {
+                                    simd::ahead(at);
+                                }
+                                let (even, odd) = T::pairs(at);
+                                let x0 = _mm256_broadcast_ss(&*inputs[s].add(column));
+                                let x1 = _mm256_broadcast_ss(&*inputs[s].add(column + 1));
+                                sums[s][p] = _mm256_fmadd_ps(even, x0, sums[s][p]);
+                                sums[s][p] = _mm256_fmadd_ps(odd, x1, sums[s][p]);
+                            }
+                        }
+                    }
+                }
+                for s in 0..S {
+                    stored[s] = stored[s].wrapping_add(self.size());
+                }
+            }
+            for s in 0..S {
+                let y = &mut y[(first + s * part) * self.b + panel * panel::ROWS..];
+                let y = &mut y[..P * panel::ROWS];
+                for p in 0..P {
+                    // SAFETY: y has eight numbers for each panel.
+                    unsafe { _mm256_storeu_ps(y.as_mut_ptr().add(p * panel::ROWS), sums[s][p]) };
                 }
             }
         }
