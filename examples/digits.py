@@ -4,7 +4,7 @@ A network 64-16-16-10 is trained dense, and with 75% of its hidden weights zero
 throughout: under a mask at random that stays, one that grows at random (SET),
 and one that grows where the gradient is large (RigL); for three patterns.
 
-    python examples/digits.py [--seeds 5] [--epochs 60] [--json FILE]
+    python examples/digits.py [--seeds 5] [--first-seed 0] [--epochs 60] [--json FILE]
 
 Needs torch and scikit-learn; about a minute on two cores.
 """
@@ -66,6 +66,7 @@ def train(seed, epochs, pattern=None, method=None):
 def main():
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     asked.add_argument("--seeds", type=int, default=5)
+    asked.add_argument("--first-seed", type=int, default=0)
     asked.add_argument("--epochs", type=int, default=60)
     asked.add_argument("--json", help="where to keep the figures")
     asked = asked.parse_args()
@@ -73,7 +74,8 @@ def main():
     started, rows = time.time(), []
 
     def row(name, pattern=None, method=None):
-        found = [train(seed, asked.epochs, pattern, method) for seed in range(asked.seeds)]
+        seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+        found = [train(seed, asked.epochs, pattern, method) for seed in seeds]
         rows.append({"pattern": pattern, "method": method, "accuracy": found})
         print(f"{name:32} {np.mean(found):.2%}  +-{np.std(found):.2%}", flush=True)
 
@@ -83,7 +85,7 @@ def main():
             row(f"{name}, {called}", pattern, method)
     if asked.json:
         with open(asked.json, "w") as file:
-            record = {"seeds": asked.seeds, "epochs": asked.epochs, "seconds": time.time() - started}
+            record = {"first_seed": asked.first_seed, "seeds": asked.seeds, "epochs": asked.epochs, "seconds": time.time() - started}
             json.dump(record | {"rows": rows}, file, indent=1)
             file.write("\n")
 

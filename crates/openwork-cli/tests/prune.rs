@@ -122,16 +122,8 @@ fn start_and_kill(folder: &Folder, args: &str, wait: Duration) -> bool {
     false
 }
 
-/// 50 kills here; a longer test sets OPENWORK_KILLS.
-#[test]
-fn a_run_killed_at_any_moment_ends_with_the_same_bytes() {
-    let kills: usize = std::env::var("OPENWORK_KILLS").map_or(50, |n| n.parse().unwrap());
-    let folder = folder();
-    let args = format!(
-        "prune {} --spec 2:4 --method admm --calib calib.txt --samples 64 --seq-len 64 --quiet \
-         --eval calib.txt --eval-tokens 2000 --eval-seq-len 32 --eval-every 1",
-        model("models/gemma3")
-    );
+/// Kills a run `kills` times, spread over its own time, and resumes it each time.
+fn resumed_after_kills(folder: &Folder, args: &str, kills: usize) {
     let started = Instant::now();
     let whole = folder.run(&format!("{args} --out whole"));
     assert_eq!(whole.code, 0, "{}", whole.err);
@@ -149,13 +141,13 @@ fn a_run_killed_at_any_moment_ends_with_the_same_bytes() {
             let wait = time.mul_f64(0.9 * share);
             if done >= kills {
                 assert!(start_and_kill(
-                    &folder,
+                    folder,
                     &format!("{args} --out {out} --resume"),
                     time * 100
                 ));
                 break;
             }
-            if start_and_kill(&folder, &format!("{args} --out {out} --resume"), wait) {
+            if start_and_kill(folder, &format!("{args} --out {out} --resume"), wait) {
                 break;
             }
             done += 1;
@@ -168,6 +160,33 @@ fn a_run_killed_at_any_moment_ends_with_the_same_bytes() {
         }
         std::fs::remove_dir_all(folder.path(&out)).unwrap();
     }
+}
+
+/// Kills of a run here; a longer test sets OPENWORK_KILLS.
+fn kills(usual: usize) -> usize {
+    std::env::var("OPENWORK_KILLS").map_or(usual, |n| n.parse().unwrap())
+}
+
+#[test]
+fn a_run_killed_at_any_moment_ends_with_the_same_bytes() {
+    let args = format!(
+        "prune {} --spec 2:4 --method admm --calib calib.txt --samples 64 --seq-len 64 --quiet \
+         --eval calib.txt --eval-tokens 2000 --eval-seq-len 32 --eval-every 1",
+        model("models/gemma3")
+    );
+    resumed_after_kills(&folder(), &args, kills(50));
+}
+
+#[test]
+fn passes_killed_at_any_moment_end_with_the_same_bytes() {
+    let folder = folder();
+    let recipe = "[[pass]]\nspec = \"layers keep 3\"\n[[pass]]\nspec = \"mlp keep 40\"\nmethod = \"s-obs\"\nremove = true\n[[pass]]\nspec = \"2:4\"\n";
+    std::fs::write(folder.path("passes.toml"), recipe).unwrap();
+    let args = format!(
+        "prune {} --recipe passes.toml --calib calib.txt --samples 64 --seq-len 64 --quiet",
+        model("models/gemma3")
+    );
+    resumed_after_kills(&folder, &args, kills(25));
 }
 
 #[test]

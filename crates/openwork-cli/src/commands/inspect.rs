@@ -3,13 +3,13 @@
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
-use openwork_llm::words::size;
 use openwork::Pattern;
 use openwork_llm::Checkpoint;
 use openwork_llm::inspect::{Check, Inspection, TensorPart, inspect};
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::structure;
 use openwork_llm::report::{Record, grouped};
+use openwork_llm::words::size;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;

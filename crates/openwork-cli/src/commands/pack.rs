@@ -3,10 +3,10 @@
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
-use openwork_llm::words::size;
 use crate::progress::Progress;
 use openwork_llm::model::Model;
 use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
+use openwork_llm::words::size;
 use openwork_llm::{Checkpoint, Dtype};
 use serde_json::json;
 use std::collections::BTreeMap;

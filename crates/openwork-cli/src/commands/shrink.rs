@@ -3,10 +3,10 @@
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
-use openwork_llm::words::size;
 use openwork_llm::Checkpoint;
 use openwork_llm::pipeline::{Start, check_folder};
 use openwork_llm::shrink::{ShrinkError, Uneven, shrink};
+use openwork_llm::words::size;
 use serde_json::json;
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
 //! Results as a table and as JSON.
 
 use super::{Outcome, Weights};
-use openwork_llm::words::columns;
 use openwork::Spec;
 use openwork::mask::Bits;
+use openwork_llm::words::columns;
 use serde_json::{Value, json};
 
 /// Everything as one JSON object.
