@@ -37,6 +37,19 @@ def test_a_folder_is_pruned_as_the_command_does(text, tmp_path):
     assert all(abs(row["density"] - 0.5) < 1e-9 for layer in record["layers"] for row in layer["linears"])
 
 
+def test_a_dry_run_says_what_would_be_done(text, tmp_path, capfd):
+    ask = dict(out=tmp_path / "out", spec="2:4", calib=text, samples=4, seq_len=16, progress=False)
+    plan = openwork.prune_model(MODELS / "models" / "qwen3", dry_run=True, **ask)
+    assert len(plan["tensors"]) == 14 and plan["tensors"][0]["density"] == 0.5
+    assert plan["memory_bytes"] > 0 and plan["workers"] is None
+    with pytest.raises(openwork.OpenworkError, match="--max-memory 1M: the run needs about"):
+        openwork.prune_model(MODELS / "models" / "qwen3", max_memory="1M", **ask)
+    assert not (tmp_path / "out").exists()
+    openwork.prune_model(MODELS / "models" / "qwen3", max_memory=plan["memory_bytes"], events=True, **ask)
+    events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+    assert events[0] == "start" and events.count("pruned") == 14
+
+
 def test_what_is_wrong_with_a_path_is_said_in_the_commands_words(text, tmp_path):
     ask = dict(spec="2:4", calib=text, samples=4, seq_len=16)
     with pytest.raises(openwork.OpenworkError, match="give out"):
