@@ -1,8 +1,9 @@
 //! Errors in the command's words, as `ValueError`s.
 
+use openwork_llm::pipeline::PipelineError;
 use pyo3::PyErr;
 use pyo3::create_exception;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 
 create_exception!(
     openwork,
@@ -48,6 +49,12 @@ pub fn prune(error: openwork::prune::PruneError) -> PyErr {
         Why::TooWide(_) => SpecError::new_err(error.to_string()),
         _ => PruneError::new_err(error.to_string()),
     }
+}
+
+/// An error of a run: the user's, or the run's own.
+pub fn raised(error: &PipelineError) -> PyErr {
+    let words = error.to_string();
+    if error.is_input() { OpenworkError::new_err(words) } else { PyRuntimeError::new_err(words) }
 }
 
 /// Something is wrong with a tensor.

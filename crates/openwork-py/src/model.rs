@@ -1,12 +1,11 @@
 //! `prune_folder`: a model on disk, by the pipeline of the command.
 
 use crate::crew::Remote;
-use crate::error::OpenworkError;
+use crate::error::raised;
 use crate::watch;
 use openwork_llm::pipeline::estimate::Workers;
 use openwork_llm::pipeline::{self, Crew, Event, Local, PipelineError, Start, Watch};
 use openwork_llm::report::summary;
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::{Path, PathBuf};
@@ -113,10 +112,7 @@ pub fn prune_folder(
     if let Some(progress) = &progress {
         seen.tell(py, progress)?;
     }
-    done.map_err(|error| {
-        let words = error.to_string();
-        if error.is_input() { OpenworkError::new_err(words) } else { PyRuntimeError::new_err(words) }
-    })
+    done.map_err(|error| raised(&error))
 }
 
 fn run(

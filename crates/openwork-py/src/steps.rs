@@ -2,7 +2,7 @@
 //! one machine (`openwork_llm::pipeline::steps`), on some of the chunks.
 
 use crate::crew::Parts;
-use crate::error::OpenworkError;
+use crate::error::{OpenworkError, raised};
 use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use openwork::Matrix;
 use openwork::hessian::{Damping, Hessian};
@@ -360,9 +360,4 @@ fn unpacked((columns, samples, held, all, part): &Packed<'_>) -> PyResult<Hessia
         n => Some((matrix(part.as_slice()?)?, n)),
     };
     Hessian::from_parts(matrix(all.as_slice()?)?, *samples, held).map_err(crate::error::hessian)
-}
-
-fn raised(error: &PipelineError) -> PyErr {
-    let words = error.to_string();
-    if error.is_input() { OpenworkError::new_err(words) } else { PyRuntimeError::new_err(words) }
 }
