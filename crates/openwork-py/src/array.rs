@@ -226,7 +226,11 @@ impl<'py, K: Kind> Held<'py, K> {
             }
         };
         if let Some(slice) = self.slice_mut() {
-            slice.iter_mut().zip(new).for_each(|(item, new)| put(item, new));
+            slice
+                .par_iter_mut()
+                .zip(new)
+                .with_min_len(1 << 14)
+                .for_each(|(item, new)| put(item, new));
         } else if let Self::Write(array) = self {
             array.as_array_mut().iter_mut().zip(new).for_each(|(item, new)| put(item, new));
         }

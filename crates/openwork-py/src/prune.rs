@@ -74,8 +74,7 @@ pub fn prune<'py>(
     result.set_item("notes", &pruned.notes)?;
     let (mut masks, mut weights) = (Vec::new(), Vec::new());
     for (bits, tensor) in pruned.mask.tensors().iter().zip(spec.tensors()) {
-        let mask: Vec<bool> = (0..bits.len()).map(|i| bits.get(i)).collect();
-        masks.push(mask.into_pyarray(py).reshape(tensor.dims())?);
+        masks.push(bits.to_bools().into_pyarray(py).reshape(tensor.dims())?);
     }
     result.set_item("masks", masks)?;
     for ((new, tensor), known) in pruned.weights.iter().zip(&tensors).zip(spec.tensors()) {

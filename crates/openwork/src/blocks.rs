@@ -125,8 +125,8 @@ impl<'a> Blocks<'a> {
     }
 
     /// Keeps, in every scope of a spec over one tensor, exactly `keep` blocks of
-    /// highest score, and writes zeros to the others: [`Blocks::stays`] and
-    /// [`Blocks::update`] in one walk.
+    /// highest L2 norm, and writes zeros to the others: [`Blocks::stays`] and
+    /// [`Blocks::update`] in one walk. `wide` is a weight as a number.
     ///
     /// # Panics
     ///
@@ -134,12 +134,13 @@ impl<'a> Blocks<'a> {
     pub fn threshold<T: Copy + Default + Send + Sync>(
         &self,
         weights: &mut [T],
-        score: impl Fn(T) -> f64 + Sync,
+        wide: impl Fn(T) -> f32 + Sync,
     ) {
+        let square = |w: T| f64::from(wide(w)) * f64::from(wide(w));
         let [tensor] = self.spec.tensors() else { panic!("the spec is over several tensors") };
         assert_eq!(weights.len(), tensor.size(), "the spec is for {} weights", tensor.size());
         let Some(Table { offsets, size }) = &self.table else {
-            let stays = self.stays(|e| score(weights[e.offset]));
+            let stays = self.stays(|e| square(weights[e.offset]));
             self.update(0, weights, |block, w| {
                 if !stays[block] {
                     *w = T::default();
@@ -156,9 +157,9 @@ impl<'a> Blocks<'a> {
             // every scope is visited by one thread, so nobody else holds these weights.
             unsafe {
                 match (&offsets[..], *size) {
-                    ([a, b], 1) => few(shared, bases, [*a, *b], keep, &score),
-                    ([a, b, c, d], 1) => few(shared, bases, [*a, *b, *c, *d], keep, &score),
-                    _ => many(shared, bases, (offsets, count), keep, &score),
+                    ([a, b], 1) => few(shared, bases, [*a, *b], keep, &wide),
+                    ([a, b, c, d], 1) => few(shared, bases, [*a, *b, *c, *d], keep, &wide),
+                    _ => many(shared, bases, (offsets, count), keep, &square),
                 }
             }
         });
@@ -208,7 +209,8 @@ impl Table {
     }
 }
 
-/// Thresholds scopes of `N` single weights, all in registers.
+/// Thresholds scopes of `N` single weights, all in registers. Their magnitudes are
+/// in the order of their squares, which f64 holds exactly.
 ///
 /// # Safety
 ///
@@ -219,15 +221,19 @@ unsafe fn few<T: Copy + Default, const N: usize>(
     bases: impl Iterator<Item = usize>,
     offsets: [usize; N],
     keep: usize,
-    score: &impl Fn(T) -> f64,
+    wide: &impl Fn(T) -> f32,
 ) {
     for base in bases {
         // SAFETY: the caller's promise.
         let weights = offsets.map(|offset| unsafe { *shared.0.add(base + offset) });
-        let scores = weights.map(score);
+        let sizes = weights.map(|w| wide(w).abs());
         for b in 0..N {
-            let before = |o: usize| scores[o] > scores[b] || (scores[o] == scores[b] && o < b);
-            let stays = (0..N).map(|o| usize::from(before(o))).sum::<usize>() < keep;
+            let mut better = 0;
+            for o in 0..N {
+                // Ties go to the lower index.
+                better += u32::from(if o < b { sizes[o] >= sizes[b] } else { sizes[o] > sizes[b] });
+            }
+            let stays = (better as usize) < keep;
             // SAFETY: the caller's promise.
             unsafe {
                 *shared.0.add(base + offsets[b]) = if stays { weights[b] } else { T::default() };
@@ -311,7 +317,7 @@ mod tests {
             assert_eq!(stays, blocks.stays_by(&sums), "{text}");
             let (mut wanted, mut walked) = (w.clone(), w.clone());
             mask.apply(0, &mut wanted);
-            blocks.threshold(&mut walked, |w| f64::from(w).powi(2));
+            blocks.threshold(&mut walked, |w| w);
             assert_eq!(walked, wanted, "{text}");
             blocks.update(0, &mut w, |block, w| {
                 if !stays[block] {

@@ -54,6 +54,23 @@ impl Bits {
         Self { words, len: values.len() }
     }
 
+    /// One by one.
+    ///
+    /// ```
+    /// use openwork::mask::Bits;
+    /// let mut values = [0.0; 70];
+    /// values[66] = 2.0;
+    /// let bools = Bits::nonzero(&values).to_bools();
+    /// assert!(bools.len() == 70 && bools[66] && bools.iter().filter(|bit| **bit).count() == 1);
+    /// ```
+    pub fn to_bools(&self) -> Vec<bool> {
+        let mut all = vec![false; self.len];
+        for (all, word) in all.chunks_mut(64).zip(&self.words) {
+            all.iter_mut().enumerate().for_each(|(i, bit)| *bit = word >> i & 1 == 1);
+        }
+        all
+    }
+
     /// How many bits there are.
     pub fn len(&self) -> usize {
         self.len
