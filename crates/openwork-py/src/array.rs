@@ -220,17 +220,14 @@ impl<'py, K: Kind> Held<'py, K> {
     }
 
     fn write(&mut self, new: &[f32]) {
+        // Without a branch, which half of the weights would take at random.
         let put = |item: &mut K::Item, &new: &f32| {
-            if K::f32(*item) != new || (new == 0.0 && *item != K::Item::default()) {
-                *item = K::of(new);
-            }
+            let old = *item;
+            let changed = (K::f32(old) != new) | ((new == 0.0) & (old != K::Item::default()));
+            *item = if changed { K::of(new) } else { old };
         };
         if let Some(slice) = self.slice_mut() {
-            slice
-                .par_iter_mut()
-                .zip(new)
-                .with_min_len(1 << 14)
-                .for_each(|(item, new)| put(item, new));
+            slice.iter_mut().zip(new).for_each(|(item, new)| put(item, new));
         } else if let Self::Write(array) = self {
             array.as_array_mut().iter_mut().zip(new).for_each(|(item, new)| put(item, new));
         }
