@@ -183,8 +183,15 @@ class Chain:
         # A run may stop at the first block if it knows the arguments of all.
         found = self._captured([block] if self.alike else self.order[to:], self.batches)
         self.others = {name: [call for call in calls if call is not None] for name, calls in found.items()}
+        if any(len(calls) != len(self.batches) for calls in self.others.values()):
+            return self._give_up(f"not every batch runs the blocks from {block} on as the first one does")
         self.at, self.held = block, self.others[block]
         return True
+
+    def _give_up(self, why: str) -> bool:
+        self.notes.append(f"{why}; the model is run from its start for every block")
+        self.order, self.at, self.held = [], None, []
+        return False
 
     def _advance(self, path: list[str]) -> bool:
         """Takes what is held through blocks, and compares the first batch with a
@@ -198,11 +205,7 @@ class Chain:
         real = self._captured([self.at], self.batches[:1])[self.at][0]
         if _alike(self.held[0], real) and real is not None and _near(self.held[0].states, real.states):
             return True
-        self.notes.append(
-            f"{self.at} reads more than {path[-2]} gives; the model is run from its start for every block"
-        )
-        self.order, self.at, self.held = [], None, []
-        return False
+        return self._give_up(f"{self.at} reads more than {path[-2]} gives")
 
     def _captured(self, names: list[str], batches: list[Batch]) -> dict[str, list[_Call | None]]:
         """The arguments of blocks for every batch; of all but the first without states."""

@@ -60,24 +60,22 @@ def _parser() -> argparse.ArgumentParser:
     return top
 
 
-class _Lines:
+def _lines(event: dict[str, Any]) -> None:
     """Progress as lines on stderr."""
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "note":
-            print(f"note: {event['text']}", file=sys.stderr)
-        elif kind == "layer":
-            print(
-                f"layer {event['layer'] + 1} of {event['layers']}: error {event['error']:.4f}, "
-                f"{event['seconds']:.1f} s", file=sys.stderr,
-            )
-        elif kind == "cluster":
-            seconds = ", ".join(f"{what} {spent:.1f} s" for what, spent in event["seconds"].items())
-            moved = sum(event["bytes"].values()) / 1e6
-            print(f"  {event['workers']} workers: {seconds}; {moved:.0f} MB moved", file=sys.stderr)
-        elif kind == "evaluated":
-            print(f"perplexity {event['token_perplexity']:.3f}", file=sys.stderr)
+    kind = event["event"]
+    if kind == "note":
+        print(f"note: {event['text']}", file=sys.stderr)
+    elif kind == "layer":
+        print(
+            f"layer {event['layer'] + 1} of {event['layers']}: error {event['error']:.4f}, {event['seconds']:.1f} s",
+            file=sys.stderr,
+        )
+    elif kind == "cluster":
+        seconds = ", ".join(f"{what} {spent:.1f} s" for what, spent in event["seconds"].items())
+        moved = sum(event["bytes"].values()) / 1e6
+        print(f"  {event['workers']} workers: {seconds}; {moved:.0f} MB moved", file=sys.stderr)
+    elif kind == "evaluated":
+        print(f"perplexity {event['token_perplexity']:.3f}", file=sys.stderr)
 
 
 def _events(event: dict[str, Any]) -> None:
@@ -92,14 +90,16 @@ def main(given: list[str] | None = None) -> int:
     asked.pop("command")
     quiet, as_json, threads = (asked.pop(name) for name in ("quiet", "json", "threads"))
     asked["sequential"] = asked["sequential"] == "on"
-    progress: Any = None if sys.stderr.isatty() else _Lines()
+    progress: Any = None if sys.stderr.isatty() else _lines
     if asked["events"]:
         progress = _events
     elif quiet:
         progress = False
     try:
-        if threads is not None:
-            _native.set_threads(threads)
+        if threads is not None and not 1 <= threads <= 1024:
+            raise OpenworkError(f"--threads {threads}: give a number from 1 to 1024")
+        if threads is not None and not _native.set_threads(threads):
+            raise RuntimeError(f"--threads {threads}: the threads of this process run already")
         record, text = prune_and_tell(asked.pop("model"), progress=progress, **asked)
     except OpenworkError as error:
         print(f"error: {error}", file=sys.stderr)

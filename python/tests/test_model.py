@@ -128,19 +128,23 @@ class Tower(torch.nn.Module):
         self.starts += 1
         x, mask = self.embed(x), (x[..., :1] > -1).float()
         for i, block in enumerate(self.blocks):
-            gain = torch.tensor(1.0 + (i if self.kind == "by block" else 0))
+            gain = torch.tensor(1.0 + (i if self.kind in ("by block", "early") else 0))
             if self.kind == "hidden":
                 gain = x.mean() + 1
             if self.kind == "skip":
                 x = x * 0.9
+            if self.kind == "early" and i == 1 and x.shape[0] == 2:
+                break
             x = block(x, gain=gain, mask=mask)[0]
         return self.head(x)
 
 
-@pytest.mark.parametrize("kind", ["plain", "by block", "hidden", "skip"])
+@pytest.mark.parametrize("kind", ["plain", "by block", "hidden", "skip", "early"])
 def test_inputs_of_blocks_are_those_of_the_pruned_model(kind):
     torch.manual_seed(5)
     model, batches = Tower(kind), [torch.randn(3, 10, 4) for _ in range(30)]
+    if kind == "early":
+        batches[7] = batches[7][:2]
     start = {k: v.clone() for k, v in model.state_dict().items()}
     record = openwork.prune_model(model, spec="2:4", method="s-obs", calib=batches, include="blocks.[023]")
     found, starts = {k: v.clone() for k, v in model.state_dict().items()}, model.starts
@@ -162,8 +166,10 @@ def test_inputs_of_blocks_are_those_of_the_pruned_model(kind):
     for name, weight in model.state_dict().items():
         assert torch.allclose(weight, found[name], atol=1e-5), name
         assert torch.equal(weight == 0, found[name] == 0), name
-    notes = ["blocks.2 reads more than blocks.1 gives; the model is run from its start for every block"]
-    assert record["notes"] == (notes if kind == "hidden" else [])
+    why = dict(hidden="blocks.2 reads more than blocks.1 gives",
+               early="not every batch runs the blocks from blocks.0 on as the first one does")
+    notes = [f"{why[kind]}; the model is run from its start for every block"] if kind in why else []
+    assert record["notes"] == notes
     if kind in ("plain", "by block"):
         # Orders, the chain's first look, the inputs of the first block, and a check at each other.
         assert starts == 2 + len(batches) + 2

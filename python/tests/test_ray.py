@@ -195,6 +195,8 @@ def test_the_command_is_the_one_of_one_machine(one, text, tmp_path):
     assert digests(out) == one(spec="2:4", method="s-obs")
     again = command(text, out)
     assert again.returncode == 2 and "the folder is not empty" in again.stderr
+    wrong = command(text, tmp_path / "none", "--threads", "0")
+    assert wrong.returncode == 2 and "--threads 0: give a number from 1 to 1024" in wrong.stderr
 
 
 def test_the_command_joins_a_cluster(cluster, one, text, tmp_path):

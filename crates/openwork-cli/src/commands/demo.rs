@@ -10,6 +10,7 @@ use openwork_llm::evaluate::{Options, Scored};
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{Calibration, Choice, Evaluation, Job, Plan, Recipe, Start, run};
 use openwork_llm::report::{Record, page};
+use openwork_llm::words::columns;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -116,7 +117,7 @@ impl Demo {
                 format!("{seconds:.2}"),
             ));
         }
-        print::text(&openwork_llm::words::columns(&rows, [false, false, true, true, true, true]))?;
+        print::text(&columns(&rows, [false, false, true, true, true, true]))?;
         print::line(format!(
             "\nCharts of all runs: {}\n\nNext:\n  openwork show rows16 --shape 32,64\n  openwork prune demo --spec 2:4 --calib demo --eval demo --samples 64 --out pruned\n  openwork inspect pruned --spec 2:4",
             self.out.display()

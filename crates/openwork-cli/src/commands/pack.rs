@@ -6,7 +6,7 @@ use crate::print;
 use crate::progress::Progress;
 use openwork_llm::model::Model;
 use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
-use openwork_llm::words::size;
+use openwork_llm::words::{columns, size};
 use openwork_llm::{Checkpoint, Dtype};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ fn table(summary: &Summary) -> String {
         summary.bytes as u64 + summary.other_bytes,
         summary.dense_bytes as u64 + summary.other_bytes,
     );
-    openwork_llm::words::columns(&rows, [false, false, true, true, true, true])
+    columns(&rows, [false, false, true, true, true, true])
         + &format!(
             "all tensors {} instead of {} ({})\n",
             size(all),
