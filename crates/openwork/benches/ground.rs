@@ -49,7 +49,7 @@ fn main() {
     let keep = Matrix::from_fn(m, k, |i, j| f32::from(u8::from((i + j) % 4 < 2)));
     let refit = least(|| {
         let mut x = w.clone();
-        let stop = pcg::Stop { steps: 10, tolerance: 0.0 };
+        let stop = pcg::Stop { steps: 10, gain: 0.0 };
         pcg::solve(h32.view(), w.view(), keep.view(), x.view_mut(), stop);
     });
 

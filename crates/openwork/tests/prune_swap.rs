@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Case, cases};
+use common::{Case, Random, cases};
+use openwork::hessian::HessianSum;
 use openwork::prune::{Recipe, prune};
 
 /// So little that the undamped error is the one that steps lower.
@@ -71,6 +72,36 @@ fn a_search_without_rounds_is_a_fit_and_s_obs_is_already_fitted() {
             for (a, b) in a.data().iter().zip(b.data()) {
                 assert!((a - b).abs() <= 2e-3 * (1.0 + a.abs()), "{}: {a} and {b}", case.name);
             }
+        }
+    }
+}
+
+/// Inputs of a first layer: a few directions hold nearly all of them.
+#[test]
+fn rounding_does_not_lead_the_search_astray_where_inputs_nearly_depend_on_each_other() {
+    let (rows, k) = (24, 192);
+    let mut random = Random::new(3);
+    let (few, spread) = (random.matrix(2000, 12), random.matrix(12, k));
+    let mut x = random.matrix(2000, k);
+    for i in 0..2000 {
+        for j in 0..k {
+            let main: f32 = (0..12).map(|l| few.row(i)[l] * spread.row(l)[j]).sum();
+            x.row_mut(i)[j] = main + 3e-3 * x.row(i)[j];
+        }
+    }
+    let mut sum = HessianSum::new(k);
+    sum.add(x.view()).unwrap();
+    let mut case = Case::new("2:4", &[("w", &[rows, k])], 5);
+    case.hessians = vec![sum.finish().unwrap()];
+    // With 1e-6 even f64 has only A as f32 holds it: the mask stays.
+    for (damping, limit) in [("diag:1e-3", 0.99), ("diag:1e-5", 0.99), ("diag:1e-6", 1.0)] {
+        for base in ["s-obs", "admm", "sparsegpt"] {
+            let run = |steps: &str| {
+                let text = format!("{base}[damping={damping}]{steps}");
+                prune(&recipe(&text), &case.task()).unwrap().error
+            };
+            let (before, after) = (run("+refit"), run("+swap"));
+            assert!(after <= limit * before, "{base}, {damping}: {after} after {before}");
         }
     }
 }

@@ -18,6 +18,7 @@ use super::{
     Build, Group, Method, Needs, OptionInfo, Problem, PruneError, Pruner, Solution, Watch,
 };
 use crate::hessian::{Curvature, Damping};
+use crate::linalg::pcg::Stop;
 use crate::linalg::{Threads, cholesky, gemm, panel_rows};
 use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
@@ -43,8 +44,9 @@ pub const METHOD: Method = Method {
         OptionInfo {
             name: "steps",
             values: "a whole number",
-            default: "6",
-            help: "conjugate gradient steps of the refit at the end",
+            default: "30",
+            help: "conjugate gradient steps of the refit at the end; they end sooner where one \
+                   gains little",
         },
     ],
     damping: Damping::Auto,
@@ -112,7 +114,8 @@ impl Pruner for Admm {
             let (p, after) = rest.split_at(w.data().len());
             rest = after;
             let mut x = Matrix::from_vec(w.rows(), w.cols(), p.to_vec());
-            notes.extend(refit::fit(part.group, w, &keep, &mut x, Solver::Auto, self.steps));
+            let stop = Stop { steps: self.steps, gain: refit::FINE };
+            notes.extend(refit::fit(part.group, w, &keep, &mut x, Solver::Auto, stop));
             part.group.scatter(&x, &mut weights[part.group.tensor]);
         }
         watch.progress(1.0);

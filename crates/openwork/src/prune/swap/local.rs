@@ -1,7 +1,7 @@
 //! One scope's choice with all other columns fitted along.
 
 use super::tableau::{Pivot, Tableau};
-use crate::linalg::small;
+use crate::linalg::{Scalar, small};
 use crate::prune::obs::{Scoring, next_subset};
 use crate::spec::{Unit, UnitScope};
 
@@ -11,33 +11,33 @@ const CHEAPEST: usize = 8;
 const BEST: usize = 32;
 /// Columns up to which a scope's whole part of T is kept up to date.
 const NARROW: usize = 64;
-/// Below this a pivot is rounding.
-const FLOOR: f32 = 1e-6;
+/// Below this many steps from 1 to the next number a pivot is rounding.
+const ROUNDING: f64 = 8.0;
 
 /// A search over all scopes of a unit.
-pub(super) struct Search {
-    pub tableaux: Vec<Tableau>,
-    scopes: Vec<Local>,
+pub(super) struct Search<T: Scalar> {
+    pub tableaux: Vec<Tableau<T>>,
+    scopes: Vec<Local<T>>,
     gain: f64,
 }
 
 /// A scope: its blocks, and the parts of T that belong to them.
-struct Local {
+struct Local<T> {
     /// For each block its pieces.
     blocks: Vec<Vec<Piece>>,
     /// Whether each block is kept.
     kept: Vec<bool>,
-    parts: Vec<Part>,
+    parts: Vec<Part<T>>,
     /// Whether one part for each bundle spans all blocks, so that all subsets can
     /// be tried.
     joint: bool,
 }
 
 /// Columns of a bundle and T between them.
-struct Part {
+struct Part<T> {
     bundle: usize,
     columns: Vec<u32>,
-    t: Vec<f32>,
+    t: Vec<T>,
 }
 
 /// Where a block's columns stand in a part.
@@ -48,9 +48,9 @@ struct Piece {
     len: usize,
 }
 
-impl Search {
+impl<T: Scalar> Search<T> {
     /// Makes ready; the tableaux begin with bundle `first` of the unit.
-    pub fn new(unit: &Unit, tableaux: Vec<Tableau>, first: u32, gain: f64) -> Self {
+    pub fn new(unit: &Unit, tableaux: Vec<Tableau<T>>, first: u32, gain: f64) -> Self {
         let here = first..first + tableaux.len() as u32;
         let scopes = unit
             .scopes
@@ -105,7 +105,7 @@ impl Search {
         self.scopes[s].kept.copy_from_slice(kept);
     }
 
-    fn tell(&mut self, bundle: usize, pivot: &Pivot) {
+    fn tell(&mut self, bundle: usize, pivot: &Pivot<T>) {
         for part in self.scopes.iter_mut().flat_map(|scope| &mut scope.parts) {
             if part.bundle == bundle {
                 pivot.update(&part.columns, &mut part.t);
@@ -114,12 +114,12 @@ impl Search {
     }
 }
 
-impl Local {
+impl<T: Scalar> Local<T> {
     /// The scope as far as it lies in these bundles; nothing if it has no choice.
     fn new(
         unit: &Unit,
         scope: &UnitScope,
-        tableaux: &[Tableau],
+        tableaux: &[Tableau<T>],
         here: &std::ops::Range<u32>,
     ) -> Option<Self> {
         let mut blocks: Vec<Vec<(usize, Vec<u32>)>> = Vec::new();
@@ -168,15 +168,15 @@ impl Local {
     }
 
     /// The best choice of all, if it is better than the present one.
-    fn best_subset(&self, tableaux: &[Tableau], gain: f64) -> Option<Vec<bool>> {
+    fn best_subset(&self, tableaux: &[Tableau<T>], gain: f64) -> Option<Vec<bool>> {
         // T and u of each part with all of the scope's columns kept.
-        let whole: Vec<(Vec<f32>, Vec<Vec<f32>>)> = self
+        let whole: Vec<(Vec<T>, Vec<Vec<T>>)> = self
             .parts
             .iter()
             .map(|part| {
                 let tableau = &tableaux[part.bundle];
                 let mut t = part.t.clone();
-                let mut u: Vec<Vec<f32>> = (0..tableau.u.rows())
+                let mut u: Vec<Vec<T>> = (0..tableau.u.rows())
                     .map(|i| part.columns.iter().map(|&j| tableau.u.row(i)[j as usize]).collect())
                     .collect();
                 for (k, &column) in part.columns.iter().enumerate() {
@@ -221,7 +221,7 @@ impl Local {
     }
 
     /// The best exchange of a kept block for a pruned one, if it lowers the cost.
-    fn best_exchange(&self, tableaux: &[Tableau], gain: f64) -> Option<Vec<bool>> {
+    fn best_exchange(&self, tableaux: &[Tableau<T>], gain: f64) -> Option<Vec<bool>> {
         // What losing a kept block costs and restoring a pruned one gains, alone.
         let alone = |block: usize| -> f64 {
             let pieces = self.blocks[block].iter();
@@ -229,9 +229,9 @@ impl Local {
                 .map(|piece| {
                     let part = &self.parts[piece.part];
                     let u = &tableaux[part.bundle].u;
-                    let sign = if self.kept[block] { 1.0 } else { -1.0 };
-                    let t: Vec<f32> = part.t.iter().map(|&x| sign * x).collect();
-                    let u: Vec<Vec<f32>> = (0..u.rows())
+                    let sign = if self.kept[block] { T::ONE } else { -T::ONE };
+                    let t: Vec<T> = part.t.iter().map(|&x| sign * x).collect();
+                    let u: Vec<Vec<T>> = (0..u.rows())
                         .map(|i| part.columns.iter().map(|&j| u.row(i)[j as usize]).collect())
                         .collect();
                     let all: Vec<usize> = (0..part.columns.len()).collect();
@@ -255,7 +255,7 @@ impl Local {
         let mut winner: Option<(f64, usize, usize)> = None;
         for &out in &cheapest {
             // Rows of T for the columns of the block that would go.
-            let rows: Vec<Vec<Vec<f32>>> = self.blocks[out]
+            let rows: Vec<Vec<Vec<T>>> = self.blocks[out]
                 .iter()
                 .map(|piece| {
                     let part = &self.parts[piece.part];
@@ -283,22 +283,22 @@ impl Local {
     /// What losing block `out` costs once block `back` is restored.
     fn after_restoring(
         &self,
-        tableaux: &[Tableau],
+        tableaux: &[Tableau<T>],
         out: usize,
         back: usize,
-        rows: &[Vec<Vec<f32>>],
+        rows: &[Vec<Vec<T>>],
     ) -> Option<f64> {
         let mut sum = 0.0;
         for (piece, rows) in self.blocks[out].iter().zip(rows) {
             let part = &self.parts[piece.part];
             let bundle = part.bundle;
             let tableau = &tableaux[bundle];
-            let other: Option<&Part> =
+            let other: Option<&Part<T>> =
                 self.blocks[back].iter().map(|p| &self.parts[p.part]).find(|p| p.bundle == bundle);
             let mut columns = part.columns.clone();
             columns.extend(other.iter().flat_map(|p| &p.columns));
             let (b, n) = (part.columns.len(), columns.len());
-            let mut t = vec![0.0; n * n];
+            let mut t = vec![T::ZERO; n * n];
             for i in 0..n {
                 for j in 0..n {
                     t[i * n + j] = match (i < b, j < b) {
@@ -309,7 +309,7 @@ impl Local {
                     };
                 }
             }
-            let mut u: Vec<Vec<f32>> = (0..tableau.u.rows())
+            let mut u: Vec<Vec<T>> = (0..tableau.u.rows())
                 .map(|i| columns.iter().map(|&j| tableau.u.row(i)[j as usize]).collect())
                 .collect();
             for k in b..n {
@@ -322,19 +322,23 @@ impl Local {
     }
 }
 
+fn floor<T: Scalar>() -> T {
+    T::EPSILON * T::from_f64(ROUNDING)
+}
+
 /// Restores column `k` within a part of T; nothing if its pivot is rounding.
-fn restore(t: &mut [f32], u: &mut [Vec<f32>], k: usize) -> Option<()> {
+fn restore<T: Scalar>(t: &mut [T], u: &mut [Vec<T>], k: usize) -> Option<()> {
     let n = t.len().isqrt();
     let d = t[k * n + k];
-    if d > -FLOOR {
+    if d > -floor::<T>() {
         return None;
     }
-    let row: Vec<f32> = t[k * n..][..n].to_vec();
+    let row: Vec<T> = t[k * n..][..n].to_vec();
     for i in 0..n {
         let f = row[i] / d;
         for j in 0..n {
             t[i * n + j] = match (i == k, j == k) {
-                (true, true) => -1.0 / d,
+                (true, true) => -T::ONE / d,
                 (true, false) => row[j] / d,
                 (false, true) => row[i] / d,
                 (false, false) => t[i * n + j] - f * row[j],
@@ -350,25 +354,25 @@ fn restore(t: &mut [f32], u: &mut [Vec<f32>], k: usize) -> Option<()> {
 }
 
 /// sum over rows of `u_p' (T_pp)^-1 u_p`; infinite where T_pp is spoilt.
-fn loss(t: &[f32], u: &[Vec<f32>], p: &[usize]) -> f64 {
+fn loss<T: Scalar>(t: &[T], u: &[Vec<T>], p: &[usize]) -> f64 {
     let (n, b) = (t.len().isqrt(), p.len());
     if b == 1 {
         let (k, d) = (p[0], t[p[0] * n + p[0]]);
-        if d < FLOOR {
+        if d < floor() {
             return f64::INFINITY;
         }
-        return u.iter().map(|u| f64::from(u[k] * u[k] / d)).sum();
+        return u.iter().map(|u| (u[k] * u[k] / d).into()).sum();
     }
-    let mut l: Vec<f32> = p.iter().flat_map(|&i| p.iter().map(move |&j| t[i * n + j])).collect();
-    if small::cholesky(&mut l, b, b, 0.0).is_err() {
+    let mut l: Vec<T> = p.iter().flat_map(|&i| p.iter().map(move |&j| t[i * n + j])).collect();
+    if small::cholesky(&mut l, b, b, T::ZERO).is_err() {
         return f64::INFINITY;
     }
-    let mut x = vec![0.0; b];
+    let mut x = vec![T::ZERO; b];
     u.iter()
         .map(|u| {
             x.iter_mut().zip(p).for_each(|(x, &k)| *x = u[k]);
             small::forward(&l, b, b, &mut x);
-            x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>()
+            x.iter().map(|&x| x.into() * x.into()).sum::<f64>()
         })
         .sum()
 }

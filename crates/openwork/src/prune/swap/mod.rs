@@ -6,20 +6,26 @@
 //! that gain most. A scope changes only if the cost falls, so the error falls
 //! with every change, and the search ends where no scope wants another choice.
 //! Then the weights are fitted once more from scratch.
+//!
+//! The search runs in f32. Where H is so near to singular that rounding leads it
+//! astray, which the cost of its weights shows, it runs again in f64, and where
+//! that does not help either the mask stays.
 
 mod local;
 mod tableau;
 
 use super::obs::{Rows, bundles};
-use super::problem::scatter_row;
+use super::problem::{gather, scatter_row};
 use super::refit::Refit;
 use super::{Build, Method, OptionInfo, Problem, PruneError, Settings, Solution, Step, Watch};
-use crate::hessian::Damping;
+use crate::hessian::{Curvature, Damping};
+use crate::linalg::Scalar;
 use crate::mask::Mask;
 use crate::matrix::Matrix;
 use crate::spec::{Element, Unit};
 use local::Search;
 use rayon::prelude::*;
+use std::sync::Arc;
 use tableau::Tableau;
 
 /// `+swap`.
@@ -58,7 +64,9 @@ fn build(settings: &Settings) -> Result<Box<dyn Step>, String> {
 
 /// The new support and weights of a bundle.
 struct Done {
-    rows: Rows,
+    tensor: usize,
+    rows: Vec<usize>,
+    curvature: Arc<Curvature>,
     columns: Vec<u32>,
     kept: Vec<bool>,
     w: Matrix,
@@ -71,14 +79,14 @@ impl Step for Swap {
         solution: Solution,
         watch: &dyn Watch,
     ) -> Result<Solution, PruneError> {
-        let done = problem
-            .each_unit(watch, |unit, shift| self.unit(problem, &solution.mask, unit, shift))?;
+        let done =
+            problem.each_unit(watch, |unit, shift| self.unit(problem, &solution, unit, shift))?;
         let Solution { mut mask, mut weights, notes } = solution;
         for done in done {
             write(&done, &mut mask, &mut weights);
         }
         // The state has gone through many pivots: fit once more.
-        Refit::default().improve(problem, Solution { mask, weights, notes }, watch)
+        Refit::fine().improve(problem, Solution { mask, weights, notes }, watch)
     }
 }
 
@@ -86,7 +94,7 @@ impl Swap {
     fn unit(
         &self,
         problem: &Problem<'_>,
-        mask: &Mask,
+        solution: &Solution,
         unit: &Unit,
         shift: &[usize],
     ) -> Result<Vec<Done>, PruneError> {
@@ -95,7 +103,8 @@ impl Swap {
             let (bundle, rows) = (&unit.bundles[b], &rows[b]);
             let start = rows.rows[0] * problem.weights[bundle.tensor].cols();
             let keeps = |&j: &u32| {
-                mask.keeps(Element { tensor: bundle.tensor, offset: start + j as usize })
+                let offset = start + j as usize;
+                solution.mask.keeps(Element { tensor: bundle.tensor, offset })
             };
             bundle.columns.iter().map(keeps).collect()
         };
@@ -103,70 +112,127 @@ impl Swap {
         if supports.iter().flatten().all(|&kept| kept) {
             return Ok(Vec::new());
         }
+        let before = |b: usize| -> Matrix {
+            let (bundle, rows) = (&unit.bundles[b], &rows[b]);
+            let w = solution.weights[bundle.tensor].view();
+            gather(w, &rows.rows, &bundle.columns, &rows.curvature)
+        };
         // One scope over bundles that no block joins: exchanging within bundles keeps
         // the scope's count and needs one state at a time.
         let apart = rows.len() > 1
             && unit.scopes.len() == 1
             && unit.blocks(&unit.scopes[0]).iter().all(|block| unit.pieces(block).len() == 1);
-        let found = if apart {
-            (0..rows.len())
-                .into_par_iter()
-                .map(|b| self.search(unit, &rows[b..=b], &supports[b..=b], b as u32)?.pop())
-                .collect::<Option<Vec<_>>>()
-        } else {
-            self.search(unit, &rows, &supports, 0)
+        let better = |first: usize, count: usize| -> Vec<Done> {
+            let here = first..first + count;
+            let start = Start {
+                unit,
+                rows: &rows[here.clone()],
+                supports: &supports[here.clone()],
+                first: first as u32,
+                cost: here.clone().map(|b| with_gradient(&rows[b], &before(b), |_| ())).sum(),
+            };
+            let found = self.search::<f32>(&start).or_else(|| self.search::<f64>(&start));
+            let found = found.into_iter().flatten().zip(here);
+            found
+                .map(|((kept, w), b)| Done {
+                    tensor: rows[b].tensor,
+                    rows: rows[b].rows.clone(),
+                    curvature: Arc::clone(&rows[b].curvature),
+                    columns: unit.bundles[b].columns.clone(),
+                    kept,
+                    w,
+                })
+                .collect()
         };
-        // Where rounding forbids a state the mask stays as it is.
-        let Some(found) = found else { return Ok(Vec::new()) };
-        let done = rows.into_iter().zip(found).zip(&unit.bundles);
-        Ok(done
-            .map(|((rows, found), bundle)| Done {
-                rows,
-                columns: bundle.columns.clone(),
-                kept: found.kept,
-                w: found.u,
-            })
-            .collect())
+        Ok(if apart {
+            (0..rows.len()).into_par_iter().flat_map_iter(|b| better(b, 1)).collect()
+        } else {
+            better(0, rows.len())
+        })
     }
 
-    /// Searches from given supports; `rows` begins with bundle `first` of the unit.
-    fn search(
-        &self,
-        unit: &Unit,
-        rows: &[Rows],
-        supports: &[Vec<bool>],
-        first: u32,
-    ) -> Option<Vec<Tableau>> {
-        let tableaux: Vec<Tableau> = rows
+    /// Searches for better supports: each bundle's, and its weights; none if there
+    /// are no better ones, nothing if rounding spoils them.
+    fn search<T: Scalar>(&self, start: &Start<'_>) -> Option<Vec<(Vec<bool>, Matrix)>> {
+        let tableaux: Vec<Tableau<T>> = start
+            .rows
             .iter()
-            .zip(supports)
+            .zip(start.supports)
             .map(|(rows, kept)| Tableau::new(rows.curvature.matrix(), &rows.w, kept.clone()))
             .collect::<Option<_>>()?;
-        let mut search = Search::new(unit, tableaux, first, self.gain);
+        let mut search = Search::new(start.unit, tableaux, start.first, self.gain);
         for _ in 0..self.rounds {
             if !search.round() {
                 break;
             }
         }
-        Some(search.tableaux)
+        let tableaux = &search.tableaux;
+        if tableaux.iter().zip(start.supports).all(|(tableau, old)| tableau.kept == *old) {
+            return Some(Vec::new());
+        }
+        let found: Vec<(Vec<bool>, Matrix)> = tableaux
+            .iter()
+            .map(|Tableau { kept, u, .. }| {
+                let weight = |i, j: usize| if kept[j] { u.row(i)[j].into() as f32 } else { 0.0 };
+                (kept.clone(), Matrix::from_fn(u.rows(), u.cols(), weight))
+            })
+            .collect();
+        // At the fit g_Q = 0; what is left of it could still gain about g_j^2 B_jj
+        // for each j. Weights on a mask bound the cost of its fit.
+        let (mut cost, mut slack) = (0.0, 0.0);
+        for ((rows, (_, w)), tableau) in start.rows.iter().zip(&found).zip(tableaux) {
+            let inverse: Vec<f64> = (0..w.cols())
+                .map(|j| if tableau.kept[j] { tableau.at(j, j).into().abs() } else { 0.0 })
+                .collect();
+            cost += with_gradient(rows, w, |g| {
+                slack += g.iter().zip(&inverse).map(|(g, b)| g * g * b).sum::<f64>();
+            });
+        }
+        (cost < start.cost && slack <= SLACK * cost).then_some(found)
     }
 }
 
+/// A search has gone astray if weights, fitted anew, could lower the cost by more.
+const SLACK: f64 = 1e-3;
+
+/// Where a search begins.
+struct Start<'s> {
+    unit: &'s Unit,
+    /// The rows, the first of them of bundle `first` of the unit.
+    rows: &'s [Rows],
+    supports: &'s [Vec<bool>],
+    first: u32,
+    /// What the present weights cost.
+    cost: f64,
+}
+
+/// tr((X - W) A (X - W)') of a bundle with new weights X, in f64; `see` is shown
+/// the gradient of each row.
+fn with_gradient(rows: &Rows, new: &Matrix, mut see: impl FnMut(&[f64])) -> f64 {
+    let a = rows.curvature.matrix();
+    let mut cost = 0.0;
+    for i in 0..new.rows() {
+        let change = new.row(i).iter().zip(rows.w.row(i));
+        let change: Vec<f64> = change.map(|(x, w)| f64::from(*x) - f64::from(*w)).collect();
+        let times = |a: &[f32]| a.iter().zip(&change).map(|(a, d)| f64::from(*a) * d).sum();
+        let gradient: Vec<f64> = (0..a.rows()).map(|j| times(a.row(j))).collect();
+        cost += change.iter().zip(&gradient).map(|(d, g)| d * g).sum::<f64>();
+        see(&gradient);
+    }
+    cost
+}
+
 fn write(done: &Done, mask: &mut Mask, weights: &mut [Matrix]) {
-    let tensor = done.rows.tensor;
+    let tensor = done.tensor;
     let cols = weights[tensor].cols();
-    let mut w = done.w.clone();
-    for (i, &row) in done.rows.rows.iter().enumerate() {
-        for (at, (&column, &kept)) in done.columns.iter().zip(&done.kept).enumerate() {
-            if !kept {
-                w.row_mut(i)[at] = 0.0;
-            }
+    for (i, &row) in done.rows.iter().enumerate() {
+        for (&column, &kept) in done.columns.iter().zip(&done.kept) {
             mask.set(Element { tensor, offset: row * cols + column as usize }, kept);
         }
         scatter_row(
-            w.row(i),
+            done.w.row(i),
             &done.columns,
-            done.rows.curvature.scale(),
+            done.curvature.scale(),
             weights[tensor].row_mut(row),
         );
     }

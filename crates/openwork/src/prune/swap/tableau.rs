@@ -14,51 +14,53 @@
 //! restoring it gains `g_k^2 / S_kk`. Pivots are kept as a list of vectors and
 //! only now and then added into T.
 
-use crate::linalg::{Threads, cholesky, gemm};
+use crate::linalg::{Scalar, Threads, cholesky, gemm};
 use crate::matrix::{Matrix, MatrixRef};
 
 /// Pivots after which T is brought up to date.
 const PENDING: usize = 64;
 
 /// See the module.
-pub(super) struct Tableau {
+pub(super) struct Tableau<T: Scalar> {
     n: usize,
-    t: Matrix,
+    t: Matrix<T>,
     /// Whether each column is kept.
     pub kept: Vec<bool>,
     /// u of each row, over all columns.
-    pub u: Matrix,
+    pub u: Matrix<T>,
     /// r of each pivot that T does not know of, and its d.
-    r: Vec<f32>,
-    d: Vec<f32>,
+    r: Vec<T>,
+    d: Vec<T>,
     /// What such pivots add to the diagonal.
-    fix: Vec<f32>,
+    fix: Vec<T>,
 }
 
 /// A pivot, for those who keep parts of T.
-pub(super) struct Pivot {
+pub(super) struct Pivot<T> {
     pub column: usize,
-    pub r: Vec<f32>,
-    pub d: f32,
+    pub r: Vec<T>,
+    pub d: T,
     /// What the diagonal entry of the column gains beside.
-    pub fix: f32,
+    pub fix: T,
 }
 
-impl Tableau {
+impl<T: Scalar> Tableau<T> {
     /// The state of rows `w` fitted on the columns that are kept, or nothing if
     /// rounding makes that impossible.
     pub fn new(h: &Matrix, w: &Matrix, kept: Vec<bool>) -> Option<Self> {
         let n = h.rows();
         let q: Vec<usize> = (0..n).filter(|&j| kept[j]).collect();
         let p: Vec<usize> = (0..n).filter(|&j| !kept[j]).collect();
-        let part =
-            |a: &[usize], b: &[usize]| Matrix::from_fn(a.len(), b.len(), |i, j| h.row(a[i])[b[j]]);
-        let b = cholesky::inverse(part(&q, &q), 0.0).ok()?;
+        let wide = |x: f32| T::from_f64(f64::from(x));
+        let part = |a: &[usize], b: &[usize]| {
+            Matrix::from_fn(a.len(), b.len(), |i, j| wide(h.row(a[i])[b[j]]))
+        };
+        let b = cholesky::inverse(part(&q, &q), T::ZERO).ok()?;
         let h_qp = part(&q, &p);
         let mut a = Matrix::zeros(q.len(), p.len());
-        gemm(0.0, a.view_mut(), 1.0, b.view(), h_qp.view(), Threads::One);
+        gemm(T::ZERO, a.view_mut(), T::ONE, b.view(), h_qp.view(), Threads::One);
         let mut s = part(&p, &p);
-        gemm(1.0, s.view_mut(), -1.0, h_qp.view().t(), a.view(), Threads::One);
+        gemm(T::ONE, s.view_mut(), -T::ONE, h_qp.view().t(), a.view(), Threads::One);
         let mut t = Matrix::zeros(n, n);
         for (i, &qi) in q.iter().enumerate() {
             let row = t.row_mut(qi);
@@ -74,18 +76,18 @@ impl Tableau {
         let mut u = Matrix::zeros(w.rows(), n);
         for i in 0..w.rows() {
             let u = u.row_mut(i);
-            q.iter().for_each(|&j| u[j] = w.row(i)[j]);
+            q.iter().for_each(|&j| u[j] = wide(w.row(i)[j]));
             for &k in &p {
-                let w_k = w.row(i)[k];
+                let w_k = wide(w.row(i)[k]);
                 // T is symmetric, so its row serves as a column.
                 u.iter_mut().zip(t.row(k)).for_each(|(u, &t)| *u += t * w_k);
             }
         }
-        Some(Self { n, t, kept, u, r: Vec::new(), d: Vec::new(), fix: vec![0.0; n] })
+        Some(Self { n, t, kept, u, r: Vec::new(), d: Vec::new(), fix: vec![T::ZERO; n] })
     }
 
     /// Row `i` of T.
-    pub fn row(&self, i: usize) -> Vec<f32> {
+    pub fn row(&self, i: usize) -> Vec<T> {
         let mut row = self.t.row(i).to_vec();
         for (r, &d) in self.r.chunks(self.n).zip(&self.d) {
             let f = r[i] / d;
@@ -96,17 +98,17 @@ impl Tableau {
     }
 
     /// Entry `i`, `j` of T.
-    pub fn at(&self, i: usize, j: usize) -> f32 {
+    pub fn at(&self, i: usize, j: usize) -> T {
         let pivots = self.r.chunks(self.n).zip(&self.d);
-        let changes: f32 = pivots.map(|(r, &d)| r[i] * r[j] / d).sum();
-        self.t.row(i)[j] - changes + if i == j { self.fix[i] } else { 0.0 }
+        let changes = pivots.fold(T::ZERO, |sum, (r, &d)| sum + r[i] * r[j] / d);
+        self.t.row(i)[j] - changes + if i == j { self.fix[i] } else { T::ZERO }
     }
 
     /// Prunes column `k` if it is kept, restores it if it is not.
-    pub fn pivot(&mut self, k: usize) -> Pivot {
+    pub fn pivot(&mut self, k: usize) -> Pivot<T> {
         let mut r = self.row(k);
         let d = r[k];
-        let s = if self.kept[k] { -1.0 } else { 1.0 };
+        let s = if self.kept[k] { -T::ONE } else { T::ONE };
         for i in 0..self.u.rows() {
             let u = self.u.row_mut(i);
             let f = u[k] / d;
@@ -114,7 +116,7 @@ impl Tableau {
             u[k] = s * f;
         }
         r[k] = d - s;
-        let fix = -2.0 * s;
+        let fix = -(s + s);
         self.r.extend_from_slice(&r);
         self.d.push(d);
         self.fix[k] += fix;
@@ -129,7 +131,7 @@ impl Tableau {
         let n = self.n;
         let r = MatrixRef::new(&self.r, self.d.len(), n);
         let over = Matrix::from_fn(self.d.len(), n, |i, j| self.r[i * n + j] / self.d[i]);
-        gemm(1.0, self.t.view_mut(), -1.0, r.t(), over.view(), Threads::One);
+        gemm(T::ONE, self.t.view_mut(), -T::ONE, r.t(), over.view(), Threads::One);
         for (i, fix) in self.fix.iter_mut().enumerate() {
             self.t.row_mut(i)[i] += std::mem::take(fix);
         }
@@ -138,9 +140,9 @@ impl Tableau {
     }
 }
 
-impl Pivot {
+impl<T: Scalar> Pivot<T> {
     /// Takes the pivot in to the part of T for some columns.
-    pub fn update(&self, columns: &[u32], t: &mut [f32]) {
+    pub fn update(&self, columns: &[u32], t: &mut [T]) {
         let b = columns.len();
         for (i, &ci) in columns.iter().enumerate() {
             let f = self.r[ci as usize] / self.d;
@@ -171,7 +173,7 @@ mod tests {
         let n = 40;
         let (h, w) = (curvature(n), random(3, n, 9));
         let kept: Vec<bool> = (0..n).map(|j| j % 3 != 0).collect();
-        let mut state = Tableau::new(&h, &w, kept.clone()).unwrap();
+        let mut state = Tableau::<f32>::new(&h, &w, kept.clone()).unwrap();
         let mut want = kept;
         // More pivots than are kept pending, some of them there and back.
         for step in 0..3 * PENDING / 2 {
@@ -180,7 +182,7 @@ mod tests {
             want[k] = !want[k];
         }
         assert_eq!(state.kept, want);
-        let fresh = Tableau::new(&h, &w, want).unwrap();
+        let fresh = Tableau::<f32>::new(&h, &w, want).unwrap();
         for i in 0..n {
             for (got, want) in state.row(i).iter().zip(fresh.row(i)) {
                 assert!((got - want).abs() < 2e-3, "T: {got} for {want}");
