@@ -8,6 +8,7 @@ use numpy::{
     BorrowError, Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
     PyUntypedArrayMethods,
 };
+use openwork::blocks::Weight;
 use pyo3::prelude::*;
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -20,7 +21,7 @@ pub fn adapted<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<(String, Bound<'py, 
 /// What a number in memory means.
 pub trait Kind: Send + Sync + 'static {
     /// How numpy holds it.
-    type Item: Element + Copy + PartialEq + Default;
+    type Item: Element + Weight + PartialEq + Default;
     /// Its name.
     const NAME: &'static str;
     /// As an f32.
