@@ -1,8 +1,9 @@
 """Sparse training on real data, without a download: scikit-learn's digits.
 
-A network 64-16-16-10 is trained dense, and with 75% of its hidden weights zero
+A network 64-32-32-10 is trained dense, and with 75% of its hidden weights zero
 throughout: under a mask at random that stays, one that grows at random (SET),
-and one that grows where the gradient is large (RigL); for three patterns.
+and one that grows where the gradient is large (RigL); for three patterns. Every
+second epoch ends with a step over all digits, and there masks move.
 
     python examples/digits.py [--seeds 5] [--first-seed 0] [--epochs 60] [--json FILE]
 
@@ -22,7 +23,8 @@ from openwork.torch import Sparsifier
 
 PATTERNS = {"1:4": "1:4", "blocks": "block (4,4) keep 25%", "unstructured": "unstructured(25%)"}
 METHODS = {"static": "static random", "set": "SET", "rigl": "RigL"}
-WIDTH = 16
+WIDTH = 32
+BATCH = 64
 HIDDEN = r"[02]\.weight"
 
 
@@ -41,15 +43,19 @@ def train(seed, epochs, pattern=None, method=None):
     layers = [torch.nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])]
     model = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    steps = epochs * (len(x) // 64)
+    batches = len(x) // BATCH
+    steps = epochs * batches
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     sparsifier = None
     if pattern is not None:
         sparsifier = Sparsifier(
-            model, {HIDDEN: pattern}, method, fraction=0.3, every=50, end=steps * 3 // 4, seed=seed
+            model, {HIDDEN: pattern}, method, fraction=0.3, every=2 * batches, end=steps * 3 // 4, seed=seed
         )
-    for _ in range(epochs):
-        for rows in torch.randperm(len(x)).split(64)[: len(x) // 64]:
+    for epoch in range(epochs):
+        order = torch.randperm(len(x))
+        for number, rows in enumerate(order.split(BATCH)[:batches], 1):
+            if epoch % 2 == 1 and number == batches:
+                rows = order
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
             if sparsifier is None:

@@ -28,7 +28,7 @@ class Pruned:
     errors: dict[str, float]
     #: The damping in force, as text; None if the method uses none.
     damping: str | None
-    #: How long pruning took.
+    #: How long pruning took; of rows of 16 bits, with the measuring of the error.
     seconds: float
     #: The same with the measuring of the error.
     total: float = 0.0
@@ -80,10 +80,13 @@ def prune(
 ) -> Pruned:
     """Prunes a tensor, or a dict of tensors under a spec that couples them.
 
-    W: numpy array, torch tensor or Parameter; float32 without a copy, float64,
-        float16 and bfloat16 through float32. It is written to when all is done;
-        an error or Ctrl-C leaves it as it was. With `inplace=False` it is never
-        written to, and `weights` of the result is new.
+    W: numpy array, torch tensor or Parameter; float32 without a copy, float64
+        through one in float32. float16 and bfloat16 are widened some rows at a
+        time, to the same result; new weights are held in float32 as a whole only
+        if the spec ties all rows together (`unstructured`, couplings) or the
+        method does (`admm`, `+refit`, `+swap`). It is written to when all is
+        done; an error or Ctrl-C leaves it as it was. With `inplace=False` it is
+        never written to, and `weights` of the result is new.
     spec: a pattern as text, a `Spec`, or one that is bound.
     method: a base and modifiers, such as `"s-obs"`, `"admm+swap"` or
         `"s-obs[damping=diag:0.1]"`; `openwork.methods()` lists them.
@@ -129,7 +132,9 @@ def prune(
             handle.commit()
         weights = [tensors[name] for name in known.names]
     else:
-        weights = [new_like(tensors[name], new) for name, new in zip(known.names, done["weights"])]
+        weights = [
+            new_like(handle.tensor, handle.kind, new) for handle, new in zip(handles, done["weights"])
+        ]
     masks = [like(tensors[name], mask) for name, mask in zip(known.names, done["masks"])]
     notes = list(done["notes"])
     for handle in handles:

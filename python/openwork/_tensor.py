@@ -112,8 +112,8 @@ def like(tensor: Any, array: np.ndarray) -> Any:
     return torch.from_numpy(np.ascontiguousarray(array)).to(tensor.device)
 
 
-def new_like(tensor: Any, array: np.ndarray) -> Any:
-    """New weights in the type of the old ones."""
+def new_like(tensor: Any, kind: str, array: np.ndarray) -> Any:
+    """New weights, those of a kind in 16 bits as integers, in the type of the old ones."""
     if is_torch(tensor):
-        return like(tensor, array).to(tensor.dtype)
-    return array.astype(np.asarray(tensor).dtype, copy=False)
+        return as_torch(kind, array).to(device=tensor.device, dtype=tensor.dtype)
+    return array.view(tensor.dtype) if kind in ("f16", "bf16") else array.astype(tensor.dtype, copy=False)

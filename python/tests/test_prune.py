@@ -86,6 +86,64 @@ def test_other_types_are_stored_as_they_are(rng):
     np.testing.assert_array_equal(W, old)
 
 
+#: Tall enough for several bands of rows, and for one where rows are tied together.
+TALL = (20_000, 32)
+
+
+@pytest.mark.parametrize("spec", ["2:4", "rows16", "block(4,4)", "unstructured(50%)"])
+@pytest.mark.parametrize("method", ["magnitude", "wanda", "sparsegpt", "s-obs"])
+def test_rows_of_16_bits_are_pruned_as_in_float32(rng, spec, method):
+    if (spec, method) == ("unstructured(50%)", "s-obs"):
+        pytest.skip("slow over so many rows")
+    W = rng.standard_normal(TALL, dtype="float32").astype("float16")
+    H = openwork.Hessian.of(rng.standard_normal((99, TALL[1]), dtype="float32"))
+    wide = openwork.prune(W.astype("float32"), spec, method, hessian=H)
+    new = openwork.prune(W, spec, method, hessian=H, inplace=False)
+    assert new.weights.dtype == W.dtype and (W != 0).mean() > 0.99
+    strided = np.empty((TALL[0], 2 * TALL[1]), "float16")[:, ::2]
+    strided[:] = W
+    for tensor in (W, strided):
+        found = openwork.prune(tensor, spec, method, hessian=H)
+        np.testing.assert_array_equal(tensor, wide.weights.astype("float16"))
+        np.testing.assert_array_equal(found.mask, wide.mask)
+        assert found.error == pytest.approx(wide.error, rel=1e-12)
+        assert (found.damping, found.notes) == (wide.damping, wide.notes)
+    np.testing.assert_array_equal(new.weights, W)
+
+
+def test_the_papers_pruner_goes_by_rows_too(rng):
+    W = rng.standard_normal(TALL, dtype="float32").astype("float16")
+    wide, H = W.astype("float32"), openwork.Hessian.of(rng.standard_normal((99, TALL[1]), dtype="float32"))
+    for tensor in (W, wide):
+        part = openwork.ScopeSpec(openwork.BlockSpec(openwork.View.from_existing(tensor), (1, 1)), (1, 4))
+        openwork.StructuredOBS(part, H).prune_true_obs(nnz=1)
+    np.testing.assert_array_equal(W, wide.astype("float16"))
+
+
+PEAK = """
+import resource, sys
+import numpy as np, openwork
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+W, rng = np.zeros((65536, 512), "float16"), np.random.default_rng(0)
+for row in W:  # a whole matrix of other numbers would be the peak
+    row[:] = rng.standard_normal(512, dtype="float32")
+H = openwork.Hessian.of(np.ones((4, 512), "float32"))
+openwork.prune(W[:96].copy(), "2:4", sys.argv[1], hessian=H)
+before = peak()
+openwork.prune(W, "2:4", sys.argv[1], hessian=H)
+print((peak() - before) / W.size, float((W == 0).mean()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units")
+@pytest.mark.parametrize("method", ["magnitude", "wanda"])
+def test_16_bits_are_never_all_wide(method):
+    done = subprocess.run([sys.executable, "-c", PEAK, method], capture_output=True, text=True, check=True)
+    added, zeros = map(float, done.stdout.split())
+    # New weights take two bytes each and the mask one, so a copy in f32 would make seven.
+    assert zeros >= 0.5 and added < 5.0, done.stdout
+
+
 BAD = [
     (dict(spec="2:"), openwork.SpecError, "expected|2:"),
     (dict(spec="2:5"), openwork.SpecError, "not a multiple of 5"),

@@ -3,11 +3,15 @@
 //! `bf16`. The last two come as 16-bit integers.
 
 use crate::error;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use numpy::{
     BorrowError, Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
     PyUntypedArrayMethods,
 };
+use openwork::blocks::Weight;
+use openwork::prune::PruneError;
+use openwork::values::{ValueType, Values, ValuesRef, rounded};
 use pyo3::prelude::*;
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -20,7 +24,7 @@ pub fn adapted<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<(String, Bound<'py, 
 /// What a number in memory means.
 pub trait Kind: Send + Sync + 'static {
     /// How numpy holds it.
-    type Item: Element + Copy + PartialEq + Default;
+    type Item: Element + Weight + PartialEq + Default;
     /// Its name.
     const NAME: &'static str;
     /// As an f32.
@@ -117,32 +121,42 @@ impl<'py> Tensor<'py> {
         }
     }
 
-    /// The same where no f32 copy is wanted: each number by its offset.
-    pub fn reader(&self) -> PyResult<Reader<'_>> {
+    /// The same in the tensor's own type; f64 as f32. What does not lie row-major
+    /// is copied in that type.
+    pub fn values(&self) -> PyResult<Read<'_>> {
         Ok(match self {
-            Self::F32(held) if held.slice().is_some() => {
-                Reader::F32(held.slice().expect("just looked"))
-            }
-            Self::F16(held) if held.slice().is_some() => {
-                Reader::F16(held.slice().expect("just looked"))
-            }
-            Self::Bf16(held) if held.slice().is_some() => {
-                Reader::Bf16(held.slice().expect("just looked"))
-            }
-            _ => Reader::Own(self.read()?.into_owned()),
+            Self::F32(_) | Self::F64(_) => match self.read()? {
+                Cow::Borrowed(all) => Read::Lent(ValuesRef::F32(all)),
+                Cow::Owned(all) => Read::Own(Values::F32(all)),
+            },
+            Self::F16(held) => match held.slice() {
+                Some(all) => Read::Lent(ValuesRef::F16(all.reinterpret_cast())),
+                None => Read::Own(Values::F16(held.copied(f16::from_bits))),
+            },
+            Self::Bf16(held) => match held.slice() {
+                Some(all) => Read::Lent(ValuesRef::Bf16(all.reinterpret_cast())),
+                None => Read::Own(Values::Bf16(held.copied(bf16::from_bits))),
+            },
         })
     }
 
     /// Refuses new weights that the tensor's type cannot hold.
     pub fn check(&self, name: &str, new: &[f32]) -> PyResult<()> {
         let Self::F16(_) = self else { return Ok(()) };
-        match new.iter().position(|&x| x.is_finite() && !f16::from_f32(x).is_finite()) {
-            None => Ok(()),
-            Some(offset) => Err(error::tensor(format!(
-                "the new weight {:e} at offset {offset} of `{name}` is beyond f16; nothing was \
-                 written: use more damping, or store the weights as f32 or bf16",
-                new[offset]
-            ))),
+        rounded(new, &mut vec![f16::ZERO; new.len()]).map_err(|offset| {
+            let (tensor, value) = (name.to_string(), new[offset]);
+            let stored = ValueType::F16;
+            error::prune(PruneError::Beyond { tensor, offset, value, stored })
+        })
+    }
+
+    /// Writes new weights of the type that [`Tensor::values`] gave.
+    pub fn put(&mut self, new: &Values) {
+        match (self, new) {
+            (Self::F16(held), Values::F16(new)) => held.put(new.reinterpret_cast()),
+            (Self::Bf16(held), Values::Bf16(new)) => held.put(new.reinterpret_cast()),
+            (tensor, Values::F32(new)) => tensor.write(new),
+            _ => unreachable!("values of the tensor's own type"),
         }
     }
 
@@ -207,16 +221,28 @@ impl<'py, K: Kind> Held<'py, K> {
         }
     }
 
-    /// Numbers as f32; one that is beyond f32 is refused.
+    /// Numbers as f32.
     fn widened(&self) -> PyResult<Vec<f32>> {
-        let wide: Vec<f32> = match self.slice() {
+        Ok(match self.slice() {
             Some(slice) => slice.par_iter().map(|&x| K::f32(x)).collect(),
-            None => match self {
-                Self::Read(array) => array.as_array().iter().map(|&x| K::f32(x)).collect(),
-                Self::Write(array) => array.as_array().iter().map(|&x| K::f32(x)).collect(),
-            },
-        };
-        Ok(wide)
+            None => self.copied(K::f32),
+        })
+    }
+
+    /// What `of` makes of each number, row-major.
+    fn copied<T>(&self, of: impl Fn(K::Item) -> T) -> Vec<T> {
+        match self {
+            Self::Read(array) => array.as_array().iter().map(|&x| of(x)).collect(),
+            Self::Write(array) => array.as_array().iter().map(|&x| of(x)).collect(),
+        }
+    }
+
+    fn put(&mut self, new: &[K::Item]) {
+        if let Some(slice) = self.slice_mut() {
+            slice.copy_from_slice(new);
+        } else if let Self::Write(array) = self {
+            array.as_array_mut().iter_mut().zip(new).for_each(|(item, &new)| *item = new);
+        }
     }
 
     fn write(&mut self, new: &[f32]) {
@@ -235,49 +261,19 @@ impl<'py, K: Kind> Held<'py, K> {
 }
 
 /// Numbers by their row-major offset.
-pub enum Reader<'a> {
-    /// f32 in place.
-    F32(&'a [f32]),
-    /// f16 in place.
-    F16(&'a [u16]),
-    /// bf16 in place.
-    Bf16(&'a [u16]),
+pub enum Read<'a> {
+    /// In place.
+    Lent(ValuesRef<'a>),
     /// A copy.
-    Own(Vec<f32>),
+    Own(Values),
 }
 
-impl Reader<'_> {
-    /// The number at an offset.
-    #[inline]
-    pub fn at(&self, offset: usize) -> f32 {
+impl Read<'_> {
+    /// All of them.
+    pub fn view(&self) -> ValuesRef<'_> {
         match self {
-            Self::F32(all) => all[offset],
-            Self::F16(all) => F16::f32(all[offset]),
-            Self::Bf16(all) => Bf16::f32(all[offset]),
-            Self::Own(all) => all[offset],
+            Self::Lent(all) => *all,
+            Self::Own(all) => all.view(),
         }
     }
-
-    /// The first number that is not finite.
-    pub fn first_not_finite(&self) -> Option<(usize, f32)> {
-        let at = match self {
-            Self::F32(all) => first_wrong(all, |x: f32| x.is_finite()),
-            Self::F16(all) => first_wrong(all, |x| F16::f32(x).is_finite()),
-            Self::Bf16(all) => first_wrong(all, |x| Bf16::f32(x).is_finite()),
-            Self::Own(all) => first_wrong(all, |x: f32| x.is_finite()),
-        }?;
-        Some((at, self.at(at)))
-    }
-}
-
-/// The first entry that is not right. Whole chunks are judged without a branch,
-/// which is many times faster than asking entry by entry.
-fn first_wrong<T: Copy + Sync>(all: &[T], right: impl Fn(T) -> bool + Sync) -> Option<usize> {
-    const CHUNK: usize = 1 << 14;
-    all.par_chunks(CHUNK).enumerate().find_map_first(|(number, chunk)| {
-        if chunk.iter().fold(true, |all, &x| all & right(x)) {
-            return None;
-        }
-        chunk.iter().position(|&x| !right(x)).map(|at| number * CHUNK + at)
-    })
 }

@@ -1,11 +1,12 @@
 //! Numbers over blocks, in place: reductions, thresholds, masks.
 
-use crate::array::{Held, Kind, Reader, Tensor, each_kind};
+use crate::array::{Held, Kind, Read, Tensor, each_kind};
 use crate::error;
 use crate::spec::BoundSpec;
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArray1};
 use openwork::blocks::Blocks;
 use openwork::spec::Coupling;
+use openwork::values::ValuesRef;
 use pyo3::prelude::*;
 
 /// Tensors as `(kind, array)` pairs.
@@ -45,15 +46,15 @@ pub fn fits(spec: &openwork::Spec, tensors: &[Tensor<'_>]) -> PyResult<()> {
     Ok(())
 }
 
-/// Readers of all tensors; numbers that are not finite are refused.
-pub fn readers<'a>(
+/// The numbers of all tensors; those that are not finite are refused.
+pub fn finite<'a>(
     spec: &openwork::Spec,
     tensors: &'a [Tensor<'_>],
     py: Python<'_>,
-) -> PyResult<Vec<Reader<'a>>> {
-    let readers = tensors.iter().map(Tensor::reader).collect::<PyResult<Vec<_>>>()?;
-    for (reader, tensor) in readers.iter().zip(spec.tensors()) {
-        if let Some((at, value)) = py.detach(|| reader.first_not_finite()) {
+) -> PyResult<Vec<Read<'a>>> {
+    let read = tensors.iter().map(Tensor::values).collect::<PyResult<Vec<_>>>()?;
+    for (read, tensor) in read.iter().zip(spec.tensors()) {
+        if let Some((at, value)) = py.detach(|| read.view().first_not_finite()) {
             let cols = tensor.matrix().1;
             return Err(error::prune(openwork::prune::PruneError::Weight {
                 tensor: tensor.name().to_string(),
@@ -63,7 +64,7 @@ pub fn readers<'a>(
             }));
         }
     }
-    Ok(readers)
+    Ok(read)
 }
 
 /// One number for each block: `sum`, `min`, `max`, `nnz`, or the p-norm.
@@ -77,9 +78,10 @@ pub fn fold<'py>(
     p: f64,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
     let tensors = borrow(&spec.0, &arrays, false)?;
-    let readers = tensors.iter().map(Tensor::reader).collect::<PyResult<Vec<_>>>()?;
+    let read = tensors.iter().map(Tensor::values).collect::<PyResult<Vec<_>>>()?;
+    let views: Vec<ValuesRef<'_>> = read.iter().map(Read::view).collect();
     let blocks = Blocks::new(&spec.0);
-    let at = |e: openwork::Element| f64::from(readers[e.tensor].at(e.offset));
+    let at = |e: openwork::Element| f64::from(views[e.tensor].at(e.offset));
     let folded = py.detach(|| match how {
         "sum" => Some(blocks.fold(0.0, |a, e| a + at(e))),
         "min" => Some(blocks.fold(f64::INFINITY, |a: f64, e| a.min(at(e)))),
@@ -112,10 +114,11 @@ pub fn stays<'py>(
     arrays: Arrays<'py>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let tensors = borrow(&spec.0, &arrays, false)?;
-    let readers = readers(&spec.0, &tensors, py)?;
+    let read = finite(&spec.0, &tensors, py)?;
+    let views: Vec<ValuesRef<'_>> = read.iter().map(Read::view).collect();
     let stays = py.detach(|| {
         Blocks::new(&spec.0).stays(|e| {
-            let w = f64::from(readers[e.tensor].at(e.offset));
+            let w = f64::from(views[e.tensor].at(e.offset));
             w * w
         })
     });
@@ -148,7 +151,7 @@ pub fn count(spec: &openwork::Spec, found: usize, what: &str) -> PyResult<()> {
 #[pyfunction]
 pub fn threshold<'py>(py: Python<'py>, spec: &BoundSpec, arrays: Arrays<'py>) -> PyResult<()> {
     let mut tensors = borrow(&spec.0, &arrays, true)?;
-    readers(&spec.0, &tensors, py)?;
+    finite(&spec.0, &tensors, py)?;
     let blocks = Blocks::new(&spec.0);
     if let [tensor] = &mut tensors[..]
         && each_kind!(tensor, held => in_place(py, &blocks, held))

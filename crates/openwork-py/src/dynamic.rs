@@ -1,6 +1,7 @@
 //! Drop and grow, for sparse training.
 
-use crate::blocks::{Arrays, borrow, count, readers};
+use crate::array::Read;
+use crate::blocks::{Arrays, borrow, count, finite};
 use crate::error;
 use crate::spec::BoundSpec;
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
@@ -8,6 +9,7 @@ use openwork::blocks::Blocks;
 use openwork::dynamic::{self, Schedule};
 use openwork::prune::Needs;
 use openwork::saliency::SALIENCIES;
+use openwork::values::ValuesRef;
 use pyo3::prelude::*;
 
 /// A mask at random: exactly `keep` blocks of every scope stay.
@@ -39,7 +41,8 @@ pub fn saliency<'py>(
         ))
     })?;
     let tensors = borrow(&spec.0, &arrays, false)?;
-    let readers = readers(&spec.0, &tensors, py)?;
+    let read = finite(&spec.0, &tensors, py)?;
+    let views: Vec<ValuesRef<'_>> = read.iter().map(Read::view).collect();
     let mut columns = Vec::new();
     for (t, tensor) in spec.0.tensors().iter().enumerate() {
         let cols = tensor.matrix().1;
@@ -64,7 +67,7 @@ pub fn saliency<'py>(
     let scores = py.detach(|| {
         Blocks::new(&spec.0).fold(0.0, |sum, e| {
             let of = &columns[e.tensor];
-            let w = f64::from(readers[e.tensor].at(e.offset));
+            let w = f64::from(views[e.tensor].at(e.offset));
             sum + (kind.element)(w, of[e.offset % of.len()])
         })
     });

@@ -1,11 +1,10 @@
 //! `Hessian`: statistics of a layer's inputs, batch by batch.
 
-use crate::array::{Reader, Tensor, adapted};
+use crate::array::{Tensor, adapted};
 use crate::{error, store};
-use half::slice::HalfBitsSliceExt;
-use half::{bf16, f16};
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods};
 use openwork::hessian::{Hessian as Known, HessianError, HessianSum};
+use openwork::values::ValuesRef;
 use openwork::{Matrix, MatrixRef};
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -120,19 +119,14 @@ impl Hessian {
             }
         };
         let rows = shape[..shape.len() - 1].iter().product();
-        let reader = tensor.reader()?;
+        let read = tensor.values()?;
         py.detach(|| {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let State::Open(sum, made) = &mut *state else { return Ok(false) };
-            match &reader {
-                Reader::F32(all) => sum.add(MatrixRef::new(all, rows, columns)),
-                Reader::Own(all) => sum.add(MatrixRef::new(all, rows, columns)),
-                Reader::F16(all) => {
-                    sum.add(MatrixRef::<f16>::new(all.reinterpret_cast(), rows, columns))
-                }
-                Reader::Bf16(all) => {
-                    sum.add(MatrixRef::<bf16>::new(all.reinterpret_cast(), rows, columns))
-                }
+            match read.view() {
+                ValuesRef::F32(all) => sum.add(MatrixRef::new(all, rows, columns)),
+                ValuesRef::F16(all) => sum.add(MatrixRef::new(all, rows, columns)),
+                ValuesRef::Bf16(all) => sum.add(MatrixRef::new(all, rows, columns)),
             }?;
             *made = None;
             Ok(true)

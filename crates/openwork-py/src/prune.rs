@@ -4,8 +4,10 @@ use crate::blocks::{Arrays, borrow};
 use crate::hessian::Hessian;
 use crate::spec::BoundSpec;
 use crate::{array::Tensor, error, watch};
+use half::vec::HalfFloatVecExt;
 use numpy::{IntoPyArray, PyArrayMethods};
-use openwork::prune::{Member, Recipe, Task};
+use openwork::prune::{Member, Recipe, Task, prune_stored};
+use openwork::values::Values;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Arc;
@@ -39,12 +41,12 @@ pub fn prune<'py>(
             tensors.len()
         )));
     }
-    let read = tensors.iter().map(Tensor::read).collect::<PyResult<Vec<_>>>()?;
+    let read = tensors.iter().map(Tensor::values).collect::<PyResult<Vec<_>>>()?;
     // One Hessian given twice is one Hessian.
     let members: Vec<Member<'_>> = read
         .iter()
         .zip(&known)
-        .map(|(weights, h)| Member { weights, hessian: h.as_ref().map(Arc::as_ref) })
+        .map(|(read, h)| Member { weights: read.view(), hessian: h.as_ref().map(Arc::as_ref) })
         .collect();
     let flag = watch::Flag::default();
     let tell = |py: Python<'_>| match &progress {
@@ -57,7 +59,7 @@ pub fn prune<'py>(
         || flag.stop(),
         || {
             let started = Instant::now();
-            let pruned = openwork::prune::prune(&recipe, &Task { spec, members, watch: &flag });
+            let pruned = prune_stored(&recipe, &Task { spec, members, watch: &flag });
             pruned.map(|pruned| (pruned, started.elapsed().as_secs_f64()))
         },
     )?
@@ -77,18 +79,24 @@ pub fn prune<'py>(
         masks.push(bits.to_bools().into_pyarray(py).reshape(tensor.dims())?);
     }
     result.set_item("masks", masks)?;
-    for ((new, tensor), known) in pruned.weights.iter().zip(&tensors).zip(spec.tensors()) {
-        tensor.check(known.name(), new.data())?;
-    }
     if inplace {
         for (new, tensor) in pruned.weights.iter().zip(&mut tensors) {
-            tensor.write(new.data());
+            tensor.put(new);
         }
     } else {
         for (new, tensor) in pruned.weights.into_iter().zip(spec.tensors()) {
-            weights.push(new.into_data().into_pyarray(py).reshape(tensor.dims())?);
+            weights.push(into_array(py, new, tensor.dims())?);
         }
     }
     result.set_item("weights", weights)?;
     Ok(result)
+}
+
+/// New weights as an array; f16 and bf16 as 16-bit integers.
+fn into_array<'py>(py: Python<'py>, new: Values, dims: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match new {
+        Values::F32(new) => new.into_pyarray(py).reshape(dims)?.into_any(),
+        Values::F16(new) => new.reinterpret_into().into_pyarray(py).reshape(dims)?.into_any(),
+        Values::Bf16(new) => new.reinterpret_into().into_pyarray(py).reshape(dims)?.into_any(),
+    })
 }

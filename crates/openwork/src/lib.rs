@@ -14,6 +14,7 @@ pub mod saliency;
 pub mod select;
 pub mod sparse;
 pub mod spec;
+pub mod values;
 pub mod viz;
 
 pub use layout::{IntTuple, Layout};

@@ -101,6 +101,29 @@ impl Bits {
         }
     }
 
+    /// Adds bits at the end.
+    ///
+    /// ```
+    /// use openwork::mask::Bits;
+    /// let mut bits = Bits::nonzero(&[1.0, 0.0, 2.0]);
+    /// bits.append(&Bits::nonzero(&[0.0, 4.0]));
+    /// assert_eq!(bits, Bits::nonzero(&[1.0, 0.0, 2.0, 0.0, 4.0]));
+    /// ```
+    pub fn append(&mut self, more: &Self) {
+        let shift = self.len % 64;
+        for &word in &more.words {
+            match self.words.last_mut() {
+                Some(last) if shift > 0 => {
+                    *last |= word << shift;
+                    self.words.push(word >> (64 - shift));
+                }
+                _ => self.words.push(word),
+            }
+        }
+        self.len += more.len;
+        self.words.truncate(self.len.div_ceil(64));
+    }
+
     /// How many are set.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()

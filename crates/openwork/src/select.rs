@@ -59,11 +59,16 @@ fn drop_lowest(ranked: &mut [Rank], keep: usize) -> &[Rank] {
     dropped
 }
 
+/// The score of a block of padding, for [`stay`].
+pub(crate) const PADDING: f64 = -1.0;
+
 /// Says which blocks of a scope stay, by the rules of [`dropped`], in time for
-/// many small scopes. Scores are at least zero; -1 marks a block of padding.
-pub(crate) fn stay(scores: &[f64], keep: usize, stays: &mut [bool], order: &mut Vec<u32>) {
+/// many small scopes. Scores are at least zero, NaN, or [`PADDING`].
+pub(crate) fn stay(scores: &mut [f64], keep: usize, stays: &mut [bool], order: &mut Vec<u32>) {
     /// Up to here counting all better blocks beats sorting.
     const FEW: usize = 16;
+    // A NaN goes between padding and the numbers.
+    scores.iter_mut().for_each(|score| *score = if score.is_nan() { -0.5 } else { *score });
     if scores.len() <= FEW {
         for (b, stays) in stays.iter_mut().enumerate() {
             let (before, score, after) = (&scores[..b], scores[b], &scores[b + 1..]);
@@ -176,16 +181,19 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn selection_is_a_stable_sort(scores in prop::collection::vec(0i32..5, 0..40), share in 0.0f64..=1.0) {
-            let scores: Vec<f64> = scores.into_iter().map(f64::from).collect();
+        fn selection_is_a_stable_sort(scores in prop::collection::vec(-1i32..5, 0..40), share in 0.0f64..=1.0) {
+            // -1 stands for a NaN, which ranks below every number.
+            let nan = |score: i32| if score < 0 { f64::NAN } else { f64::from(score) };
+            let order = scores;
+            let mut scores: Vec<f64> = order.iter().map(|&score| nan(score)).collect();
             let keep = (scores.len() as f64 * share) as usize;
-            let mut order: Vec<usize> = (0..scores.len()).collect();
-            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-            let mut want = order[keep..].to_vec();
+            let mut sorted: Vec<usize> = (0..scores.len()).collect();
+            sorted.sort_by_key(|&block| -order[block]);
+            let mut want = sorted[keep..].to_vec();
             want.sort_unstable();
             prop_assert_eq!(dropped(&scores, |_| false, keep), &want[..]);
             let mut stays = vec![true; scores.len()];
-            stay(&scores, keep, &mut stays, &mut Vec::new());
+            stay(&mut scores, keep, &mut stays, &mut Vec::new());
             let gone: Vec<usize> = (0..scores.len()).filter(|&block| !stays[block]).collect();
             prop_assert_eq!(gone, want);
         }

@@ -73,7 +73,8 @@ impl Case {
     fn prune(&self, method: &str) -> Pruned {
         let recipe: Recipe = method.parse().unwrap();
         let members = self.weights.iter().zip(&self.hessians);
-        let members = members.map(|(w, h)| Member { weights: w, hessian: Some(h) }).collect();
+        let members =
+            members.map(|(w, h)| Member { weights: w[..].into(), hessian: Some(h) }).collect();
         prune(&recipe, &Task { spec: &self.spec, members, watch: &() })
             .unwrap_or_else(|error| panic!("{method} on {}: {error}", self.name))
     }
@@ -372,7 +373,7 @@ fn an_exact_refit_is_the_least_squares_fit() {
         // The gradient on the support is zero, up to the rounding of the weights.
         let weights = case.weights.iter().zip(case.spec.tensors()).map(|(w, t)| {
             let (rows, cols) = t.matrix();
-            openwork::MatrixRef::new(w, rows, cols)
+            openwork::prune::Weights::new(w[..].into(), rows, cols)
         });
         let hessians: Vec<&Hessian> = case.hessians.iter().collect();
         let curvatures =

@@ -28,8 +28,11 @@ fn pruned(text: &str, method: &str, w: &[Matrix; 3], h: &[&Hessian; 3]) -> Prune
     let shapes: Vec<[usize; 2]> = w.iter().map(|w| [w.rows(), w.cols()]).collect();
     let named = [("a", &shapes[0][..]), ("b", &shapes[1][..]), ("c", &shapes[2][..])];
     let spec = pattern.bind_all(&named).unwrap();
-    let members =
-        w.iter().zip(h).map(|(w, h)| Member { weights: w.data(), hessian: Some(*h) }).collect();
+    let members = w
+        .iter()
+        .zip(h)
+        .map(|(w, h)| Member { weights: w.data().into(), hessian: Some(*h) })
+        .collect();
     let recipe: Recipe = method.parse().unwrap();
     prune(&recipe, &Task { spec: &spec, members, watch: &() }).unwrap()
 }

@@ -249,7 +249,7 @@ impl<'a> Work<'a> {
                 None => matrix.data(),
                 Some(rows) => &matrix.data()[rows.start * matrix.cols()..rows.end * matrix.cols()],
             });
-            Member { weights, hessian: *hessian }
+            Member { weights: weights.into(), hessian: *hessian }
         };
         let members = self.plan.linears.iter().zip(&self.hessians).map(member).collect();
         Task { spec, members, watch: self.watch }

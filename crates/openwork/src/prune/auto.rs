@@ -3,11 +3,11 @@
 
 use super::lots::{Lot, Lots};
 use super::measure::quadratic;
-use super::problem::{counted, unscaled};
+use super::problem::{Weights, counted, unscaled};
 use super::sparsegpt::{BLOCK, Sweep};
 use super::{Problem, PruneError};
 use crate::hessian::{self, Choice, Hessian, HessianError, Trial};
-use crate::matrix::{Matrix, MatrixRef};
+use crate::matrix::Matrix;
 use crate::select::Selector;
 use crate::spec::Spec;
 
@@ -32,7 +32,7 @@ impl From<HessianError> for Failed {
 /// some of them stand for all.
 pub(super) fn choose(
     spec: &Spec,
-    weights: &[MatrixRef<'_>],
+    weights: &[Weights<'_>],
     hessian_of: &[usize],
     hessians: &[&Hessian],
     names: &[&str],

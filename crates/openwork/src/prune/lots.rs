@@ -8,7 +8,7 @@ use crate::spec::{Element, Spec, Tensor, TooWide};
 /// Rows that a lot is filled up to, for each tensor: enough for vectors and
 /// products at nearly full speed, and few enough that a panel of 128 columns
 /// stays in the cache.
-const ROWS: usize = 96;
+pub(super) const ROWS: usize = 96;
 
 /// Where weights lie among the groups of a problem.
 pub(crate) struct Places {

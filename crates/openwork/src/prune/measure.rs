@@ -71,9 +71,18 @@ pub fn output_error(w: MatrixRef<'_>, new: MatrixRef<'_>, h: MatrixRef<'_, f64>)
         (new.rows(), new.cols()),
         "old and new weights differ in shape"
     );
-    let change =
-        quadratic(w.rows(), w.cols(), h, |i, j| f64::from(new.at(i, j)) - f64::from(w.at(i, j)));
-    let size = quadratic(w.rows(), w.cols(), h, |i, j| f64::from(w.at(i, j)));
+    measured((w.rows(), w.cols()), h, |i, j| w.at(i, j), |i, j| new.at(i, j))
+}
+
+/// The same for weights by row and column.
+pub(super) fn measured(
+    (rows, cols): (usize, usize),
+    h: MatrixRef<'_, f64>,
+    w: impl Fn(usize, usize) -> f32 + Sync,
+    new: impl Fn(usize, usize) -> f32 + Sync,
+) -> OutputError {
+    let change = quadratic(rows, cols, h, |i, j| f64::from(new(i, j)) - f64::from(w(i, j)));
+    let size = quadratic(rows, cols, h, |i, j| f64::from(w(i, j)));
     OutputError { change, size }
 }
 

@@ -30,17 +30,21 @@ mod project;
 mod refit;
 mod score;
 mod sparsegpt;
+mod stored;
 mod swap;
 mod text;
 
-pub use problem::{Group, Problem};
+pub use problem::{Group, Problem, Weights};
+pub use stored::prune_stored;
 pub use text::{Build, DAMPING, MethodError, OptionInfo, Recipe, Settings, split_list};
 
 use crate::hessian::{Curvature, Damping, Hessian, HessianError, Note};
 use crate::mask::Mask;
-use crate::matrix::{Matrix, MatrixRef};
+use crate::matrix::Matrix;
 use crate::spec::{Spec, TooWide};
-use measure::{OutputError, output_error};
+use crate::values::{ValueType, ValuesRef};
+use measure::{OutputError, measured};
+use problem::Parts;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -131,7 +135,7 @@ impl Watch for () {
 #[derive(Clone, Copy)]
 pub struct Member<'a> {
     /// Its weights, row-major in the dims that the spec is bound to.
-    pub weights: &'a [f32],
+    pub weights: ValuesRef<'a>,
     /// The statistics of its inputs; tensors that share inputs share a reference.
     pub hessian: Option<&'a Hessian>,
 }
@@ -149,17 +153,17 @@ pub struct Task<'a> {
 impl<'a> Task<'a> {
     /// A task with one tensor.
     pub fn one(spec: &'a Spec, weights: &'a [f32], hessian: Option<&'a Hessian>) -> Self {
-        Self { spec, members: vec![Member { weights, hessian }], watch: &() }
+        Self { spec, members: vec![Member { weights: weights.into(), hessian }], watch: &() }
     }
 }
 
-/// What pruning gave.
+/// What pruning gave; weights as f32 matrices, or as they are stored.
 #[derive(Clone, Debug)]
-pub struct Pruned {
+pub struct Pruned<W = Matrix> {
     /// What stays.
     pub mask: Mask,
     /// The new weights of each tensor.
-    pub weights: Vec<Matrix>,
+    pub weights: Vec<W>,
     /// sqrt(tr(D H D') / tr(W H W')) with the undamped H over all tensors; with
     /// H = I where no statistics were given.
     pub error: f64,
@@ -232,6 +236,21 @@ pub enum PruneError {
     /// The pattern ties too much together.
     #[error(transparent)]
     TooWide(#[from] TooWide),
+    /// A new weight that the type of the old ones cannot hold.
+    #[error(
+        "the new weight {value:e} at offset {offset} of `{tensor}` is beyond {stored}; nothing was \
+         written: use more damping, or store the weights as f32 or bf16"
+    )]
+    Beyond {
+        /// The tensor.
+        tensor: String,
+        /// The weight's row-major offset.
+        offset: usize,
+        /// The weight.
+        value: f32,
+        /// The type.
+        stored: ValueType,
+    },
     /// Somebody asked to stop.
     #[error("stopped before it was done; nothing was changed")]
     Stopped,
@@ -261,6 +280,8 @@ pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
 pub struct Factors {
     /// One for each distinct Hessian; none if the method needs none.
     curvatures: Vec<Arc<Curvature>>,
+    /// Curvatures of some of the columns, made when they are wanted.
+    parts: Parts,
     notes: Vec<String>,
 }
 
@@ -289,7 +310,7 @@ impl Factors {
                 }
             }
         }
-        Ok(Self { curvatures, notes })
+        Ok(Self { curvatures, parts: Parts::default(), notes })
     }
 }
 
@@ -375,7 +396,8 @@ pub fn prune_with(
     let (curvatures, mut notes) = (factors.curvatures.clone(), factors.notes.clone());
     let damping =
         curvatures.iter().map(|c| c.damping()).max_by(|a, b| a.strength().total_cmp(&b.strength()));
-    let problem = Problem::new(spec, weights, inputs.of, inputs.hessians, curvatures);
+    let problem =
+        Problem::new(spec, weights, inputs.of, inputs.hessians, curvatures).sharing(&factors.parts);
     let mut solution = recipe.base.prune(&problem, task.watch)?;
     for step in &recipe.steps {
         solution = step.improve(&problem, solution, task.watch)?;
@@ -388,9 +410,12 @@ pub fn prune_with(
     let seconds = started.elapsed().as_secs_f64();
     let parts: Vec<OutputError> = (0..spec.tensors().len())
         .map(|t| {
-            let (w, new) = (problem.weights[t], solution.weights[t].view());
+            let (w, new) = (problem.weights[t], &solution.weights[t]);
             match problem.hessian(t) {
-                Some(h) => output_error(w, new, h.matrix().view()),
+                Some(h) => {
+                    let (h, new) = (h.matrix().view(), new.view());
+                    measured((w.rows(), w.cols()), h, |i, j| w.at(i, j), |i, j| new.at(i, j))
+                }
                 None => weight_error(w, new),
             }
         })
@@ -414,15 +439,16 @@ fn add_notes(notes: &mut Vec<String>, hessians: usize, name: &str, new: &[Note])
 }
 
 /// The change of the weights themselves: the output error for H = I.
-fn weight_error(w: MatrixRef<'_>, new: MatrixRef<'_>) -> OutputError {
+fn weight_error(w: Weights<'_>, new: &Matrix) -> OutputError {
     let square = |x: f32| f64::from(x) * f64::from(x);
+    let w = w.values();
     OutputError {
-        change: w.data().iter().zip(new.data()).map(|(a, b)| square(a - b)).sum(),
-        size: w.data().iter().map(|&a| square(a)).sum(),
+        change: new.data().iter().enumerate().map(|(i, new)| square(w.at(i) - new)).sum(),
+        size: (0..w.len()).map(|i| square(w.at(i))).sum(),
     }
 }
 
-fn checked_weights<'a>(task: &Task<'a>) -> Result<Vec<MatrixRef<'a>>, PruneError> {
+fn checked_weights<'a>(task: &Task<'a>) -> Result<Vec<Weights<'a>>, PruneError> {
     let tensors = task.spec.tensors();
     if tensors.len() != task.members.len() {
         return Err(PruneError::Count { found: task.members.len(), expected: tensors.len() });
@@ -435,11 +461,11 @@ fn checked_weights<'a>(task: &Task<'a>) -> Result<Vec<MatrixRef<'a>>, PruneError
             return Err(PruneError::Size { tensor: name(), found, expected });
         }
         let (rows, cols) = tensor.matrix();
-        let w = MatrixRef::new(member.weights, rows, cols);
-        if let Some((row, column, value)) = problem::first_not_finite(w) {
+        if let Some((at, value)) = member.weights.first_not_finite() {
+            let (row, column) = (at / cols, at % cols);
             return Err(PruneError::Weight { tensor: name(), row, column, value });
         }
-        weights.push(w);
+        weights.push(Weights::new(member.weights, rows, cols));
     }
     Ok(weights)
 }

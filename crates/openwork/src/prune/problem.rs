@@ -3,8 +3,9 @@
 use super::{PruneError, Watch};
 use crate::hessian::{Curvature, Damping, Hessian};
 use crate::mask::{Bits, Mask};
-use crate::matrix::{Matrix, MatrixRef};
+use crate::matrix::Matrix;
 use crate::spec::{Spec, Tensor, Unit};
+use crate::values::ValuesRef;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,17 +20,64 @@ pub struct Problem<'a> {
     /// The spec.
     pub spec: &'a Spec,
     /// The weights of each tensor as a matrix.
-    pub weights: Vec<MatrixRef<'a>>,
+    pub weights: Vec<Weights<'a>>,
     /// Which Hessian each tensor has.
     hessian_of: Vec<usize>,
     hessians: Vec<&'a Hessian>,
     curvatures: Vec<Arc<Curvature>>,
     /// Curvature of rows whose domain is some of the columns.
-    parts: Mutex<Parts>,
+    parts: Parts,
 }
 
-/// Curvature by Hessian, factor and columns.
-type Parts = HashMap<(usize, u64, Vec<u32>), Arc<Curvature>>;
+/// Curvature by Hessian, factor and columns; shared by rows that are pruned apart.
+pub(super) type Parts = Arc<Mutex<HashMap<(usize, u64, Vec<u32>), Arc<Curvature>>>>;
+
+/// The weights of a tensor as a matrix, in the type they are stored in.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights<'a> {
+    values: ValuesRef<'a>,
+    rows: usize,
+    cols: usize,
+}
+
+impl<'a> Weights<'a> {
+    /// Values row after row.
+    ///
+    /// # Panics
+    ///
+    /// If there are more or fewer of them.
+    pub fn new(values: ValuesRef<'a>, rows: usize, cols: usize) -> Self {
+        assert_eq!(values.len(), rows * cols, "values of a {rows} x {cols} matrix");
+        Self { values, rows, cols }
+    }
+
+    /// Its rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Its columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// All weights, row after row.
+    pub fn values(&self) -> ValuesRef<'a> {
+        self.values
+    }
+
+    /// The weight in row `i`, column `j`.
+    #[inline]
+    pub fn at(&self, i: usize, j: usize) -> f32 {
+        self.values.at(i * self.cols + j)
+    }
+}
+
+impl<'a> From<&'a Matrix> for Weights<'a> {
+    fn from(matrix: &'a Matrix) -> Self {
+        Self::new(ValuesRef::F32(matrix.data()), matrix.rows(), matrix.cols())
+    }
+}
 
 /// How much what is lost in a tensor counts. Weight 0 counts so little that it
 /// only decides between blocks that are alike in all else; a power of two, so
@@ -55,12 +103,17 @@ impl<'a> Problem<'a> {
     /// Puts a problem together; `hessian_of[t]` is the Hessian of tensor `t`.
     pub fn new(
         spec: &'a Spec,
-        weights: Vec<MatrixRef<'a>>,
+        weights: Vec<Weights<'a>>,
         hessian_of: Vec<usize>,
         hessians: Vec<&'a Hessian>,
         curvatures: Vec<Arc<Curvature>>,
     ) -> Self {
-        Self { spec, weights, hessian_of, hessians, curvatures, parts: Mutex::new(HashMap::new()) }
+        Self { spec, weights, hessian_of, hessians, curvatures, parts: Parts::default() }
+    }
+
+    /// The same with curvatures of some columns that others have made or want.
+    pub(super) fn sharing(self, parts: &Parts) -> Self {
+        Self { parts: parts.clone(), ..self }
     }
 
     /// The Hessian of a tensor, where there are any.
@@ -176,7 +229,7 @@ impl<'a> Problem<'a> {
     pub fn copies(&self) -> Vec<Matrix> {
         self.weights
             .iter()
-            .map(|w| Matrix::from_vec(w.rows(), w.cols(), w.data().to_vec()))
+            .map(|w| Matrix::from_vec(w.rows(), w.cols(), w.values().to_f32()))
             .collect()
     }
 }
@@ -200,7 +253,7 @@ impl Group {
 
 /// Rows and columns of `w` in units of the curvature.
 pub(crate) fn gather(
-    w: MatrixRef<'_>,
+    w: Weights<'_>,
     rows: &[usize],
     columns: &[u32],
     curvature: &Curvature,
@@ -255,17 +308,4 @@ impl Domain {
         }
         Self(domains)
     }
-}
-
-/// The first weight that is not finite, as (row, column, value).
-pub(crate) fn first_not_finite(w: MatrixRef<'_>) -> Option<(usize, usize, f32)> {
-    // Whole chunks are judged without a branch: many times faster than entry by entry.
-    const CHUNK: usize = 1 << 14;
-    let at = w.data().par_chunks(CHUNK).enumerate().find_map_first(|(number, chunk)| {
-        if chunk.iter().fold(true, |all, x| all & x.is_finite()) {
-            return None;
-        }
-        chunk.iter().position(|x| !x.is_finite()).map(|at| number * CHUNK + at)
-    })?;
-    Some((at / w.cols(), at % w.cols(), w.data()[at]))
 }

@@ -4,7 +4,7 @@ use super::lots::{Places, numbered};
 use super::{Group, PruneError};
 use crate::mask::Mask;
 use crate::matrix::Matrix;
-use crate::select::{Scratch, Selector, stay};
+use crate::select::{PADDING, Scratch, Selector, stay};
 use crate::spec::{Element, Spec};
 use rayon::prelude::*;
 
@@ -72,12 +72,12 @@ impl<'s> Projection<'s> {
                 for (score, bound) in scores.iter_mut().zip(bounds.windows(2)) {
                     let block = &elements[bound[0] as usize..bound[1] as usize];
                     *score = if block.is_empty() {
-                        -1.0
+                        PADDING
                     } else {
                         block.iter().map(|&e| f64::from(p[e as usize])).map(|p| p * p).sum()
                     };
                 }
-                stay(&scores, keep, stays, &mut order);
+                stay(&mut scores, keep, stays, &mut order);
             }
         });
     }

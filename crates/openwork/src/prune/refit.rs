@@ -98,7 +98,8 @@ impl Step for Refit {
             let out = &mut solution.weights[group.tensor];
             let target = problem.gather(group);
             let keep = group.keep(&solution.mask, out.cols());
-            let mut x = problem::gather(out.view(), &group.rows, &group.columns, &group.curvature);
+            let mut x =
+                problem::gather((&*out).into(), &group.rows, &group.columns, &group.curvature);
             let note = fit(group, &target, &keep, &mut x, self.solver, self.stop);
             group.scatter(&x, out);
             solution.notes.extend(note);

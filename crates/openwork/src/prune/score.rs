@@ -44,7 +44,7 @@ impl Pruner for Score {
             })
             .collect();
         let mask = Selector::new(problem.spec).select(|element| {
-            let w = problem.weights[element.tensor].data()[element.offset];
+            let w = problem.weights[element.tensor].values().at(element.offset);
             let diagonal = &diagonals[element.tensor];
             let h = diagonal[element.offset % diagonal.len()];
             counted(&problem.spec.tensors()[element.tensor]) * (self.0.element)(f64::from(w), h)

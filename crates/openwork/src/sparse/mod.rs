@@ -31,14 +31,13 @@ mod panel;
 mod rank;
 mod rows16;
 mod simd;
-mod values;
 
 #[cfg(test)]
 mod tests;
 
+pub use crate::values::{ValueType, Values, ValuesRef};
 pub use error::{PackError, PartsError};
 pub use packed::Packed;
-pub use values::{ValueType, Values, ValuesRef};
 
 use crate::mask::Bits;
 use crate::spec::{Pattern, Spec};

@@ -3,13 +3,13 @@
 use super::error::{PackError, PartsError};
 use super::kept::{Kind, kept, mask};
 use super::simd::{self, Value};
-use super::values::typed;
 use super::{
     FORMATS, Format, Layout, Shape, ValueType, Values, ValuesRef, general, layout, matmul, matvec,
 };
 use crate::mask::Bits;
 use crate::matrix::{MatrixMut, MatrixRef};
 use crate::spec::{Element, Spec};
+use crate::values::typed;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;

@@ -18,8 +18,9 @@ pub struct Band {
 }
 
 /// Cuts the one tensor of `spec`, to which `pattern` is bound, into bands of
-/// about `rows` rows, the last one possibly shorter. Nothing if it does not fall
-/// apart, or is not larger than that.
+/// about `rows` rows, the last one possibly shorter; they keep as many blocks of
+/// a scope as `spec` does. Nothing if it does not fall apart, or is not larger
+/// than that.
 ///
 /// ```
 /// use openwork::{Pattern, spec::bands};
@@ -36,7 +37,11 @@ pub struct Band {
 /// ```
 pub fn bands(pattern: &Pattern, spec: &Spec, rows: usize) -> Option<Vec<Band>> {
     let [tensor] = spec.tensors() else { return None };
-    let [all, cols] = *tensor.dims() else { return None };
+    let [all, rest @ ..] = tensor.dims() else { return None };
+    let (all, dims) = (*all, |rows| -> Vec<usize> { [&[rows], rest].concat() });
+    if rest.is_empty() {
+        return None;
+    }
     let units = spec.units().ok()?;
     // Patterns repeat after few rows: a tile of a fragment, a block.
     const FARTHEST: usize = 128;
@@ -47,7 +52,11 @@ pub fn bands(pattern: &Pattern, spec: &Spec, rows: usize) -> Option<Vec<Band>> {
             let rows = start..all.min(start + height);
             let spec = match found.first() {
                 Some(Band { spec, .. }) if rows.len() == height => Spec::clone(spec),
-                _ => pattern.bind_all(&[(tensor.name(), &[rows.len(), cols])]).ok()?,
+                _ => {
+                    let alone = pattern.bind_all(&[(tensor.name(), &dims(rows.len()))]).ok()?;
+                    let alike = alone.blocks_per_scope() == spec.blocks_per_scope();
+                    alike.then(|| alone.with_keep(spec.keep()))?
+                }
             };
             first = agree(&units, first, &spec.units().ok()?, start)?;
             found.push(Band { rows, spec });

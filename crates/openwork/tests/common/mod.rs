@@ -82,7 +82,10 @@ impl Case {
         openwork::prune::Task {
             spec: &self.spec,
             members: members
-                .map(|(w, h)| openwork::prune::Member { weights: w.data(), hessian: Some(h) })
+                .map(|(w, h)| openwork::prune::Member {
+                    weights: w.data().into(),
+                    hessian: Some(h),
+                })
                 .collect(),
             watch: &(),
         }

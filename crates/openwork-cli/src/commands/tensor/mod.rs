@@ -101,7 +101,7 @@ impl Tensor {
             let members = values
                 .iter()
                 .enumerate()
-                .map(|(t, weights)| Member { weights, hessian: hessians.of(t) })
+                .map(|(t, weights)| Member { weights: weights[..].into(), hessian: hessians.of(t) })
                 .collect();
             outcomes.push(run_one(recipe, &spec, members, global)?);
         }

@@ -114,8 +114,8 @@ impl Swap {
         }
         let before = |b: usize| -> Matrix {
             let (bundle, rows) = (&unit.bundles[b], &rows[b]);
-            let w = solution.weights[bundle.tensor].view();
-            gather(w, &rows.rows, &bundle.columns, &rows.curvature)
+            let w = &solution.weights[bundle.tensor];
+            gather(w.into(), &rows.rows, &bundle.columns, &rows.curvature)
         };
         // One scope over bundles that no block joins: exchanging within bundles keeps
         // the scope's count and needs one state at a time.

@@ -1,7 +1,9 @@
 //! The numbers of a tensor, dense or packed, in one of three types.
 
 use half::{bf16, f16};
+use rayon::prelude::*;
 use std::fmt;
+use std::ops::Range;
 
 /// How a weight is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,15 +64,63 @@ pub enum ValuesRef<'a> {
 macro_rules! typed {
     ($kind:ident, $values:expr, $v:ident => $body:expr) => {
         match $values {
-            $crate::sparse::$kind::F32($v) => $body,
-            $crate::sparse::$kind::F16($v) => $body,
-            $crate::sparse::$kind::Bf16($v) => $body,
+            $crate::values::$kind::F32($v) => $body,
+            $crate::values::$kind::F16($v) => $body,
+            $crate::values::$kind::Bf16($v) => $body,
         }
     };
 }
-pub(super) use typed;
+pub(crate) use typed;
 
-impl ValuesRef<'_> {
+impl<'a> From<&'a [f32]> for ValuesRef<'a> {
+    fn from(values: &'a [f32]) -> Self {
+        Self::F32(values)
+    }
+}
+
+impl<'a> ValuesRef<'a> {
+    /// Number `i`, widened.
+    #[inline]
+    pub fn at(&self, i: usize) -> f32 {
+        match self {
+            Self::F32(v) => v[i],
+            Self::F16(v) => v[i].to_f32(),
+            Self::Bf16(v) => v[i].to_f32(),
+        }
+    }
+
+    /// Some of them.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many.
+    pub fn slice(&self, range: Range<usize>) -> ValuesRef<'a> {
+        match self {
+            Self::F32(v) => ValuesRef::F32(&v[range]),
+            Self::F16(v) => ValuesRef::F16(&v[range]),
+            Self::Bf16(v) => ValuesRef::Bf16(&v[range]),
+        }
+    }
+
+    /// All of them, widened.
+    pub fn to_f32(&self) -> Vec<f32> {
+        match self {
+            Self::F32(v) => v.to_vec(),
+            Self::F16(v) => v.par_iter().map(|v| v.to_f32()).collect(),
+            Self::Bf16(v) => v.par_iter().map(|v| v.to_f32()).collect(),
+        }
+    }
+
+    /// The first number that is not finite, and its place.
+    pub fn first_not_finite(&self) -> Option<(usize, f32)> {
+        let at = match self {
+            Self::F32(v) => first_wrong(v, |v| v.is_finite()),
+            Self::F16(v) => first_wrong(v, |v| v.is_finite()),
+            Self::Bf16(v) => first_wrong(v, |v| v.is_finite()),
+        }?;
+        Some((at, self.at(at)))
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         typed!(ValuesRef, self, v => v.len())
@@ -91,7 +141,66 @@ impl ValuesRef<'_> {
     }
 }
 
+/// One of the three types.
+pub trait Number: Copy + Send + Sync {
+    /// Which.
+    const TYPE: ValueType;
+    /// The nearest number of this type.
+    fn of(wide: f32) -> Self;
+    /// Whether it is neither infinite nor NaN.
+    fn finite(self) -> bool;
+}
+
+macro_rules! number {
+    ($number:ty, $type:ident, $of:expr) => {
+        impl Number for $number {
+            const TYPE: ValueType = ValueType::$type;
+            #[inline]
+            fn of(wide: f32) -> Self {
+                $of(wide)
+            }
+            #[inline]
+            fn finite(self) -> bool {
+                self.is_finite()
+            }
+        }
+    };
+}
+
+number!(f32, F32, |wide| wide);
+number!(f16, F16, f16::from_f32);
+number!(bf16, Bf16, bf16::from_f32);
+
+/// Rounds numbers, or gives the place of the first that is finite and beyond the
+/// type.
+pub fn rounded<T: Number>(wide: &[f32], out: &mut [T]) -> Result<(), usize> {
+    out.iter_mut().zip(wide).for_each(|(out, &wide)| *out = T::of(wide));
+    let beyond = |(out, wide): (&T, &f32)| wide.is_finite() && !out.finite();
+    out.iter().zip(wide).position(beyond).map_or(Ok(()), Err)
+}
+
+/// The first entry that is not right. Whole chunks are judged without a branch,
+/// which is many times faster than asking entry by entry.
+fn first_wrong<T: Copy + Sync>(all: &[T], right: impl Fn(T) -> bool + Sync) -> Option<usize> {
+    const CHUNK: usize = 1 << 14;
+    all.par_chunks(CHUNK).enumerate().find_map_first(|(number, chunk)| {
+        if chunk.iter().fold(true, |all, &x| all & right(x)) {
+            return None;
+        }
+        chunk.iter().position(|&x| !right(x)).map(|at| number * CHUNK + at)
+    })
+}
+
 impl Values {
+    /// As many zeros of a type.
+    pub fn zeros(value_type: ValueType, len: usize) -> Self {
+        match value_type {
+            ValueType::F32 => Self::F32(vec![0.0; len]),
+            ValueType::F16 => Self::F16(vec![f16::ZERO; len]),
+            ValueType::Bf16 => Self::Bf16(vec![bf16::ZERO; len]),
+        }
+    }
+
     /// All of them, borrowed.
     pub fn view(&self) -> ValuesRef<'_> {
         match self {
