@@ -53,8 +53,8 @@ pub const METHOD: Method = Method {
 pub(super) const STEPS: usize = 30;
 
 /// A step that lowers the squared error by less is the last. From SparseGPT's
-/// weights at 2:4 that is after five to nine steps for most layers, within
-/// 0.3 % of where thirty lead.
+/// weights at 2:4 that is after five to nine steps for most layers of SmolLM2,
+/// within 0.6 % of the error that thirty lead to.
 const GAIN: f64 = 3e-3;
 
 /// The same for weights near their fit, where steps gain little from the first on.

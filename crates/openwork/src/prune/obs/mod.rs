@@ -27,7 +27,7 @@ use super::{
 use crate::hessian::{Curvature, Damping};
 use crate::mask::Mask;
 use crate::matrix::Matrix;
-use crate::spec::Unit;
+use crate::spec::{Element, Unit};
 use std::sync::Arc;
 
 /// `s-obs`.
@@ -99,13 +99,15 @@ pub(crate) struct Rows {
 }
 
 /// What became of a bundle.
-struct Done {
-    tensor: usize,
-    rows: Vec<usize>,
-    columns: Vec<u32>,
-    curvature: Arc<Curvature>,
-    w: Matrix,
-    pruned: Vec<u32>,
+pub(crate) struct Done {
+    pub tensor: usize,
+    pub rows: Vec<usize>,
+    pub columns: Vec<u32>,
+    pub curvature: Arc<Curvature>,
+    /// The new weights; those of columns that go do not matter.
+    pub w: Matrix,
+    /// Whether each column stays.
+    pub kept: Vec<bool>,
 }
 
 impl Pruner for Obs {
@@ -124,7 +126,7 @@ impl Pruner for Obs {
         let mut mask = Mask::full(problem.spec);
         let mut weights = problem.copies();
         for done in done {
-            write(&done, &mut mask, &mut weights);
+            write(done, &mut mask, &mut weights);
         }
         Ok(Solution { mask, weights, notes: Vec::new() })
     }
@@ -159,16 +161,17 @@ impl Obs {
         };
         let rows = bundles.into_iter().zip(pruned).zip(&unit.bundles);
         Ok(rows
-            .map(|((rows, mut pruned), bundle)| {
-                pruned.sort_unstable();
+            .map(|((rows, pruned), bundle)| {
                 let columns = bundle.columns.clone();
+                let mut kept = vec![true; columns.len()];
+                pruned.into_iter().for_each(|at| kept[at as usize] = false);
                 Done {
                     tensor: rows.tensor,
                     rows: rows.rows,
                     columns,
                     curvature: rows.curvature,
                     w: rows.w,
-                    pruned,
+                    kept,
                 }
             })
             .collect())
@@ -193,22 +196,16 @@ pub(crate) fn bundles(
         .collect()
 }
 
-/// Writes a bundle's weights, and exact zeros where they were pruned.
-fn write(done: &Done, mask: &mut Mask, weights: &mut [Matrix]) {
-    let cols = weights[done.tensor].cols();
-    let mut w = done.w.clone();
-    for (i, &row) in done.rows.iter().enumerate() {
-        for &at in &done.pruned {
-            w.row_mut(i)[at as usize] = 0.0;
-            let offset = row * cols + done.columns[at as usize] as usize;
-            mask.set(crate::spec::Element { tensor: done.tensor, offset }, false);
+/// Writes a bundle's mask and weights, exact zeros where they go.
+pub(crate) fn write(done: Done, mask: &mut Mask, weights: &mut [Matrix]) {
+    let Done { tensor, rows, columns, curvature, mut w, kept } = done;
+    let cols = weights[tensor].cols();
+    for (i, &row) in rows.iter().enumerate() {
+        for ((w, &column), &kept) in w.row_mut(i).iter_mut().zip(&columns).zip(&kept) {
+            *w = if kept { *w } else { 0.0 };
+            mask.set(Element { tensor, offset: row * cols + column as usize }, kept);
         }
-        scatter_row(
-            w.row(i),
-            &done.columns,
-            done.curvature.scale(),
-            weights[done.tensor].row_mut(row),
-        );
+        scatter_row(w.row(i), &columns, curvature.scale(), weights[tensor].row_mut(row));
     }
 }
 

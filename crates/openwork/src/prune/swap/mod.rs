@@ -14,13 +14,12 @@
 mod local;
 mod tableau;
 
-use super::obs::{Rows, bundles};
-use super::problem::{gather, scatter_row};
+use super::obs::{Done, Rows, bundles, write};
+use super::problem::gather;
 use super::refit::Refit;
 use super::{Build, Method, OptionInfo, Problem, PruneError, Settings, Solution, Step, Watch};
-use crate::hessian::{Curvature, Damping};
+use crate::hessian::Damping;
 use crate::linalg::Scalar;
-use crate::mask::Mask;
 use crate::matrix::Matrix;
 use crate::spec::{Element, Unit};
 use local::Search;
@@ -62,16 +61,6 @@ fn build(settings: &Settings) -> Result<Box<dyn Step>, String> {
     }))
 }
 
-/// The new support and weights of a bundle.
-struct Done {
-    tensor: usize,
-    rows: Vec<usize>,
-    curvature: Arc<Curvature>,
-    columns: Vec<u32>,
-    kept: Vec<bool>,
-    w: Matrix,
-}
-
 impl Step for Swap {
     fn improve(
         &self,
@@ -83,7 +72,7 @@ impl Step for Swap {
             problem.each_unit(watch, |unit, shift| self.unit(problem, &solution, unit, shift))?;
         let Solution { mut mask, mut weights, notes } = solution;
         for done in done {
-            write(&done, &mut mask, &mut weights);
+            write(done, &mut mask, &mut weights);
         }
         // The state has gone through many pivots: fit once more.
         Refit::fine().improve(problem, Solution { mask, weights, notes }, watch)
@@ -173,6 +162,7 @@ impl Swap {
         let found: Vec<(Vec<bool>, Matrix)> = tableaux
             .iter()
             .map(|Tableau { kept, u, .. }| {
+                // Of the others u is the gradient.
                 let weight = |i, j: usize| if kept[j] { u.row(i)[j].into() as f32 } else { 0.0 };
                 (kept.clone(), Matrix::from_fn(u.rows(), u.cols(), weight))
             })
@@ -220,20 +210,4 @@ fn with_gradient(rows: &Rows, new: &Matrix, mut see: impl FnMut(&[f64])) -> f64 
         see(&gradient);
     }
     cost
-}
-
-fn write(done: &Done, mask: &mut Mask, weights: &mut [Matrix]) {
-    let tensor = done.tensor;
-    let cols = weights[tensor].cols();
-    for (i, &row) in done.rows.iter().enumerate() {
-        for (&column, &kept) in done.columns.iter().zip(&done.kept) {
-            mask.set(Element { tensor, offset: row * cols + column as usize }, kept);
-        }
-        scatter_row(
-            done.w.row(i),
-            &done.columns,
-            done.curvature.scale(),
-            weights[tensor].row_mut(row),
-        );
-    }
 }
