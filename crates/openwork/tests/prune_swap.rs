@@ -63,6 +63,26 @@ fn the_search_helps_and_does_not_depend_on_threads() {
 }
 
 #[test]
+fn kicks_only_ever_help() {
+    let (mut helped, mut before) = (0, 0.0);
+    let wide = Case::new("2:4", &[("w", &[24, 96])], 11);
+    for case in cases().into_iter().chain([wide]) {
+        for kicks in [0, 1, 6] {
+            let text = format!("s-obs[{DAMPING}]+swap[kicks={kicks}]");
+            let pruned = prune(&recipe(&text), &case.task()).unwrap();
+            pruned.mask.conforms(&case.spec).unwrap();
+            if kicks > 0 {
+                let bound = before * (1.0 + ROUNDING);
+                assert!(pruned.error <= bound, "{}: {} after {before}", case.name, pruned.error);
+                helped += usize::from(pruned.error < before * (1.0 - ROUNDING));
+            }
+            before = pruned.error;
+        }
+    }
+    assert!(helped > 0, "no kick found anything");
+}
+
+#[test]
 fn a_search_without_rounds_is_a_fit_and_s_obs_is_already_fitted() {
     for case in cases() {
         let obs = prune(&recipe("s-obs[damping=diag:0.1]"), &case.task()).unwrap();

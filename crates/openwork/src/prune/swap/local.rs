@@ -1,7 +1,9 @@
 //! One scope's choice with all other columns fitted along.
 
 use super::tableau::{Pivot, Tableau};
+use crate::dynamic::numbers;
 use crate::linalg::{Scalar, small};
+use crate::matrix::Matrix;
 use crate::prune::obs::{Scoring, next_subset};
 use crate::spec::{Unit, UnitScope};
 
@@ -11,10 +13,14 @@ const CHEAPEST: usize = 8;
 const BEST: usize = 32;
 /// Columns up to which a scope's whole part of T is kept up to date.
 const NARROW: usize = 64;
+/// The part of the scopes that a kick changes. With four kicks, a tenth, a fifth
+/// and a half of them gained the same, and a fiftieth less; a tenth takes least time.
+const KICKED: f64 = 0.1;
 /// Below this many steps from 1 to the next number a pivot is rounding.
 const ROUNDING: f64 = 8.0;
 
 /// A search over all scopes of a unit.
+#[derive(Clone)]
 pub(super) struct Search<T: Scalar> {
     pub tableaux: Vec<Tableau<T>>,
     scopes: Vec<Local<T>>,
@@ -22,6 +28,7 @@ pub(super) struct Search<T: Scalar> {
 }
 
 /// A scope: its blocks, and the parts of T that belong to them.
+#[derive(Clone)]
 struct Local<T> {
     /// For each block its pieces.
     blocks: Vec<Vec<Piece>>,
@@ -34,10 +41,17 @@ struct Local<T> {
 }
 
 /// Columns of a bundle and T between them.
+#[derive(Clone)]
 struct Part<T> {
     bundle: usize,
     columns: Vec<u32>,
     t: Vec<T>,
+}
+
+/// T and u of a part with all of its scope's columns kept.
+struct Whole<T> {
+    t: Vec<T>,
+    u: Vec<Vec<T>>,
 }
 
 /// Where a block's columns stand in a part.
@@ -60,8 +74,18 @@ impl<T: Scalar> Search<T> {
         Self { tableaux, scopes, gain }
     }
 
+    /// Lets every scope choose anew, again and again until none changes, at
+    /// most `rounds` times.
+    pub fn settle(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            if !self.round() {
+                break;
+            }
+        }
+    }
+
     /// Lets every scope choose anew; false if none changed.
-    pub fn round(&mut self) -> bool {
+    fn round(&mut self) -> bool {
         let mut changed = false;
         for s in 0..self.scopes.len() {
             if self.scopes[s].joint {
@@ -81,6 +105,29 @@ impl<T: Scalar> Search<T> {
             }
         }
         changed
+    }
+
+    /// Gives some scopes, drawn by `seed`, their second best choice; false if
+    /// none changed. Wide scopes stay.
+    pub fn kick(&mut self, seed: u64) -> bool {
+        let mut changed = false;
+        for (s, chance) in numbers(seed, self.scopes.len()).into_iter().enumerate() {
+            if chance < KICKED
+                && self.scopes[s].joint
+                && let Some(kept) = self.scopes[s].second_best(&self.tableaux)
+            {
+                self.change(s, &kept);
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// The cost of the present choice for the weights before pruning, of which
+    /// there is one matrix for each tableau.
+    pub fn cost<'w>(&self, weights: impl Iterator<Item = &'w Matrix>) -> f64 {
+        let costs = self.tableaux.iter().zip(weights).map(|(tableau, w)| tableau.cost(w));
+        costs.sum()
     }
 
     /// Gives scope `s` another choice: first what comes back, then what goes.
@@ -169,55 +216,83 @@ impl<T: Scalar> Local<T> {
 
     /// The best choice of all, if it is better than the present one.
     fn best_subset(&self, tableaux: &[Tableau<T>], gain: f64) -> Option<Vec<bool>> {
-        // T and u of each part with all of the scope's columns kept.
-        let whole: Vec<(Vec<T>, Vec<Vec<T>>)> = self
-            .parts
-            .iter()
-            .map(|part| {
-                let tableau = &tableaux[part.bundle];
-                let mut t = part.t.clone();
-                let mut u: Vec<Vec<T>> = (0..tableau.u.rows())
-                    .map(|i| part.columns.iter().map(|&j| tableau.u.row(i)[j as usize]).collect())
-                    .collect();
-                for (k, &column) in part.columns.iter().enumerate() {
-                    if !tableau.kept[column as usize] {
-                        restore(&mut t, &mut u, k)?;
-                    }
-                }
-                Some((t, u))
-            })
-            .collect::<Option<_>>()?;
-        let cost = |gone: &[usize]| -> f64 {
-            let mut sum = 0.0;
-            for (part, (t, u)) in whole.iter().enumerate() {
-                let places: Vec<usize> = gone
-                    .iter()
-                    .flat_map(|&block| &self.blocks[block])
-                    .filter(|piece| piece.part == part)
-                    .flat_map(|piece| piece.start..piece.start + piece.len)
-                    .collect();
-                sum += loss(t, u, &places);
-            }
-            sum
-        };
-        let present: Vec<usize> = (0..self.kept.len()).filter(|&block| !self.kept[block]).collect();
-        let now = cost(&present);
-        let mut best = (now * (1.0 - gain), None);
-        let mut subset: Vec<usize> = (0..present.len()).collect();
+        let whole = self.whole(tableaux)?;
+        let present = self.gone();
+        let best = self.cheapest(&whole, |_| true)?;
+        (best.0 < self.cost(&whole, &present) * (1.0 - gain)).then(|| self.without(&best.1))
+    }
+
+    /// The best choice but the present one.
+    fn second_best(&self, tableaux: &[Tableau<T>]) -> Option<Vec<bool>> {
+        let whole = self.whole(tableaux)?;
+        let present = self.gone();
+        let best = self.cheapest(&whole, |gone| gone != present)?;
+        best.0.is_finite().then(|| self.without(&best.1))
+    }
+
+    /// The cheapest of some choices, with its cost.
+    fn cheapest(
+        &self,
+        whole: &[Whole<T>],
+        counts: impl Fn(&[usize]) -> bool,
+    ) -> Option<(f64, Vec<usize>)> {
+        let mut best: Option<(f64, Vec<usize>)> = None;
+        let mut subset: Vec<usize> = (0..self.gone().len()).collect();
         loop {
-            let cost = cost(&subset);
-            if cost < best.0 {
-                best = (cost, Some(subset.clone()));
+            if counts(&subset) {
+                let cost = self.cost(whole, &subset);
+                if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                    best = Some((cost, subset.clone()));
+                }
             }
             if !next_subset(&mut subset, self.blocks.len()) {
-                break;
+                return best;
             }
         }
-        best.1.map(|gone| {
-            let mut kept = vec![true; self.kept.len()];
-            gone.into_iter().for_each(|block| kept[block] = false);
-            kept
-        })
+    }
+
+    /// The blocks that are pruned.
+    fn gone(&self) -> Vec<usize> {
+        (0..self.kept.len()).filter(|&block| !self.kept[block]).collect()
+    }
+
+    /// Whether each block is kept if these are pruned.
+    fn without(&self, gone: &[usize]) -> Vec<bool> {
+        (0..self.kept.len()).map(|block| !gone.contains(&block)).collect()
+    }
+
+    /// The parts with all of the scope's columns kept; nothing if rounding
+    /// stands in the way.
+    fn whole(&self, tableaux: &[Tableau<T>]) -> Option<Vec<Whole<T>>> {
+        let restored = |part: &Part<T>| {
+            let tableau = &tableaux[part.bundle];
+            let mut t = part.t.clone();
+            let mut u: Vec<Vec<T>> = (0..tableau.u.rows())
+                .map(|i| part.columns.iter().map(|&j| tableau.u.row(i)[j as usize]).collect())
+                .collect();
+            for (k, &column) in part.columns.iter().enumerate() {
+                if !tableau.kept[column as usize] {
+                    restore(&mut t, &mut u, k)?;
+                }
+            }
+            Some(Whole { t, u })
+        };
+        self.parts.iter().map(restored).collect()
+    }
+
+    /// What losing some blocks costs once all are kept.
+    fn cost(&self, whole: &[Whole<T>], gone: &[usize]) -> f64 {
+        let mut sum = 0.0;
+        for (part, Whole { t, u }) in whole.iter().enumerate() {
+            let places: Vec<usize> = gone
+                .iter()
+                .flat_map(|&block| &self.blocks[block])
+                .filter(|piece| piece.part == part)
+                .flat_map(|piece| piece.start..piece.start + piece.len)
+                .collect();
+            sum += loss(t, u, &places);
+        }
+        sum
     }
 
     /// The best exchange of a kept block for a pruned one, if it lowers the cost.

@@ -21,6 +21,7 @@ use crate::matrix::{Matrix, MatrixRef};
 const PENDING: usize = 64;
 
 /// See the module.
+#[derive(Clone)]
 pub(super) struct Tableau<T: Scalar> {
     n: usize,
     t: Matrix<T>,
@@ -102,6 +103,19 @@ impl<T: Scalar> Tableau<T> {
         let pivots = self.r.chunks(self.n).zip(&self.d);
         let changes = pivots.fold(T::ZERO, |sum, (r, &d)| sum + r[i] * r[j] / d);
         self.t.row(i)[j] - changes + if i == j { self.fix[i] } else { T::ZERO }
+    }
+
+    /// tr((X - W) H (X - W)') for the fitted weights X, that is w_P' S w_P of
+    /// every row.
+    pub fn cost(&self, w: &Matrix) -> f64 {
+        let mut cost = 0.0;
+        for i in 0..w.rows() {
+            // u_P = -S w_P
+            let pruned =
+                self.kept.iter().zip(w.row(i)).zip(self.u.row(i)).filter(|((kept, _), _)| !**kept);
+            cost -= pruned.map(|((_, &w), &g)| f64::from(w) * g.into()).sum::<f64>();
+        }
+        cost
     }
 
     /// Prunes column `k` if it is kept, restores it if it is not.
@@ -189,6 +203,18 @@ mod tests {
             }
             assert!((state.at(i, (i + 1) % n) - state.row(i)[(i + 1) % n]).abs() < 1e-4);
         }
+        let change =
+            |i: usize, j: usize| if fresh.kept[j] { fresh.u.row(i)[j] } else { 0.0 } - w.row(i)[j];
+        let times = |i: usize, j: usize| (0..n).map(|k| change(i, k) * h.row(k)[j]).sum::<f32>();
+        let cost: f32 = (0..3)
+            .flat_map(|i| (0..n).map(move |j| (i, j)))
+            .map(|(i, j)| times(i, j) * change(i, j))
+            .sum();
+        assert!(
+            (state.cost(&w) - f64::from(cost)).abs() < 1e-3 * f64::from(cost),
+            "{} for {cost}",
+            state.cost(&w)
+        );
         for (got, want) in state.u.data().iter().zip(fresh.u.data()) {
             assert!((got - want).abs() < 2e-3, "u: {got} for {want}");
         }
