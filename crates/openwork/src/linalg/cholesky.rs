@@ -44,15 +44,21 @@ const LEAF: usize = 32;
 ///
 /// If `a` is not square.
 pub fn factor<T: Scalar>(a: &mut Matrix<T>, floor: T) -> Result<(), NotPositive> {
-    let n = square(a.view());
-    factor_panels(a.data_mut(), n, n, PANEL, floor)?;
-    for i in 0..n {
+    lower_factor(a, floor)?;
+    for i in 0..a.rows() {
         a.row_mut(i)[i + 1..].fill(T::ZERO);
     }
     Ok(())
 }
 
-/// Right-looking Cholesky of the lower half of an n x n slice.
+/// [`factor`], with anything above the diagonal.
+fn lower_factor<T: Scalar>(a: &mut Matrix<T>, floor: T) -> Result<(), NotPositive> {
+    let n = square(a.view());
+    factor_panels(a.data_mut(), n, n, PANEL, floor)
+}
+
+/// Right-looking Cholesky of the lower half of an n x n slice. Each diagonal
+/// block is factored while other threads update what lies below it.
 fn factor_panels<T: Scalar>(
     a: &mut [T],
     n: usize,
@@ -65,52 +71,31 @@ fn factor_panels<T: Scalar>(
     }
     // A block of a larger matrix: nothing after its last entry is touched.
     let a = &mut a[..(n - 1) * stride + n];
-    let mut inverse = vec![T::ZERO; panel * panel];
     let mut below = Vec::new();
+    let mut inverse = factor_block(a, panel.min(n), stride, floor)?;
     for start in (0..n).step_by(panel) {
-        let width = panel.min(n - start);
-        let end = start + width;
-
-        // 1. The diagonal block, and the inverse of its factor.
-        let block = &mut a[start * stride + start..];
-        factor_panels(block, width, stride, LEAF, floor)
-            .map_err(|e| NotPositive { pivot: start + e.pivot, ..e })?;
-        if end == n {
+        let end = start + panel;
+        if end >= n {
             break;
         }
-        let inverse = &mut inverse[..width * width];
-        inverse.fill(T::ZERO);
-        for i in 0..width {
-            inverse[i * width..][..=i].copy_from_slice(&block[i * stride..][..=i]);
-        }
-        invert_block(inverse, width);
-        let inverse = MatrixRef::new(inverse, width, width);
-
-        // 2. The panel below it: P = A[end.., start..end] L_block^-T.
+        let (width, height) = (panel, n - end);
         let rest = &mut a[end * stride..];
-        let height = n - end;
+
+        // 1. The panel below the block: P = A[end.., start..end] L_block^-T.
         below.resize(height * width, T::ZERO);
         let old = MatrixRef::with_strides(&rest[start..], height, width, stride, 1);
+        let block = MatrixRef::new(&inverse, width, width);
         let tall = PANEL;
         below.par_chunks_mut(tall * width).enumerate().for_each(|(p, rows)| {
             let count = rows.len() / width;
             let old = old.part(p * tall, count, 0, width);
-            gemm(
-                T::ZERO,
-                MatrixMut::new(rows, count, width),
-                T::ONE,
-                old,
-                inverse.t(),
-                Threads::One,
-            );
+            let rows = MatrixMut::new(rows, count, width);
+            gemm(T::ZERO, rows, T::ONE, old, block.t(), Threads::One);
         });
 
-        // 3. What is left: A[end.., end..] -= P P', lower tiles only. Long row
-        // panels come last and are started first.
+        // 2. What is left: A[end.., end..] -= P P', lower tiles only.
         let p_all = MatrixRef::new(&below, height, width);
-        rest.par_chunks_mut(tall * stride).enumerate().rev().for_each(|(p, rows)| {
-            let top = p * tall;
-            let count = tall.min(height - top);
+        let update = |top: usize, count: usize, rows: &mut [T]| {
             for (r, p_r) in below[top * width..].chunks_exact(width).take(count).enumerate() {
                 rows[r * stride + start..][..width].copy_from_slice(p_r);
             }
@@ -119,12 +104,54 @@ fn factor_panels<T: Scalar>(
             let left = p_all.part(top, count, 0, width);
             let right = p_all.part(0, cols, 0, width).t();
             gemm(T::ONE, trailing, -T::ONE, left, right, Threads::One);
-        });
+        };
+        let next = panel.min(height);
+        let (head, tail) = rest.split_at_mut((next * stride).min(rest.len()));
+        let (factored, ()) = rayon::join(
+            || {
+                update(0, next, &mut *head);
+                factor_block(&mut head[end..], next, stride, floor)
+            },
+            // Long row panels come last and are started first.
+            || {
+                tail.par_chunks_mut(tall * stride).enumerate().rev().for_each(|(p, rows)| {
+                    let top = next + p * tall;
+                    update(top, tall.min(height - top), rows);
+                });
+            },
+        );
+        inverse = factored.map_err(|e| NotPositive { pivot: end + e.pivot, ..e })?;
     }
     Ok(())
 }
 
-/// The inverse of a lower triangular matrix, by row panels i:
+/// Factors a diagonal block, and gives the inverse of its factor.
+fn factor_block<T: Scalar>(
+    a: &mut [T],
+    n: usize,
+    stride: usize,
+    floor: T,
+) -> Result<Vec<T>, NotPositive> {
+    if n <= LEAF {
+        small::cholesky(a, n, stride, floor)?;
+    } else {
+        factor_panels(a, n, stride, LEAF, floor)?;
+    }
+    Ok(inverted_block(|i| &a[i * stride..], n))
+}
+
+/// The inverse of a lower triangular block, given by its rows.
+fn inverted_block<'l, T: Scalar>(row: impl Fn(usize) -> &'l [T], n: usize) -> Vec<T> {
+    let mut inverse = vec![T::ZERO; n * n];
+    for i in 0..n {
+        inverse[i * n..][..=i].copy_from_slice(&row(i)[..=i]);
+    }
+    invert_block(&mut inverse, n);
+    inverse
+}
+
+/// The inverse of a lower triangular matrix, of which nothing above the diagonal
+/// is read, by row panels i:
 ///
 /// ```text
 /// X_ii = L_ii^-1        X_ij = -X_ii sum_j<=k<i L_ik X_kj
@@ -136,17 +163,14 @@ fn factor_panels<T: Scalar>(
 pub fn invert_lower<T: Scalar>(l: &Matrix<T>) -> Matrix<T> {
     let n = square(l.view());
     let mut x = Matrix::zeros(n, n);
-    for top in (0..n).step_by(PANEL) {
+    let panels = (0..n).into_par_iter().step_by(PANEL);
+    let diagonals: Vec<Vec<T>> =
+        panels.map(|top| inverted_block(|i| &l.row(top + i)[top..], PANEL.min(n - top))).collect();
+    for (top, diagonal) in (0..n).step_by(PANEL).zip(&diagonals) {
         let height = PANEL.min(n - top);
-        let mut diagonal = vec![T::ZERO; height * height];
-        for r in 0..height {
-            diagonal[r * height..][..=r].copy_from_slice(&l.row(top + r)[top..=top + r]);
-        }
-        invert_block(&mut diagonal, height);
-
         let (done, rest) = x.data_mut().split_at_mut(top * n);
         let done = MatrixRef::new(done, top, n);
-        let x_ii = MatrixRef::new(&diagonal, height, height);
+        let x_ii = MatrixRef::new(diagonal, height, height);
         let tiles: Vec<Vec<T>> = (0..top / PANEL)
             .into_par_iter()
             .map(|j| {
@@ -175,13 +199,12 @@ pub fn invert_lower<T: Scalar>(l: &Matrix<T>) -> Matrix<T> {
                 tile
             })
             .collect();
-        for r in 0..height {
-            let row = &mut rest[r * n..][..n];
+        rest.par_chunks_mut(n).take(height).enumerate().for_each(|(r, row)| {
             for (j, tile) in tiles.iter().enumerate() {
                 row[j * PANEL..][..PANEL].copy_from_slice(&tile[r * PANEL..][..PANEL]);
             }
             row[top..top + height].copy_from_slice(&diagonal[r * height..][..height]);
-        }
+        });
     }
     x
 }
@@ -247,18 +270,37 @@ pub fn transposed_square<T: Scalar>(x: &Matrix<T>) -> Matrix<T> {
 /// If `a` is not square.
 pub fn mirror<T: Scalar>(a: &mut Matrix<T>) {
     let n = square(a.view());
-    // Square tiles, so that reads down a column stay in the cache.
-    const TILE: usize = 32;
-    let data = a.data_mut();
-    for top in (0..n).step_by(TILE) {
-        for left in (top..n).step_by(TILE) {
-            for i in top..n.min(top + TILE) {
-                for j in left.max(i + 1)..n.min(left + TILE) {
-                    data[i * n + j] = data[j * n + i];
+    mirror_block(a.data_mut(), n, n);
+}
+
+/// [`mirror`] of an n x n block. Its lower left quarter becomes the upper right
+/// one, then the quarters on the diagonal are mirrored.
+fn mirror_block<T: Scalar>(a: &mut [T], n: usize, stride: usize) {
+    // Small enough for the cache, where columns are read.
+    const TILE: usize = 64;
+    if n <= TILE {
+        for i in 0..n {
+            for j in i + 1..n {
+                a[i * stride + j] = a[j * stride + i];
+            }
+        }
+        return;
+    }
+    let half = (n / 2).next_multiple_of(TILE).min(n - 1);
+    let (top, bottom) = a.split_at_mut(half * stride);
+    top.par_chunks_mut(TILE * stride).enumerate().for_each(|(tile, rows)| {
+        for left in (half..n).step_by(TILE) {
+            for (i, row) in rows.chunks_mut(stride).enumerate() {
+                for j in left..n.min(left + TILE) {
+                    row[j] = bottom[(j - half) * stride + tile * TILE + i];
                 }
             }
         }
-    }
+    });
+    rayon::join(
+        || mirror_block(top, half, stride),
+        || mirror_block(&mut bottom[half..], n - half, stride),
+    );
 }
 
 /// The inverse of a symmetric positive definite matrix, from its lower half.
@@ -273,7 +315,7 @@ pub fn mirror<T: Scalar>(a: &mut Matrix<T>) {
 ///
 /// If `a` is not square.
 pub fn inverse<T: Scalar>(mut a: Matrix<T>, floor: T) -> Result<Matrix<T>, NotPositive> {
-    factor(&mut a, floor)?;
+    lower_factor(&mut a, floor)?;
     Ok(transposed_square(&invert_lower(&a)))
 }
 

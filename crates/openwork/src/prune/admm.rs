@@ -19,7 +19,7 @@ use super::{
 };
 use crate::hessian::{Curvature, Damping};
 use crate::linalg::pcg::Stop;
-use crate::linalg::{Threads, cholesky, gemm, panel_rows};
+use crate::linalg::{Scalar, Threads, cholesky, gemm, panel_rows};
 use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -256,15 +256,23 @@ impl<'s> State<'s> {
 
 /// (A + rho I)^-1, in f32 unless its rounding stands in the way.
 fn inverse(a: &Matrix, rho: f32) -> Matrix {
-    let mut raised = a.clone();
-    (0..a.rows()).for_each(|j| raised.row_mut(j)[j] += rho);
-    let wide = |x: &Matrix| Matrix::from_fn(x.rows(), x.cols(), |i, j| f64::from(x.row(i)[j]));
-    cholesky::inverse(raised.clone(), 0.0).unwrap_or_else(|_| {
+    cholesky::inverse(raised(a, rho, |x| x), 0.0).unwrap_or_else(|_| {
         // A is positive definite up to rounding in f32, which `LEAST` exceeds.
-        let inverse =
-            cholesky::inverse(wide(&raised), 0.0).expect("A + rho I is positive definite");
+        let inverse = cholesky::inverse(raised(a, rho, f64::from), 0.0);
+        let inverse = inverse.expect("A + rho I is positive definite");
         Matrix::from_fn(a.rows(), a.rows(), |i, j| inverse.row(i)[j] as f32)
     })
+}
+
+/// A + rho I, summed in f32.
+fn raised<T: Scalar>(a: &Matrix, rho: f32, wide: impl Fn(f32) -> T + Sync) -> Matrix<T> {
+    let n = a.rows();
+    let mut raised = Matrix::zeros(n, n);
+    raised.data_mut().par_chunks_mut(n.max(1)).enumerate().for_each(|(j, row)| {
+        row.iter_mut().zip(a.row(j)).for_each(|(x, &a)| *x = wide(a));
+        row[j] = wide(a.row(j)[j] + rho);
+    });
+    raised
 }
 
 /// Runs `f` on panels of rows of `k` entries, each with the number of its first

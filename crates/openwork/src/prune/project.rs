@@ -11,6 +11,9 @@ use rayon::prelude::*;
 /// Scopes that one thread handles at a time.
 const CHUNK: usize = 1024;
 
+/// Blocks that one thread looks at.
+const MANY: usize = 1 << 16;
+
 /// A pattern written out over the groups of a problem, up to 13 bytes a weight,
 /// so that a projection needs no division and walks no layout.
 ///
@@ -95,13 +98,18 @@ impl<'s> Projection<'s> {
     /// The weights that stay, and those of them or of the others that did not
     /// when `before` was [`Projection::stays`], or the other way round.
     pub fn changed(&self, before: &[bool]) -> (usize, usize) {
-        let (mut kept, mut changed) = (0, 0);
-        for ((&now, &then), bound) in self.stays.iter().zip(before).zip(self.starts.windows(2)) {
-            let size = (bound[1] - bound[0]) as usize;
-            kept += if now { size } else { 0 };
-            changed += if now == then { 0 } else { size };
-        }
-        (kept, changed)
+        let places = (self.stays.par_chunks(MANY).zip(before.par_chunks(MANY))).enumerate();
+        let counted = places.map(|(part, (now, then))| {
+            let (mut kept, mut changed) = (0, 0);
+            let bounds = self.starts[part * MANY..].windows(2);
+            for ((&now, &then), bound) in now.iter().zip(then).zip(bounds) {
+                let size = (bound[1] - bound[0]) as usize;
+                kept += if now { size } else { 0 };
+                changed += if now == then { 0 } else { size };
+            }
+            (kept, changed)
+        });
+        counted.reduce(|| (0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
     }
 
     /// For each group 1 where a weight stays and 0 where it goes.
