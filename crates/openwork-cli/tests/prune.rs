@@ -102,17 +102,19 @@ fn the_model_that_the_program_carries_is_pruned() {
 
 /// Starts a run and kills it after `wait`; whether it had ended by itself.
 fn start_and_kill(folder: &Folder, args: &str, wait: Duration) -> bool {
+    let said = folder.path("stderr");
     let mut child = Command::new(env!("CARGO_BIN_EXE_openwork"))
         .args(args.split_whitespace())
         .current_dir(folder.path(""))
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(Stdio::from(std::fs::File::create(&said).unwrap()))
         .spawn()
         .unwrap();
     let started = Instant::now();
     while started.elapsed() < wait {
         if let Some(status) = child.try_wait().unwrap() {
-            assert!(status.success(), "{args}");
+            let said = || std::fs::read_to_string(&said).unwrap_or_default();
+            assert!(status.success(), "{args}: {}", said());
             return true;
         }
         std::thread::sleep(Duration::from_micros(200));
@@ -187,6 +189,35 @@ fn passes_killed_at_any_moment_end_with_the_same_bytes() {
         model("models/gemma3")
     );
     resumed_after_kills(&folder, &args, kills(25));
+}
+
+#[test]
+fn a_run_stopped_before_it_wrote_its_plan_is_begun_again() {
+    let folder = folder();
+    let args = format!(
+        "prune {} --spec 2:4 --method wanda --calib calib.txt --samples 4 --seq-len 32 --resume",
+        model("models/llama")
+    );
+    for last in ["openwork", "openwork/layers", "openwork/lock", "openwork/plan.json.unfinished"] {
+        let out = folder.path("out");
+        std::fs::create_dir_all(out.join("openwork")).unwrap();
+        match last.ends_with("lock") || last.ends_with("unfinished") {
+            true => drop(std::fs::File::create(out.join(last)).unwrap()),
+            false => std::fs::create_dir_all(out.join(last)).unwrap(),
+        }
+        let said = folder.run(&format!("{args} --out out"));
+        assert_eq!(said.code, 0, "{last}: {}", said.err);
+        std::fs::remove_dir_all(out).unwrap();
+    }
+    // What no run left is not touched.
+    for other in ["notes.txt", "openwork/notes.txt", "openwork/layers/notes.txt"] {
+        let out = folder.path("out");
+        std::fs::create_dir_all(out.join("openwork/layers")).unwrap();
+        std::fs::write(out.join(other), "mine").unwrap();
+        let said = folder.refused(&format!("{args} --out out"));
+        assert!(said.contains("no run to resume"), "{other}: {said}");
+        std::fs::remove_dir_all(out).unwrap();
+    }
 }
 
 #[test]

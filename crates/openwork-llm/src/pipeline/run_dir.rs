@@ -44,6 +44,9 @@ pub struct Fingerprint {
     pub calibration: String,
     /// Tokens in a window.
     pub seq_len: usize,
+    /// Windows of a single token.
+    #[serde(default)]
+    pub starts: usize,
     /// Type of the written weights.
     pub dtype: String,
     /// Whether inputs are captured anew after each site.
@@ -74,6 +77,7 @@ impl Fingerprint {
         differ("the model", text(&self.model), text(&other.model));
         differ("the calibration text", self.calibration.clone(), other.calibration.clone());
         differ("--seq-len", self.seq_len.to_string(), other.seq_len.to_string());
+        differ("--starts", self.starts.to_string(), other.starts.to_string());
         differ("--dtype", self.dtype.clone(), other.dtype.clone());
         let order = |sequential| if sequential { "on" } else { "off" }.to_string();
         differ("--sequential", order(self.sequential), order(other.sequential));
@@ -263,7 +267,7 @@ pub fn check_folder(folder: &Path, start: Start) -> Result<(), PipelineError> {
                     "the folder is not empty; give --resume to go on with a run, or --force to overwrite one",
                 ));
             }
-            let ours = folder.join("openwork/plan.json").exists();
+            let ours = folder.join("openwork/plan.json").exists() || without_plan(folder);
             if start == Start::Resume && !ours && entries.next().is_some() {
                 return Err(wrong("the folder is not empty, and there is no run to resume in it"));
             }
@@ -272,6 +276,18 @@ pub fn check_folder(folder: &Path, start: Start) -> Result<(), PipelineError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(wrong(&cannot(&error))),
     }
+}
+
+/// Whether a run was stopped here before it wrote its plan.
+fn without_plan(folder: &Path) -> bool {
+    let only = |folder: PathBuf, expected: &dyn Fn(&str) -> bool| {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.flatten().all(|entry| entry.file_name().to_str().is_some_and(expected))
+    };
+    let first = |name: &str| ["layers", "lock"].contains(&name) || name.ends_with(disk::UNFINISHED);
+    only(folder.to_path_buf(), &|name| name == "openwork")
+        && only(folder.join("openwork"), &first)
+        && only(folder.join("openwork/layers"), &|_| false)
 }
 
 fn cannot(error: &std::io::Error) -> String {
