@@ -47,6 +47,7 @@ def prune_module(
     tokenizer: Any = None,
     samples: int = 128,
     seq_len: int = 1024,
+    starts: int | None = None,
     seed: int = 0,
     include: str | None = None,
     exclude: str | None = None,
@@ -58,7 +59,7 @@ def prune_module(
         raise OpenworkError(f"a model is a path or a torch module, not a {type(model).__name__}")
     started = time.monotonic()
     jobs = _plan(model, spec, include, exclude, rules or {})
-    batches = _batches(model, calib, tokenizer, samples, seq_len, seed)
+    batches = _batches(model, calib, tokenizer, samples, seq_len, starts, seed)
     was_training, cache = model.training, getattr(getattr(model, "config", None), "use_cache", None)
     before: list[tuple[torch.Tensor, torch.Tensor]] = []
     layers: list[dict[str, Any]] = []
@@ -210,9 +211,10 @@ def _look(group: list[_Job], runs: list[Callable[[], None]], share: Callable[[fl
 
 
 def _batches(
-    model: nn.Module, calib: Any, tokenizer: Any, samples: int, seq_len: int, seed: int
+    model: nn.Module, calib: Any, tokenizer: Any, samples: int, seq_len: int, starts: int | None, seed: int
 ) -> list[Any]:
-    """What the model is run on."""
+    """What the model is run on: the batches as they are, or windows of a text, and
+    then single tokens, as texts begin."""
     device = next(model.parameters()).device
     if tokenizer is None:
         if isinstance(calib, (str, os.PathLike)):
@@ -229,15 +231,20 @@ def _batches(
     length = min(seq_len, limit)
     if len(ids) < length:
         raise OpenworkError(f"calib has {len(ids)} tokens, a window {length}; give more text or a smaller seq_len")
-    starts = list(range(0, len(ids) - length + 1, length))
-    if len(starts) > samples:
-        starts = sorted(random.Random(seed).sample(starts, samples))
-    return [torch.tensor([ids[start : start + length]], device=device) for start in starts]
+    chance = random.Random(seed)
+    firsts = list(range(0, len(ids) - length + 1, length))
+    if len(firsts) > samples:
+        firsts = sorted(chance.sample(firsts, samples))
+    windows = [torch.tensor([ids[first : first + length]], device=device) for first in firsts]
+    count = len(firsts) * length // 16 if starts is None else starts
+    singles = chance.sample(ids, min(count, len(ids)))
+    parts = [singles[at : at + length] for at in range(0, len(singles), length)]
+    return windows + [torch.tensor(part, device=device)[:, None] for part in parts]
 
 
 def _text(calib: Any) -> str:
     """One text, from itself, several, or a file."""
-    if isinstance(calib, (str, os.PathLike)) and len(str(calib)) < 4096 and Path(calib).is_file():
+    if isinstance(calib, (str, os.PathLike)) and _is_file(calib):
         raw = Path(calib).read_text(encoding="utf-8")
         if str(calib).endswith(".jsonl"):
             import json
@@ -249,6 +256,13 @@ def _text(calib: Any) -> str:
     if isinstance(calib, Iterable):
         return "\n\n".join(calib)
     raise OpenworkError(f"calib is a {type(calib).__name__}; with a tokenizer, give a text, texts or a text file")
+
+
+def _is_file(calib: str | os.PathLike[str]) -> bool:
+    try:
+        return Path(calib).is_file()
+    except (OSError, ValueError):  # a text that is no name: too long, or with a zero
+        return False
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

@@ -29,7 +29,7 @@ def prune_model(
     A path (a Hugging Face folder or a .gguf file) is read and pruned by the Rust
     pipeline and written to the folder `out`, which transformers loads as it is:
     `calib` is a text file (.txt, or .jsonl with a `text` field); options are those
-    of `openwork prune`: recipe, samples, seq_len, seed, include, exclude, eval,
+    of `openwork prune`: recipe, samples, seq_len, starts, seed, include, exclude, eval,
     eval_every, eval_tokens, eval_seq_len, resume, force, remove, dtype, sequential,
     max_memory (as "4G"), dry_run (gives what would be done, and does nothing), events
     (a line of JSON on stderr for everything that happens), and spill (hidden states
@@ -40,7 +40,7 @@ def prune_model(
     inputs that the layers pruned before it give. `calib` is a list of batches (a
     tensor, a tuple of arguments or a dict of keywords each), or, with
     `tokenizer=`, a text, a list of texts or a text file; options: tokenizer,
-    samples, seq_len, seed, include, exclude, rules. On an error or Ctrl-C all
+    samples, seq_len, starts, seed, include, exclude, rules. On an error or Ctrl-C all
     weights are put back.
 
     progress: called with a dict for everything that happens; True for a bar of
@@ -59,7 +59,7 @@ def prune_model(
 
 
 _USUAL = dict(
-    recipe=None, samples=128, seq_len=None, seed=0, include=None, exclude=None, eval=None, eval_every=None,
+    recipe=None, samples=128, seq_len=None, starts=None, seed=0, include=None, exclude=None, eval=None, eval_every=None,
     eval_tokens=None, eval_seq_len=None, resume=False, force=False, remove=False, dtype=None, sequential=False,
     max_memory=None, dry_run=False, events=False, spill=False,
 )

@@ -116,13 +116,13 @@ class _Worker:
             pid=os.getpid(),
         )
 
-    def start(self, asked: dict[str, Any], windows: list[int], spill: bool) -> list[tuple[str, str]]:
+    def start(self, asked: dict[str, Any], shapes: list[tuple[int, int]], spill: bool) -> list[tuple[str, str]]:
         folder = tempfile.gettempdir() if spill else None
-        self.steps = _native.Steps(asked["model"], asked["dtype"], asked["seq_len"], windows, folder)
+        self.steps = _native.Steps(asked["model"], asked["dtype"], shapes, folder)
         return self.steps.files()
 
-    def embed(self, chunk: int, tokens: Any) -> None:
-        self.steps.embed(chunk, tokens)
+    def embed(self, chunk: int, windows: Any) -> None:
+        self.steps.embed(chunk, windows)
 
     def capture(self, chunk: int, *asked: Any) -> Any:
         return self._timed(self.steps.capture, chunk, *asked)
@@ -214,8 +214,8 @@ class _Crew:
 
     def start(self, asked: dict[str, Any], chunks: list[Any]) -> None:
         self.asked = asked
-        self.chunks = [ray.put(tokens) for tokens in chunks]
-        self.windows = [len(tokens) // asked["seq_len"] for tokens in chunks]
+        self.chunks = [ray.put(windows) for windows in chunks]
+        self.shapes = [windows.shape for windows in chunks]
         self.done = 0
         self.layer = -1
         self.log: list[tuple[str, tuple[Any, ...]]] = []
@@ -223,7 +223,7 @@ class _Crew:
         if self.members:
             for member in self.members:
                 member.chunks = set()
-                ray.get(member.actor.start.remote(asked, self.windows, self._spills()))
+                ray.get(member.actor.start.remote(asked, self.shapes, self._spills()))
         else:
             self.members = self._hire(self.count)
         embedded = []
@@ -339,7 +339,7 @@ class _Crew:
         """Whether the states of a worker, and as many targets, are too many for its memory."""
         if self.asked["room"] is None:
             return False
-        share = -(-len(self.windows) // max(1, self.count)) / max(1, len(self.windows))
+        share = -(-len(self.shapes) // max(1, self.count)) / max(1, len(self.shapes))
         return share * self.asked["state_bytes"] > self.asked["room"]
 
     def _enter(self, layer: int) -> None:
@@ -388,7 +388,7 @@ class _Crew:
         _check(members)
         if len({member.about["machine"] for member in members + self.members}) > 1:
             self._note("workers have different CPUs: products may round differently there")
-        files = [member.actor.start.remote(self.asked, self.windows, self._spills()) for member in members]
+        files = [member.actor.start.remote(self.asked, self.shapes, self._spills()) for member in members]
         alive = []
         for member, found in zip(members, files):
             try:
@@ -455,7 +455,7 @@ class _Crew:
                     for lost in [c for c, (_, of) in refs.items() if of is member]:
                         submit(lost)
             member.forward += seconds
-            member.tokens += self.windows[chunk] * self.asked["seq_len"]
+            member.tokens += self.shapes[chunk][0] * self.shapes[chunk][1]
             received.add(chunk)
             refs[chunk] = (None, member)
             yield value

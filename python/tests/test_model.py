@@ -228,3 +228,29 @@ def test_a_transformers_model_in_one_line():
     # GPT-2 stores its weights transposed: two of four inputs stay for each output.
     weight = model.transformer.h[1].mlp.c_fc.weight
     assert ((weight != 0).reshape(8, 4, -1).sum(1) == 2).all()
+
+
+def test_a_text_is_seen_in_windows_and_as_starts():
+    torch = pytest.importorskip("torch")
+
+    class Reader(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.line = torch.nn.Embedding(32, 8), torch.nn.Linear(8, 8)
+            self.seen = set()
+
+        def forward(self, ids):
+            self.seen.add(tuple(ids.shape))
+            return self.line(self.embed(ids))
+
+    def read(**options):
+        model = Reader()
+        openwork.prune_model(
+            model, spec="2:4", method="s-obs", calib="some words " * 40, samples=4, seq_len=32,
+            tokenizer=lambda text: {"input_ids": [ord(c) % 32 for c in text]}, **options,
+        )
+        return model.seen
+
+    assert read() == {(1, 32), (4 * 32 // 16, 1)}
+    assert read(starts=0) == {(1, 32)}
+    assert read(starts=40) == {(1, 32), (32, 1), (8, 1)}

@@ -5,19 +5,22 @@ use openwork::prune::{Recipe as Method, Task, prune};
 use openwork::{MatrixRef, Pattern};
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::model::{Hidden, LINEARS, Layer, Model, NoTap, Site, Storage, Tap};
-use openwork_llm::pipeline::{Budget, Calibration, Choice, Job, Plan, Recipe, Rule, Start, run};
+use openwork_llm::pipeline::{
+    Budget, Calibration, Choice, Draw, Job, Plan, Recipe, Rule, Start, run,
+};
 use std::path::{Path, PathBuf};
 
 fn model(name: &str) -> PathBuf {
     Path::new("../../testdata/models").join(name)
 }
 
-/// Windows of tokens that any tiny model has.
+/// Windows of tokens that any tiny model has, and starts.
 fn calibration(samples: usize, seq_len: usize) -> Calibration {
     let token = |i: usize| ((i * i * 31 + i * 7 + 11) % 251) as u32;
     let windows =
         (0..samples).map(|w| (0..seq_len).map(|t| token(w * seq_len + t)).collect()).collect();
-    Calibration { windows, text: "numbers".to_string(), text_bytes: 0, seed: 7 }
+    let starts = (0..samples).map(|i| vec![token(i + 1000)]).collect();
+    Calibration { windows, starts, text: "numbers".to_string(), text_bytes: 0, seed: 7 }
 }
 
 struct Inputs(Site, HessianSum);
@@ -30,11 +33,20 @@ impl Tap for Inputs {
     }
 }
 
-fn hessian(layer: &Layer, hidden: &Hidden, site: Site, width: usize) -> openwork::hessian::Hessian {
-    let mut tap = Inputs(site, HessianSum::new(width));
-    let mut copy = Hidden::new(hidden.states().clone(), hidden.window_len());
-    layer.forward(&mut copy, &mut tap);
-    tap.1.finish().unwrap()
+fn hessian(
+    layer: &Layer,
+    chunks: &[Hidden],
+    site: Site,
+    width: usize,
+) -> openwork::hessian::Hessian {
+    let mut total = HessianSum::new(width);
+    for hidden in chunks {
+        let mut tap = Inputs(site, HessianSum::starting_at(width, total.samples()));
+        let mut copy = Hidden::new(hidden.states().clone(), hidden.window_len());
+        layer.forward(&mut copy, &mut tap);
+        total.merge(tap.1).unwrap();
+    }
+    total.finish().unwrap()
 }
 
 /// The definition: every site's inputs with all that comes before it pruned, or
@@ -48,7 +60,8 @@ fn by_hand(
     let model = Model::open(source).unwrap();
     let method: Method = method.parse().unwrap();
     let pattern: Pattern = "2:4".parse().unwrap();
-    let mut hidden = model.embed(&calibration.windows).unwrap();
+    let windows = [&calibration.windows, &calibration.starts];
+    let mut chunks = windows.map(|windows| model.embed(windows).unwrap());
     let mut all = Vec::new();
     for index in 0..model.config().layers {
         let dense = model.layer(index, Storage::F32).unwrap();
@@ -57,7 +70,7 @@ fn by_hand(
             let seen = if sequential { &layer } else { &dense };
             let first = LINEARS.iter().position(|(_, of)| *of == site).unwrap();
             let width = dense.linears()[first].weight().cols();
-            let h = hessian(seen, &hidden, site, width);
+            let h = hessian(seen, &chunks, site, width);
             for i in (0..LINEARS.len()).filter(|&i| LINEARS[i].1 == site) {
                 let w = dense.linears()[i].matrix().unwrap();
                 let spec = pattern.bind(&[w.rows(), w.cols()]).unwrap();
@@ -66,7 +79,7 @@ fn by_hand(
                 *layer.linears_mut()[i].matrix_mut().unwrap() = new.weights.remove(0);
             }
         }
-        layer.forward(&mut hidden, &mut NoTap);
+        chunks.iter_mut().for_each(|hidden| layer.forward(hidden, &mut NoTap));
         all.extend(layer.linears().iter().map(|l| l.matrix().unwrap().data().to_vec()));
     }
     all
@@ -116,6 +129,32 @@ fn a_run_is_its_definition() {
                 assert!(weights(folder.path()) == expected, "{name}, {method}, {sequential}");
             }
         }
+    }
+}
+
+#[test]
+fn starts_are_what_texts_begin_with() {
+    let text: String = (0..400).map(|i| format!("word {} ", i * i)).collect();
+    for (name, begins) in [("llama-tied", false), ("../gguf/gemma3.gguf", true)] {
+        let tokenizer = Checkpoint::open(&model(name)).unwrap().tokenizer().unwrap();
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        assert_eq!(bos.is_some(), begins, "{name}");
+        let draw = |starts| {
+            let how = Draw { samples: 8, length: 16, starts, seed: 3 };
+            Calibration::draw(&tokenizer, ("text", &text), how).unwrap()
+        };
+        let (usual, none) = (draw(None), draw(Some(0)));
+        assert_eq!((usual.starts.len(), none.starts.len()), (8 * 16 / Draw::SHARE, 0), "{name}");
+        assert_eq!(usual.windows, none.windows, "{name}: starts change what windows are drawn");
+        assert_ne!(usual.sha256(), none.sha256(), "{name}");
+        for start in &draw(Some(40)).starts {
+            assert_eq!(start.len(), 1 + usize::from(begins), "{name}");
+            assert_eq!(bos.filter(|_| begins), start.first().copied().filter(|_| begins), "{name}");
+        }
+        assert_eq!(usual.tokens(), 8 * 16 + usual.starts.iter().flatten().count(), "{name}");
+        // A text has no more starts than tokens.
+        let all = draw(Some(1 << 40)).starts.len();
+        assert_eq!(all, tokenizer.encode(&text).unwrap().len(), "{name}");
     }
 }
 

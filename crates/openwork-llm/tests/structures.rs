@@ -28,7 +28,7 @@ fn calibration(samples: usize, seq_len: usize) -> Calibration {
     let token = |i: usize| ((i * i * 31 + i * 7 + 11) % 251) as u32;
     let windows =
         (0..samples).map(|w| (0..seq_len).map(|t| token(w * seq_len + t)).collect()).collect();
-    Calibration { windows, text: "numbers".to_string(), text_bytes: 0, seed: 7 }
+    Calibration { windows, starts: Vec::new(), text: "numbers".to_string(), text_bytes: 0, seed: 7 }
 }
 
 fn logits(model: &Model<'_>, layers: &[usize]) -> Matrix {

@@ -12,7 +12,7 @@
 
 use crate::error::OpenworkError;
 use crate::steps::{Job as Work, packed, site, weights};
-use numpy::{IntoPyArray, PyArray1, PyArrayMethods};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use openwork::hessian::{Damping, Hessian, HessianSum, SumParts};
 use openwork::prune::measure::OutputError;
 use openwork_llm::checkpoint::Dtype;
@@ -84,8 +84,7 @@ impl Crew for Remote {
         self.call(|py, crew| {
             let chunks = PyList::empty(py);
             for windows in calibration.chunks() {
-                let tokens: Vec<u32> = windows.iter().flatten().copied().collect();
-                chunks.append(tokens.into_pyarray(py))?;
+                chunks.append(PyArray2::from_vec2(py, windows)?)?;
             }
             let asked = PyDict::new(py);
             // Workers may be in another folder.
@@ -94,7 +93,6 @@ impl Crew for Remote {
             asked.set_item("model", path)?;
             asked.set_item("files", job.source.hashes())?;
             asked.set_item("dtype", job.dtype.name().to_lowercase())?;
-            asked.set_item("seq_len", calibration.seq_len())?;
             asked.set_item("state_bytes", calibration.state_bytes(model.config()))?;
             asked.set_item("room", job.room)?;
             let shards: Vec<String> = (0..layers)

@@ -3,7 +3,7 @@
 
 use crate::crew::Parts;
 use crate::error::{OpenworkError, raised};
-use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1};
+use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use openwork::Matrix;
 use openwork::hessian::{Damping, Hessian};
 use openwork::prune::Factors;
@@ -84,7 +84,6 @@ pub struct Steps {
     source: Checkpoint,
     dtype: Dtype,
     states: States,
-    seq_len: usize,
     layer: Option<Layer>,
     hessians: Vec<(Site, Hessian)>,
     /// The task that was worked on last, its bands and what they share.
@@ -93,26 +92,25 @@ pub struct Steps {
 
 #[pymethods]
 impl Steps {
-    /// A worker for the model at `path`, whose chunks have so many windows. States
-    /// go to files in `spill`, if given.
+    /// A worker for the model at `path`, whose chunks have so many windows of so many
+    /// tokens each. States go to files in `spill`, if given.
     #[new]
-    #[pyo3(signature = (path, dtype, seq_len, windows, spill=None))]
+    #[pyo3(signature = (path, dtype, chunks, spill=None))]
     fn new(
         path: PathBuf,
         dtype: &str,
-        seq_len: usize,
-        windows: Vec<usize>,
+        chunks: Vec<[usize; 2]>,
         spill: Option<PathBuf>,
     ) -> PyResult<Self> {
         let source = Checkpoint::open(&path).map_err(|e| OpenworkError::new_err(e.to_string()))?;
         let dtype = written_dtype(Some(dtype), &source).map_err(|error| raised(&error))?;
         let source = source.rounded(dtype);
         let model = Model::open(&source).map_err(|error| raised(&error.into()))?;
-        let states = States::new(&windows, seq_len, model.config(), spill.as_deref());
+        let states = States::new(&chunks, model.config(), spill.as_deref());
         let states = states.map_err(|error| raised(&error))?;
         drop(model);
         let (layer, hessians, last) = (None, Vec::new(), None);
-        Ok(Self { source, dtype, states, seq_len, layer, hessians, last })
+        Ok(Self { source, dtype, states, layer, hessians, last })
     }
 
     /// The model's files and their hashes.
@@ -125,10 +123,10 @@ impl Steps {
         &mut self,
         py: Python<'_>,
         chunk: usize,
-        tokens: PyReadonlyArray1<'_, u32>,
+        windows: PyReadonlyArray2<'_, u32>,
     ) -> PyResult<()> {
-        let tokens = tokens.as_slice()?;
-        let windows: Vec<Vec<u32>> = tokens.chunks(self.seq_len).map(<[u32]>::to_vec).collect();
+        let windows: Vec<Vec<u32>> =
+            windows.as_array().rows().into_iter().map(|window| window.to_vec()).collect();
         py.detach(|| {
             let states = Model::open(&self.source)?.embed(&windows)?.into_states();
             self.states.put(chunk, states.into_vec())

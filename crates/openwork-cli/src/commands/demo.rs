@@ -8,7 +8,9 @@ use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::demo;
 use openwork_llm::evaluate::{Options, Scored};
 use openwork_llm::model::Model;
-use openwork_llm::pipeline::{Calibration, Choice, Evaluation, Job, Plan, Recipe, Start, run};
+use openwork_llm::pipeline::{
+    Calibration, Choice, Draw, Evaluation, Job, Plan, Recipe, Start, run,
+};
 use openwork_llm::report::{Record, page};
 use openwork_llm::words::columns;
 use serde_json::json;
@@ -49,7 +51,8 @@ impl Demo {
         let model = Model::open(&source).map_err(Failure::running)?;
         let tokenizer = source.tokenizer().map_err(Failure::running)?;
         let text = ("demo", demo::CALIBRATION);
-        let calibration = Calibration::draw(&tokenizer, text, SAMPLES, SEQ_LEN, 0);
+        let draw = Draw { samples: SAMPLES, length: SEQ_LEN, starts: None, seed: 0 };
+        let calibration = Calibration::draw(&tokenizer, text, draw);
         let calibration = calibration.map_err(Failure::running)?;
         let scored = Scored::new(&tokenizer, demo::EVALUATION, SEQ_LEN, &Options::default());
         let scored = scored.map_err(Failure::running)?;

@@ -2,7 +2,7 @@
 
 use super::estimate::{Estimate, Workers, estimate};
 use super::{
-    Calibration, Choice, Crew, Evaluation, Job, Passes, PipelineError, Recipe, Start, Watch,
+    Calibration, Choice, Crew, Draw, Evaluation, Job, Passes, PipelineError, Recipe, Start, Watch,
     check_folder, run_passes,
 };
 use crate::checkpoint::{Checkpoint, Dtype, Format};
@@ -34,6 +34,8 @@ pub struct Asked {
     pub samples: usize,
     /// Tokens in each.
     pub seq_len: Option<usize>,
+    /// Further windows of a single token, as texts begin.
+    pub starts: Option<usize>,
     /// What draws them.
     pub seed: u64,
     /// Prune only tensors whose names match.
@@ -161,7 +163,11 @@ impl Asked {
 
     fn calibration(&self, model: &Model<'_>) -> Result<Calibration, PipelineError> {
         let text = named_text(&self.calib, Use::Calibrate)?;
-        Calibration::of(model, (&name(&self.calib), &text), self.samples, self.seq_len, self.seed)
+        let length = window("--seq-len", self.seq_len, SEQ_LEN, model)?;
+        let (name, tokenizer) = (name(&self.calib), model.checkpoint().tokenizer()?);
+        let how = Draw { samples: self.samples, length, starts: self.starts, seed: self.seed };
+        Calibration::draw(&tokenizer, (&name, &text), how)
+            .map_err(|error| PipelineError::Plan(format!("--calib {name}: {error}")))
     }
 
     fn evaluation(&self, model: &Model<'_>) -> Result<Option<Evaluation>, PipelineError> {
@@ -234,22 +240,6 @@ fn window(
         return Ok(length);
     }
     Err(PipelineError::Plan(format!("{flag} {length}: the model takes at most {limit} tokens")))
-}
-
-impl Calibration {
-    /// Windows of a text, given with its name.
-    pub fn of(
-        model: &Model<'_>,
-        (name, text): (&str, &str),
-        samples: usize,
-        seq_len: Option<usize>,
-        seed: u64,
-    ) -> Result<Self, PipelineError> {
-        let length = window("--seq-len", seq_len, SEQ_LEN, model)?;
-        let tokenizer = model.checkpoint().tokenizer()?;
-        Self::draw(&tokenizer, (name, text), samples, length, seed)
-            .map_err(|error| PipelineError::Plan(format!("--calib {name}: {error}")))
-    }
 }
 
 impl Evaluation {

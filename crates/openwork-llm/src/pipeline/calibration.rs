@@ -11,6 +11,8 @@ use crate::tokens::{Tokenizer, random_windows};
 pub struct Calibration {
     /// All of one length.
     pub windows: Vec<Vec<u32>>,
+    /// Short windows: what a text begins with, see [`Calibration::draw`].
+    pub starts: Vec<Vec<u32>>,
     /// The text's name, for the record.
     pub text: String,
     /// Bytes of the text.
@@ -19,22 +21,50 @@ pub struct Calibration {
     pub seed: u64,
 }
 
+/// What to draw.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// Windows.
+    pub samples: usize,
+    /// Tokens in each.
+    pub length: usize,
+    /// Windows of a single token; if nothing is said, one for every [`Draw::SHARE`]
+    /// tokens of the others.
+    pub starts: Option<usize>,
+    /// What draws them.
+    pub seed: u64,
+}
+
+impl Draw {
+    /// Few enough not to matter where first tokens are like others, and enough where
+    /// they are not.
+    pub const SHARE: usize = 16;
+}
+
 impl Calibration {
-    /// Draws `samples` windows of `seq_len` tokens, as SparseGPT and Wanda do.
+    /// Draws windows from a text, given with its name, as SparseGPT and Wanda do, and
+    /// windows of a single token (after the token that begins a text, if the model
+    /// wants one).
+    ///
+    /// What a model makes of the first token of a text is like nothing that it makes
+    /// of later ones, and all of them look at it. Windows alone have one first token
+    /// in a thousand, so that weights fitted to them may miss it.
     pub fn draw(
         tokenizer: &Tokenizer,
         (name, text): (&str, &str),
-        samples: usize,
-        seq_len: usize,
-        seed: u64,
+        how: Draw,
     ) -> Result<Self, PipelineError> {
+        let Draw { samples, length, seed, .. } = how;
         if samples == 0 {
             return Err(PipelineError::Plan("--samples 0: give at least one window".to_string()));
         }
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         let tokens = tokenizer.encode(text)?;
-        let windows = random_windows(&tokens, seq_len, samples, seed, bos)?;
-        Ok(Self { windows, text: name.to_string(), text_bytes: text.len(), seed })
+        let windows = random_windows(&tokens, length, samples, seed, bos)?;
+        let short = 1 + usize::from(bos.is_some());
+        let starts = how.starts.unwrap_or(samples * length / Draw::SHARE).min(tokens.len());
+        let starts = random_windows(&tokens, short, starts, seed, bos)?;
+        Ok(Self { windows, starts, text: name.to_string(), text_bytes: text.len(), seed })
     }
 
     /// Tokens in a window.
@@ -42,9 +72,9 @@ impl Calibration {
         self.windows.first().map_or(0, Vec::len)
     }
 
-    /// Tokens in all windows.
+    /// Tokens in all windows, short ones included.
     pub fn tokens(&self) -> usize {
-        self.windows.len() * self.seq_len()
+        self.windows.iter().chain(&self.starts).map(Vec::len).sum()
     }
 
     /// Bytes of all hidden states, and of as many targets.
@@ -54,8 +84,8 @@ impl Calibration {
 
     /// Of all tokens, as little-endian u32.
     pub fn sha256(&self) -> String {
-        let bytes: Vec<u8> =
-            self.windows.iter().flatten().flat_map(|token| token.to_le_bytes()).collect();
+        let tokens = self.windows.iter().chain(&self.starts).flatten();
+        let bytes: Vec<u8> = tokens.flat_map(|token| token.to_le_bytes()).collect();
         sha256(&bytes)
     }
 
@@ -65,7 +95,8 @@ impl Calibration {
             text: self.text.clone(),
             samples: self.windows.len(),
             seq_len: self.seq_len(),
-            tokens: self.tokens(),
+            tokens: self.windows.len() * self.seq_len(),
+            starts: self.starts.len(),
             sha256: self.sha256(),
         }
     }

@@ -112,10 +112,11 @@ impl Crew for Local {
         folder: &Path,
     ) -> Result<(), PipelineError> {
         let calibration = &job.calibration;
-        let sizes: Vec<usize> = calibration.chunks().map(<[_]>::len).collect();
+        let shapes: Vec<[usize; 2]> =
+            calibration.chunks().map(|windows| [windows.len(), windows[0].len()]).collect();
         let needed = calibration.state_bytes(model.config());
         let spill = job.room.is_some_and(|room| needed > room).then_some(folder);
-        let mut states = States::new(&sizes, calibration.seq_len(), model.config(), spill)?;
+        let mut states = States::new(&shapes, model.config(), spill)?;
         for (i, windows) in calibration.chunks().enumerate() {
             states.put(i, model.embed(windows)?.into_states().into_vec())?;
         }

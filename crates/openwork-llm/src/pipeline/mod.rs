@@ -37,7 +37,7 @@ pub mod structure;
 mod watch;
 
 pub use asked::{Asked, Ready, written_dtype};
-pub use calibration::Calibration;
+pub use calibration::{Calibration, Draw};
 pub use crew::{Capture, Crew, Local};
 pub use error::PipelineError;
 pub use hidden::Shelf;

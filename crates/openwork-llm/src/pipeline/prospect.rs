@@ -90,9 +90,13 @@ impl fmt::Display for Prospect<'_> {
         self.notes().try_for_each(|note| writeln!(f, "note: {note}"))?;
         writeln!(
             f,
-            "calibration  {} windows of {} tokens, inputs captured {}",
+            "calibration  {} windows of {} tokens{}, inputs captured {}",
             job.calibration.windows.len(),
             job.calibration.seq_len(),
+            match job.calibration.starts.len() {
+                0 => String::new(),
+                starts => format!(" and {starts} starts"),
+            },
             if job.sequential { "anew after each site" } else { "once per layer" },
         )?;
         let spilled = match self.ready.spills() {

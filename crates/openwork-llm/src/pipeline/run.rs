@@ -60,6 +60,7 @@ pub fn fingerprint(job: &Job<'_>) -> Result<Fingerprint, PipelineError> {
         model: job.source.hashes(),
         calibration: job.calibration.sha256(),
         seq_len: job.calibration.seq_len(),
+        starts: job.calibration.starts.len(),
         dtype: job.dtype.name().to_lowercase(),
         sequential: job.sequential,
         budget: job.plan.recipe.budget,

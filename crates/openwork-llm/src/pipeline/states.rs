@@ -18,9 +18,13 @@ pub(super) fn chunk_windows(seq_len: usize) -> usize {
 }
 
 impl Calibration {
-    /// The windows by chunk.
+    /// The windows by chunk, those of a chunk all of one length; starts come last.
     pub fn chunks(&self) -> impl Iterator<Item = &[Vec<u32>]> {
-        self.windows.chunks(chunk_windows(self.seq_len()))
+        let by_length =
+            |windows: &'_ [Vec<u32>]| chunk_windows(windows.first().map_or(1, Vec::len));
+        self.windows
+            .chunks(by_length(&self.windows))
+            .chain(self.starts.chunks(by_length(&self.starts)))
     }
 }
 
@@ -31,7 +35,6 @@ pub struct States {
     shelf: Shelf,
     targets: Shelf,
     places: Vec<Place>,
-    seq_len: usize,
     width: usize,
     folder: PathBuf,
 }
@@ -41,21 +44,24 @@ pub struct States {
 struct Place {
     /// Its first sample among all of the run.
     first: usize,
+    /// Tokens in each of its windows.
+    window: usize,
     attended: bool,
     /// Whether there is a target.
     targeted: bool,
 }
 
 impl States {
-    /// Room for chunks of so many windows, in memory or in files within `spill`.
+    /// Room for chunks of so many windows with so many tokens each, in memory or in
+    /// files within `spill`.
     pub fn new(
-        windows: &[usize],
-        seq_len: usize,
+        chunks: &[[usize; 2]],
         config: &Config,
         spill: Option<&Path>,
     ) -> Result<Self, PipelineError> {
         let width = config.hidden;
-        let sizes: Vec<usize> = windows.iter().map(|count| count * seq_len * width).collect();
+        let sizes: Vec<usize> =
+            chunks.iter().map(|[count, window]| count * window * width).collect();
         let shelf = || match spill {
             None => Ok(Shelf::in_memory(&sizes)),
             Some(folder) => Shelf::in_file(folder, &sizes),
@@ -63,15 +69,15 @@ impl States {
         let folder = spill.unwrap_or(Path::new("states")).to_path_buf();
         let io = |error| PipelineError::io(&folder, error);
         let (shelf, targets) = (shelf().map_err(io)?, shelf().map_err(io)?);
-        let places = windows
+        let places = chunks
             .iter()
-            .scan(0, |next, count| {
+            .scan(0, |next, &[count, window]| {
                 let first = *next;
-                *next += count * seq_len;
-                Some(Place { first, attended: false, targeted: false })
+                *next += count * window;
+                Some(Place { first, window, attended: false, targeted: false })
             })
             .collect();
-        Ok(Self { shelf, targets, places, seq_len, width, folder })
+        Ok(Self { shelf, targets, places, width, folder })
     }
 
     /// How many chunks there are, with states or without.
@@ -134,7 +140,7 @@ impl States {
         if states.is_empty() {
             return Err(PipelineError::Crew(format!("the states of chunk {index} are not here")));
         }
-        let mut chunk = Chunk::new(place.first, states, self.seq_len, self.width);
+        let mut chunk = Chunk::new(place.first, states, place.window, self.width);
         chunk.attended = place.attended;
         if place.targeted {
             chunk.target = self.targets.take(index).map_err(|error| self.io(error))?;

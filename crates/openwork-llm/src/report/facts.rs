@@ -113,7 +113,15 @@ struct Calibrated {
 fn calibrated(record: &Record) -> Calibrated {
     let c = &record.calibration;
     Calibrated {
-        windows: format!("{} windows of {}", grouped(c.samples as u64), grouped(c.seq_len as u64)),
+        windows: format!(
+            "{} windows of {}{}",
+            grouped(c.samples as u64),
+            grouped(c.seq_len as u64),
+            match c.starts {
+                0 => String::new(),
+                starts => format!(", {} starts", grouped(starts as u64)),
+            }
+        ),
         tokens: format!("{} tokens", grouped(c.tokens as u64)),
     }
 }

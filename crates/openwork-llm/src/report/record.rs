@@ -91,8 +91,11 @@ pub struct Calibration {
     pub samples: usize,
     /// Tokens in a window.
     pub seq_len: usize,
-    /// Tokens in all windows.
+    /// Tokens in these windows.
     pub tokens: usize,
+    /// Further windows of a single token, as texts begin.
+    #[serde(default)]
+    pub starts: usize,
     /// Of all windows' tokens, as little-endian u32.
     pub sha256: String,
 }

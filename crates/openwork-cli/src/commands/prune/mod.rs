@@ -65,6 +65,9 @@ pub struct Prune {
     /// Tokens in a calibration window; at most the model's limit [default: 1024 or that]
     #[arg(long, value_name = "L", alias = "seqlen")]
     seq_len: Option<usize>,
+    /// Further windows of a single token, as texts begin [default: one for 16 tokens of the others]
+    #[arg(long, value_name = "N")]
+    starts: Option<usize>,
     /// What draws the calibration windows
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -156,6 +159,7 @@ impl Prune {
             calib: self.calib.clone(),
             samples: self.samples,
             seq_len: self.seq_len,
+            starts: self.starts,
             seed: self.seed,
             include: self.include.clone(),
             exclude: self.exclude.clone(),
