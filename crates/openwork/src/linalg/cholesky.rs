@@ -161,8 +161,15 @@ fn inverted_block<'l, T: Scalar>(row: impl Fn(usize) -> &'l [T], n: usize) -> Ve
 ///
 /// If `l` is not square.
 pub fn invert_lower<T: Scalar>(l: &Matrix<T>) -> Matrix<T> {
+    let mut x = Matrix::zeros(l.rows(), l.cols());
+    invert_lower_into(l, &mut x);
+    x
+}
+
+/// [`invert_lower`] into a matrix of the same size, where tiles above the diagonal
+/// stay as they are.
+fn invert_lower_into<T: Scalar>(l: &Matrix<T>, x: &mut Matrix<T>) {
     let n = square(l.view());
-    let mut x = Matrix::zeros(n, n);
     let panels = (0..n).into_par_iter().step_by(PANEL);
     let diagonals: Vec<Vec<T>> =
         panels.map(|top| inverted_block(|i| &l.row(top + i)[top..], PANEL.min(n - top))).collect();
@@ -206,7 +213,6 @@ pub fn invert_lower<T: Scalar>(l: &Matrix<T>) -> Matrix<T> {
             row[top..top + height].copy_from_slice(&diagonal[r * height..][..height]);
         });
     }
-    x
 }
 
 /// [`invert_lower`] of one contiguous block: by leaves, then one product a pair.
@@ -217,7 +223,9 @@ fn invert_block<T: Scalar>(l: &mut [T], n: usize) {
     let half = (n / 2).next_multiple_of(8).min(n - 1);
     let rest = n - half;
     let copy = |l: &[T], top: usize, left: usize, rows: usize, cols: usize| -> Vec<T> {
-        (0..rows).flat_map(|r| l[(top + r) * n + left..][..cols].iter().copied()).collect()
+        let mut part = Vec::with_capacity(rows * cols);
+        (0..rows).for_each(|r| part.extend_from_slice(&l[(top + r) * n + left..][..cols]));
+        part
     };
     let (mut a, mut d) = (copy(l, 0, 0, half, half), copy(l, half, half, rest, rest));
     let c = copy(l, half, 0, rest, half);
@@ -245,10 +253,16 @@ fn invert_block<T: Scalar>(l: &mut [T], n: usize) {
 ///
 /// If `x` is not square.
 pub fn transposed_square<T: Scalar>(x: &Matrix<T>) -> Matrix<T> {
+    let mut c = Matrix::zeros(x.rows(), x.cols());
+    transposed_square_into(x, &mut c);
+    c
+}
+
+/// [`transposed_square`] into a matrix of the same size.
+fn transposed_square_into<T: Scalar>(x: &Matrix<T>, c: &mut Matrix<T>) {
     let n = square(x.view());
-    let mut c = Matrix::zeros(n, n);
     if n == 0 {
-        return c;
+        return;
     }
     // Row panel i, up to its diagonal: rows i.. of X only, the others are zero.
     c.data_mut().par_chunks_mut(PANEL * n).enumerate().for_each(|(p, rows)| {
@@ -259,8 +273,7 @@ pub fn transposed_square<T: Scalar>(x: &Matrix<T>) -> Matrix<T> {
         let panel = MatrixMut::with_stride(rows, count, top + count, n);
         gemm(T::ZERO, panel, T::ONE, left, right, Threads::One);
     });
-    mirror(&mut c);
-    c
+    mirror(c);
 }
 
 /// Copies the lower half of a square matrix to its upper half.
@@ -315,8 +328,26 @@ fn mirror_block<T: Scalar>(a: &mut [T], n: usize, stride: usize) {
 ///
 /// If `a` is not square.
 pub fn inverse<T: Scalar>(mut a: Matrix<T>, floor: T) -> Result<Matrix<T>, NotPositive> {
-    lower_factor(&mut a, floor)?;
-    Ok(transposed_square(&invert_lower(&a)))
+    let mut room = Matrix::zeros(a.rows(), a.cols());
+    invert(&mut a, &mut room, floor)?;
+    Ok(a)
+}
+
+/// [`inverse`] in place, with room of the same size for what lies between: who
+/// inverts again and again keeps it, as new pages cost a fifth of the time.
+///
+/// # Panics
+///
+/// If `a` is not square, or `room` has another size.
+pub fn invert<T: Scalar>(
+    a: &mut Matrix<T>,
+    room: &mut Matrix<T>,
+    floor: T,
+) -> Result<(), NotPositive> {
+    lower_factor(a, floor)?;
+    invert_lower_into(a, room);
+    transposed_square_into(room, a);
+    Ok(())
 }
 
 /// Solves L X = B in place, with the n x r matrix B in row-major order.

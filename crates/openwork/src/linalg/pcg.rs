@@ -112,13 +112,13 @@ fn solve_panel(
     gemm(0.0, r.view_mut(), 1.0, p.view(), h, Threads::One);
     let (mut old, mut cost) = (vec![0.0; rows], 0.0);
     for i in 0..rows {
-        let terms = r.row_mut(i).iter_mut().zip(p.row_mut(i)).zip(keep.row(i).iter().zip(scale));
-        for ((r, p), (&m, &s)) in terms {
-            cost += f64::from(*r) * f64::from(*p);
+        let (r, p) = (r.row_mut(i), p.row_mut(i));
+        cost += dot(r, p);
+        for ((r, p), (&m, &s)) in r.iter_mut().zip(&mut *p).zip(keep.row(i).iter().zip(scale)) {
             *r *= m;
             *p = *r * s;
-            old[i] += f64::from(*r) * f64::from(*p);
         }
+        old[i] = dot(r, p);
     }
 
     for step in 0..stop.steps {
@@ -129,11 +129,8 @@ fn solve_panel(
         let mut gained = 0.0;
         for i in 0..rows {
             let (r, p, q) = (r.row_mut(i), p.row_mut(i), q.row_mut(i));
-            let mut pq = 0.0;
-            for ((q, &m), &p) in q.iter_mut().zip(keep.row(i)).zip(&*p) {
-                *q *= m;
-                pq += f64::from(*q) * f64::from(p);
-            }
+            q.iter_mut().zip(keep.row(i)).for_each(|(q, &m)| *q *= m);
+            let pq = dot(q, p);
             // A row at its fit has p = 0; where rounding hides the curvature it
             // is as near as it gets.
             if pq <= 0.0 {
@@ -143,18 +140,14 @@ fn solve_panel(
             }
             let a = old[i] / pq;
             gained += a * old[i];
-            let (a, mut new) = (a as f32, 0.0);
-            for (((x, r), (&p, &q)), &s) in
-                x.row_mut(i).iter_mut().zip(r.iter_mut()).zip(p.iter().zip(&*q)).zip(scale)
-            {
-                *x += a * p;
-                *r -= a * q;
-                new += f64::from(*r) * f64::from(*r * s);
-            }
+            let a = a as f32;
+            x.row_mut(i).iter_mut().zip(&*p).for_each(|(x, &p)| *x += a * p);
+            r.iter_mut().zip(&*q).for_each(|(r, &q)| *r -= a * q);
+            // q has done its work and takes z.
+            q.iter_mut().zip(&*r).zip(scale).for_each(|((z, &r), &s)| *z = r * s);
+            let new = dot(r, q);
             let b = (new / old[i]) as f32;
-            for ((p, &r), &s) in p.iter_mut().zip(&*r).zip(scale) {
-                *p = r * s + b * *p;
-            }
+            p.iter_mut().zip(&*q).for_each(|(p, &z)| *p = z + b * *p);
             old[i] = new;
         }
         cost -= gained;
@@ -163,6 +156,19 @@ fn solve_panel(
         }
     }
     stop.steps
+}
+
+/// a.b in f64, by eight sums side by side: one would wait for itself.
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let mut sums = [0.0; 8];
+    for (a, b) in a.iter().zip(b) {
+        for ((sum, &a), &b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += f64::from(a) * f64::from(b);
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(&a, &b)| f64::from(a) * f64::from(b));
+    sums.iter().sum::<f64>() + rest.sum::<f64>()
 }
 
 #[cfg(test)]

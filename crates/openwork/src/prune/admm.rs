@@ -126,8 +126,11 @@ impl Pruner for Admm {
 /// All groups on their way.
 struct State<'s> {
     parts: Vec<Part<'s>>,
+    inverses: Vec<Inverse<'s>>,
     /// P, numbered as in [`Projection`].
     p: Vec<f32>,
+    /// Room for W A + rho (D - U), numbered alike.
+    right: Vec<f32>,
     projection: Projection<'s>,
 }
 
@@ -138,6 +141,16 @@ struct Part<'s> {
     w: &'s Matrix,
     /// W A.
     wa: Matrix,
+    /// Where its A stands among the inverses.
+    inverse: usize,
+}
+
+/// (A + rho I)^-1; groups with one A share it.
+struct Inverse<'s> {
+    a: &'s Arc<Curvature>,
+    inverse: Matrix,
+    /// Kept from one rho to the next.
+    room: Matrix,
 }
 
 impl<'s> State<'s> {
@@ -147,6 +160,7 @@ impl<'s> State<'s> {
         groups: &'s [Group],
         w: &'s [Matrix],
     ) -> Result<Self, PruneError> {
+        let mut inverses: Vec<Inverse<'s>> = Vec::new();
         let parts: Vec<Part<'s>> = groups
             .iter()
             .zip(w)
@@ -157,11 +171,17 @@ impl<'s> State<'s> {
                     let w = w.view().part(top, out.rows(), 0, w.cols());
                     gemm(0.0, out, 1.0, w, a.view(), Threads::One);
                 });
-                Part { group, w, wa }
+                let known = inverses.iter().position(|i| Arc::ptr_eq(i.a, &group.curvature));
+                let inverse = known.unwrap_or_else(|| {
+                    inverses.push(Inverse::room(&group.curvature));
+                    inverses.len() - 1
+                });
+                Part { group, w, wa, inverse }
             })
             .collect();
         let projection = Projection::new(problem.spec, groups)?;
-        let mut state = Self { parts, p: Vec::new(), projection };
+        let right = vec![0.0; w.iter().map(|w| w.data().len()).sum()];
+        let mut state = Self { parts, inverses, p: Vec::new(), right, projection };
         state.restart();
         Ok(state)
     }
@@ -182,13 +202,13 @@ impl<'s> State<'s> {
         watch: &dyn Watch,
     ) -> Result<bool, PruneError> {
         let mut before = self.projection.stays().to_vec();
-        let mut inverses = self.inverses(rho);
+        self.invert(rho);
         let mut old = rho;
         for i in 1..=iterations {
             if watch.stopped() {
                 return Err(PruneError::Stopped);
             }
-            self.step(&inverses, old, rho);
+            self.step(old, rho);
             self.projection.project(&self.p);
             old = rho;
             watch.progress(i as f64 / (iterations + 1) as f64);
@@ -203,7 +223,7 @@ impl<'s> State<'s> {
             before.copy_from_slice(self.projection.stays());
             let growth = GROWTH.iter().find(|(least, _)| share > *least);
             rho *= growth.map_or(1.0, |(_, by)| *by);
-            inverses = self.inverses(rho);
+            self.invert(rho);
         }
         Ok(true)
     }
@@ -213,66 +233,65 @@ impl<'s> State<'s> {
     /// ```text
     /// U = V / rho        P = (W A + rho (D - U))(A + rho I)^-1 + U
     /// ```
-    fn step(&mut self, inverses: &[Arc<Matrix>], old: f64, rho: f64) {
+    fn step(&mut self, old: f64, rho: f64) {
         // P is D on the mask and V / old elsewhere.
         let (in_u, in_right) = ((old / rho) as f32, [-old as f32, rho as f32]);
         let (stays, blocks) = (self.projection.stays(), self.projection.blocks());
         let mut first = 0;
-        for (part, inverse) in self.parts.iter().zip(inverses) {
+        for part in &self.parts {
+            let inverse = &self.inverses[part.inverse].inverse;
             let (k, size) = (part.wa.cols(), part.wa.data().len());
-            let blocks = &blocks[first..first + size];
-            by_rows(&mut self.p[first..first + size], k, |top, mut p| {
-                let here = top * k..(top + p.rows()) * k;
-                let mut right = part.wa.data()[here.clone()].to_vec();
-                for ((right, p), &block) in right.iter_mut().zip(p.data_mut()).zip(&blocks[here]) {
+            let panel = (panel_rows(part.wa.rows()) * k).max(1);
+            let here = first..first + size;
+            let p = self.p[here.clone()].par_chunks_mut(panel);
+            let rights = self.right[here.clone()].par_chunks_mut(panel);
+            let known = part.wa.data().par_chunks(panel).zip(blocks[here].par_chunks(panel));
+            p.zip(rights).zip(known).for_each(|((p, right), (wa, blocks))| {
+                for (((right, p), &wa), &block) in right.iter_mut().zip(&mut *p).zip(wa).zip(blocks)
+                {
                     let stays = stays[block as usize];
-                    *right += in_right[usize::from(stays)] * *p;
+                    *right = wa + in_right[usize::from(stays)] * *p;
                     *p *= if stays { 0.0 } else { in_u };
                 }
-                let right = MatrixRef::new(&right, p.rows(), k);
-                gemm(1.0, p, 1.0, right, inverse.view(), Threads::One);
+                let rows = p.len() / k;
+                let right = MatrixRef::new(right, rows, k);
+                gemm(1.0, MatrixMut::new(p, rows, k), 1.0, right, inverse.view(), Threads::One);
             });
             first += size;
         }
     }
 
-    /// (A + rho I)^-1 of every group; groups with one A share it.
-    fn inverses(&self, rho: f64) -> Vec<Arc<Matrix>> {
-        let mut known: Vec<(&Arc<Curvature>, Arc<Matrix>)> = Vec::new();
-        self.parts
-            .iter()
-            .map(|part| {
-                let a = &part.group.curvature;
-                if let Some((_, inverse)) = known.iter().find(|(b, _)| Arc::ptr_eq(a, b)) {
-                    return inverse.clone();
-                }
-                let inverse = Arc::new(inverse(a.matrix(), rho as f32));
-                known.push((a, inverse.clone()));
-                inverse
-            })
-            .collect()
+    fn invert(&mut self, rho: f64) {
+        self.inverses.iter_mut().for_each(|inverse| inverse.of(rho as f32));
     }
 }
 
-/// (A + rho I)^-1, in f32 unless its rounding stands in the way.
-fn inverse(a: &Matrix, rho: f32) -> Matrix {
-    cholesky::inverse(raised(a, rho, |x| x), 0.0).unwrap_or_else(|_| {
-        // A is positive definite up to rounding in f32, which `LEAST` exceeds.
-        let inverse = cholesky::inverse(raised(a, rho, f64::from), 0.0);
-        let inverse = inverse.expect("A + rho I is positive definite");
-        Matrix::from_fn(a.rows(), a.rows(), |i, j| inverse.row(i)[j] as f32)
-    })
+impl<'s> Inverse<'s> {
+    fn room(a: &'s Arc<Curvature>) -> Self {
+        let n = a.matrix().rows();
+        Self { a, inverse: Matrix::zeros(n, n), room: Matrix::zeros(n, n) }
+    }
+
+    /// Inverts A + rho I, in f32 unless its rounding stands in the way.
+    fn of(&mut self, rho: f32) {
+        let a = self.a.matrix();
+        raise(a, rho, &mut self.inverse, |x| x);
+        if cholesky::invert(&mut self.inverse, &mut self.room, 0.0).is_err() {
+            let mut wide = Matrix::zeros(a.rows(), a.rows());
+            raise(a, rho, &mut wide, f64::from);
+            // A is positive definite up to rounding in f32, which `LEAST` exceeds.
+            let inverse = cholesky::inverse(wide, 0.0).expect("A + rho I is positive definite");
+            self.inverse = Matrix::from_fn(a.rows(), a.rows(), |i, j| inverse.row(i)[j] as f32);
+        }
+    }
 }
 
 /// A + rho I, summed in f32.
-fn raised<T: Scalar>(a: &Matrix, rho: f32, wide: impl Fn(f32) -> T + Sync) -> Matrix<T> {
-    let n = a.rows();
-    let mut raised = Matrix::zeros(n, n);
-    raised.data_mut().par_chunks_mut(n.max(1)).enumerate().for_each(|(j, row)| {
+fn raise<T: Scalar>(a: &Matrix, rho: f32, out: &mut Matrix<T>, wide: impl Fn(f32) -> T + Sync) {
+    out.data_mut().par_chunks_mut(a.rows().max(1)).enumerate().for_each(|(j, row)| {
         row.iter_mut().zip(a.row(j)).for_each(|(x, &a)| *x = wide(a));
         row[j] = wide(a.row(j)[j] + rho);
     });
-    raised
 }
 
 /// Runs `f` on panels of rows of `k` entries, each with the number of its first

@@ -42,21 +42,31 @@ impl<'s> Projection<'s> {
             firsts.push(firsts[firsts.len() - 1] + group.rows.len() * group.columns.len());
         }
         let weights = firsts[groups.len()];
+        // The block and the number of each weight, in the order of the scopes.
+        let chunks = (0..spec.scopes()).into_par_iter().step_by(CHUNK);
+        let visited: Vec<Vec<[u32; 2]>> = chunks
+            .map(|first| {
+                let (mut visited, mut scratch) = (Vec::new(), Scratch::default());
+                for scope in first..spec.scopes().min(first + CHUNK) {
+                    selector.visit(scope, &mut scratch, |block, element| {
+                        let block = scope * spec.blocks_per_scope() + block;
+                        let place = places.of(element);
+                        let width = groups[place.group].columns.len();
+                        let at = firsts[place.group] + place.row * width + place.column;
+                        visited.push([block as u32, at as u32]);
+                    });
+                }
+                visited
+            })
+            .collect();
         let mut blocks = vec![0; weights];
         let mut elements: Vec<u32> = Vec::with_capacity(weights);
         let mut starts = Vec::with_capacity(spec.blocks() + 1);
-        let mut scratch = Scratch::default();
-        for scope in 0..spec.scopes() {
-            selector.visit(scope, &mut scratch, |block, element| {
-                let block = scope * spec.blocks_per_scope() + block;
-                // Blocks of padding in between begin and end here.
-                starts.resize(block + 1, elements.len() as u32);
-                let place = places.of(element);
-                let width = groups[place.group].columns.len();
-                let at = firsts[place.group] + place.row * width + place.column;
-                blocks[at] = block as u32;
-                elements.push(at as u32);
-            });
+        for [block, at] in visited.into_iter().flatten() {
+            // Blocks of padding in between begin and end here.
+            starts.resize(block as usize + 1, elements.len() as u32);
+            blocks[at as usize] = block;
+            elements.push(at);
         }
         starts.resize(spec.blocks() + 1, elements.len() as u32);
         let stays = vec![true; spec.blocks()];
