@@ -23,11 +23,15 @@ pub(super) fn text(record: &Record) -> String {
         false => "in these steps".to_string(),
     };
     put(&format!(
-        "Pruned by openwork {} {}, on {} windows of {} tokens of `{}` (seed {}). {:.2}% of the weights of its linears are {}.\n",
+        "Pruned by openwork {} {}, on {} windows of {} tokens{} of `{}` (seed {}). {:.2}% of the weights of its linears are {}.\n",
         record.openwork,
         how,
         record.calibration.samples,
         record.calibration.seq_len,
+        match record.calibration.starts {
+            0 => String::new(),
+            starts => format!(" and {starts} single tokens"),
+        },
         record.calibration.text,
         record.seed,
         100.0 * record.totals.density,

@@ -95,7 +95,7 @@ impl fmt::Display for Prospect<'_> {
             job.calibration.seq_len(),
             match job.calibration.starts.len() {
                 0 => String::new(),
-                starts => format!(" and {starts} starts"),
+                starts => format!(" and {starts} single tokens"),
             },
             if job.sequential { "anew after each site" } else { "once per layer" },
         )?;

@@ -119,7 +119,7 @@ fn calibrated(record: &Record) -> Calibrated {
             grouped(c.seq_len as u64),
             match c.starts {
                 0 => String::new(),
-                starts => format!(", {} starts", grouped(starts as u64)),
+                starts => format!(" and {} single tokens", grouped(starts as u64)),
             }
         ),
         tokens: format!("{} tokens", grouped(c.tokens as u64)),

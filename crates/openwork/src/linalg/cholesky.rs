@@ -344,6 +344,8 @@ pub fn invert<T: Scalar>(
     room: &mut Matrix<T>,
     floor: T,
 ) -> Result<(), NotPositive> {
+    let (n, m) = (square(a.view()), square(room.view()));
+    assert_eq!(n, m, "room of size {m} for a matrix of size {n}");
     lower_factor(a, floor)?;
     invert_lower_into(a, room);
     transposed_square_into(room, a);
