@@ -20,6 +20,11 @@ pub fn columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String
     text
 }
 
+/// Of single tokens beside windows, if there are any.
+pub fn beside(starts: usize) -> String {
+    if starts == 0 { String::new() } else { format!(" and {starts} single tokens") }
+}
+
 /// Bytes in a unit that leaves at most four digits before the point.
 pub fn size(bytes: u64) -> String {
     const UNITS: &[(u64, &str)] = &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];

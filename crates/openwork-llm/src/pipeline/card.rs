@@ -2,6 +2,7 @@
 
 use crate::report::Record;
 use crate::shrink::{Change, ranges};
+use crate::words::beside;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -28,10 +29,7 @@ pub(super) fn text(record: &Record) -> String {
         how,
         record.calibration.samples,
         record.calibration.seq_len,
-        match record.calibration.starts {
-            0 => String::new(),
-            starts => format!(" and {starts} single tokens"),
-        },
+        beside(record.calibration.starts),
         record.calibration.text,
         record.seed,
         100.0 * record.totals.density,

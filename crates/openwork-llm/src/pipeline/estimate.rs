@@ -172,14 +172,17 @@ fn statistics(c: &Config, tasks: &[&TaskPlan]) -> u64 {
     sites.iter().map(|&site| 8 * (width(c, site) as u64).pow(2) * 4).sum()
 }
 
-/// Factors and inverses of H while the widest tasks are pruned.
+/// Factors and inverses of H while the widest tasks are pruned, and what each
+/// thread of a search holds.
 fn curvature(tasks: &[&TaskPlan]) -> u64 {
     tasks
         .iter()
         .filter(|task| task.recipe().needs() == Needs::Hessian)
         .map(|task| {
             let k = task.spec.tensors().iter().map(|t| t.matrix().1 as u64).max().unwrap_or(0);
-            8 * k * k * 4
+            let searches =
+                if task.method.contains("+swap") { 3 * rayon::current_num_threads() } else { 0 };
+            (8 + searches as u64) * k * k * 4
         })
         .sum()
 }

@@ -4,7 +4,7 @@ use super::asked::Ready;
 use super::plan::Plan;
 use super::{Pass, Passes};
 use crate::model::{Config, LINEARS, Layer};
-use crate::words::{columns, size, time};
+use crate::words::{beside, columns, size, time};
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -93,10 +93,7 @@ impl fmt::Display for Prospect<'_> {
             "calibration  {} windows of {} tokens{}, inputs captured {}",
             job.calibration.windows.len(),
             job.calibration.seq_len(),
-            match job.calibration.starts.len() {
-                0 => String::new(),
-                starts => format!(" and {starts} single tokens"),
-            },
+            beside(job.calibration.starts.len()),
             if job.sequential { "anew after each site" } else { "once per layer" },
         )?;
         let spilled = match self.ready.spills() {

@@ -4,6 +4,7 @@ use super::kinds::Kinds;
 use super::record::Record;
 use super::run::card;
 use super::text::{bytes, duration, escaped, grouped, number, percent};
+use crate::words::beside;
 use openwork::Pattern;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -117,10 +118,7 @@ fn calibrated(record: &Record) -> Calibrated {
             "{} windows of {}{}",
             grouped(c.samples as u64),
             grouped(c.seq_len as u64),
-            match c.starts {
-                0 => String::new(),
-                starts => format!(" and {} single tokens", grouped(starts as u64)),
-            }
+            beside(c.starts)
         ),
         tokens: format!("{} tokens", grouped(c.tokens as u64)),
     }

@@ -72,13 +72,9 @@ fn factor_panels<T: Scalar>(
     // A block of a larger matrix: nothing after its last entry is touched.
     let a = &mut a[..(n - 1) * stride + n];
     let mut below = Vec::new();
-    let mut inverse = factor_block(a, panel.min(n), stride, floor)?;
-    for start in (0..n).step_by(panel) {
-        let end = start + panel;
-        if end >= n {
-            break;
-        }
-        let (width, height) = (panel, n - end);
+    let mut inverse = factor_block(a, panel.min(n), stride, floor, n > panel)?;
+    for end in (panel..n).step_by(panel) {
+        let (start, width, height) = (end - panel, panel, n - end);
         let rest = &mut a[end * stride..];
 
         // 1. The panel below the block: P = A[end.., start..end] L_block^-T.
@@ -110,7 +106,7 @@ fn factor_panels<T: Scalar>(
         let (factored, ()) = rayon::join(
             || {
                 update(0, next, &mut *head);
-                factor_block(&mut head[end..], next, stride, floor)
+                factor_block(&mut head[end..], next, stride, floor, next < height)
             },
             // Long row panels come last and are started first.
             || {
@@ -125,19 +121,17 @@ fn factor_panels<T: Scalar>(
     Ok(())
 }
 
-/// Factors a diagonal block, and gives the inverse of its factor.
+/// Factors a diagonal block, and gives the inverse of its factor if something
+/// lies below it that needs it.
 fn factor_block<T: Scalar>(
     a: &mut [T],
     n: usize,
     stride: usize,
     floor: T,
+    needed: bool,
 ) -> Result<Vec<T>, NotPositive> {
-    if n <= LEAF {
-        small::cholesky(a, n, stride, floor)?;
-    } else {
-        factor_panels(a, n, stride, LEAF, floor)?;
-    }
-    Ok(inverted_block(|i| &a[i * stride..], n))
+    factor_panels(a, n, stride, LEAF, floor)?;
+    Ok(if needed { inverted_block(|i| &a[i * stride..], n) } else { Vec::new() })
 }
 
 /// The inverse of a lower triangular block, given by its rows.

@@ -165,11 +165,13 @@ impl<'s> State<'s> {
             .iter()
             .zip(w)
             .map(|(group, w)| {
-                let mut wa = Matrix::zeros(w.rows(), w.cols());
-                let a = group.curvature.matrix();
-                by_rows(wa.data_mut(), w.cols(), |top, out| {
-                    let w = w.view().part(top, out.rows(), 0, w.cols());
-                    gemm(0.0, out, 1.0, w, a.view(), Threads::One);
+                let (k, a) = (w.cols(), group.curvature.matrix());
+                let (mut wa, panel) = (Matrix::zeros(w.rows(), k), panel(w));
+                let rows = wa.data_mut().par_chunks_mut(panel).zip(w.data().par_chunks(panel));
+                rows.for_each(|(wa, w)| {
+                    let count = w.len() / k;
+                    let (wa, w) = (MatrixMut::new(wa, count, k), MatrixRef::new(w, count, k));
+                    gemm(0.0, wa, 1.0, w, a.view(), Threads::One);
                 });
                 let known = inverses.iter().position(|i| Arc::ptr_eq(i.a, &group.curvature));
                 let inverse = known.unwrap_or_else(|| {
@@ -241,7 +243,7 @@ impl<'s> State<'s> {
         for part in &self.parts {
             let inverse = &self.inverses[part.inverse].inverse;
             let (k, size) = (part.wa.cols(), part.wa.data().len());
-            let panel = (panel_rows(part.wa.rows()) * k).max(1);
+            let panel = panel(&part.wa);
             let here = first..first + size;
             let p = self.p[here.clone()].par_chunks_mut(panel);
             let rights = self.right[here.clone()].par_chunks_mut(panel);
@@ -294,12 +296,7 @@ fn raise<T: Scalar>(a: &Matrix, rho: f32, out: &mut Matrix<T>, wide: impl Fn(f32
     });
 }
 
-/// Runs `f` on panels of rows of `k` entries, each with the number of its first
-/// row.
-fn by_rows(out: &mut [f32], k: usize, f: impl Fn(usize, MatrixMut<'_>) + Sync) {
-    let panel = panel_rows(out.len().checked_div(k).unwrap_or(0));
-    out.par_chunks_mut((panel * k).max(1)).enumerate().for_each(|(p, rows)| {
-        let count = rows.len() / k;
-        f(p * panel, MatrixMut::new(rows, count, k));
-    });
+/// Entries of the rows that one thread multiplies at a time.
+fn panel(x: &Matrix) -> usize {
+    (panel_rows(x.rows()) * x.cols()).max(1)
 }
