@@ -20,7 +20,7 @@ pub struct Mask {
 }
 
 /// The bits of one tensor. Holds: bits beyond `len` are zero.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bits {
     words: Vec<u64>,
     len: usize,

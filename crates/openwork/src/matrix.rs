@@ -24,7 +24,10 @@ impl<T: Copy + Default> Matrix<T> {
 
     /// The matrix whose entry in row `i` and column `j` is `f(i, j)`.
     pub fn from_fn(rows: usize, cols: usize, mut f: impl FnMut(usize, usize) -> T) -> Self {
-        let data = (0..rows * cols).map(|e| f(e / cols, e % cols)).collect();
+        let mut data = Vec::with_capacity(rows * cols);
+        for i in 0..rows {
+            data.extend((0..cols).map(|j| f(i, j)));
+        }
         Self { rows, cols, data }
     }
 
@@ -214,6 +217,21 @@ pub struct MatrixMut<'a, T = f32> {
     row_stride: usize,
 }
 
+impl<T: Copy + Default> MatrixRef<'_, T> {
+    /// A copy, row after row: of a transpose, the entries in their new places.
+    ///
+    /// ```
+    /// use openwork::Matrix;
+    /// let a = Matrix::from_vec(1, 3, vec![1.0, 2.0, 3.0]);
+    /// assert_eq!(a.view().t().to_matrix(), Matrix::from_vec(3, 1, vec![1.0, 2.0, 3.0]));
+    /// ```
+    pub fn to_matrix(self) -> Matrix<T> {
+        let mut copy = Matrix::zeros(self.rows, self.cols);
+        copy.view_mut().copy_from(self);
+        copy
+    }
+}
+
 impl<'a, T: Copy> MatrixMut<'a, T> {
     /// A contiguous row-major matrix.
     ///
@@ -264,6 +282,27 @@ impl<'a, T: Copy> MatrixMut<'a, T> {
     /// Row `i`.
     pub fn row_mut(&mut self, i: usize) -> &mut [T] {
         &mut self.data[i * self.row_stride..][..self.cols]
+    }
+
+    /// Takes the entries of another matrix, tile by tile, so that a transpose
+    /// does not fetch a line of memory for every entry.
+    ///
+    /// # Panics
+    ///
+    /// If the shapes differ.
+    pub fn copy_from(&mut self, from: MatrixRef<'_, T>) {
+        const TILE: usize = 16;
+        assert_eq!((self.rows, self.cols), (from.rows, from.cols), "shapes of a copy");
+        for top in (0..self.rows).step_by(TILE) {
+            for left in (0..self.cols).step_by(TILE) {
+                let right = self.cols.min(left + TILE);
+                for i in top..self.rows.min(top + TILE) {
+                    for (entry, j) in self.row_mut(i)[left..right].iter_mut().zip(left..) {
+                        *entry = from.at(i, j);
+                    }
+                }
+            }
+        }
     }
 
     /// The same matrix, for reading.
