@@ -7,7 +7,7 @@
 Prints one JSON object: the largest difference of logits relative to their
 scale, seconds of a 1024-token forward on both sides (least of the rounds, which
 alternate), the share of the machine's gemm rate, seconds per decoded token
-against the memory's rate, and, with --text, both token perplexities.
+against those of reading as many bytes, turn by turn, and, with --text, both token perplexities.
 Needs torch, transformers and gguf.
 """
 
@@ -82,8 +82,8 @@ def main():
         for threads in args.threads:
             torch.set_num_threads(threads)
             ours = Measure(args.measure, args.model, threads)
-            theirs_s, ours_s, gemm, stream, decode = [], [], [], [], []
-            theirs_cpu, ours_cpu, least = [], [], []
+            theirs_s, ours_s, gemm, decode = [], [], [], []
+            theirs_cpu, ours_cpu = [], []
             for _ in range(args.rounds):
                 started, cpu = time.perf_counter(), time.process_time()
                 model(ids, use_cache=False)
@@ -93,12 +93,10 @@ def main():
                 ours_s.append(answer["seconds"])
                 ours_cpu.append(answer["cpu_seconds"])
                 gemm.append(ours.ask("gemm")["gflops"])
-                stream.append(ours.ask("stream")["gb_per_second"])
-                answer = ours.ask("decode 16")
-                decode.append(answer["seconds"])
-                least.append(answer["least_seconds"])
+                decode.append(ours.ask("decode 32"))
             rate = flops(model.config, 1024) / min(ours_s) / 1e9
-            limit = answer["bytes_per_token"] / max(stream) / 1e9
+            token, read = ([d[kind]["median"] for d in decode] for kind in ("token", "read"))
+            size = decode[0]["bytes_per_token"]
             result["threads"][threads] = {
                 "transformers_seconds": min(theirs_s),
                 "openwork_seconds": min(ours_s),
@@ -110,13 +108,11 @@ def main():
                 "gflops": rate,
                 "gemm_gflops": max(gemm),
                 "share_of_gemm": rate / max(gemm),
-                "decode_seconds_per_token": min(decode),
-                "decode_tokens_per_second": 1 / min(decode),
-                "decode_bytes_per_token": answer["bytes_per_token"],
-                "stream_gb_per_second": max(stream),
-                "decode_share_of_bandwidth": limit / min(decode),
-                "decode_least_seconds": min(least),
-                "decode_share_of_bandwidth_at_best": limit / min(least),
+                "decode_bytes_per_token": size,
+                "decode_tokens_per_second": 1 / min(token),
+                "read_gb_per_second": size / min(read) / 1e9,
+                "decode_share_of_reading": min(read) / min(token),
+                "all_decode_shares": [round(r / t, 3) for r, t in zip(read, token)],
             }
             ours.close()
 

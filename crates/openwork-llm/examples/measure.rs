@@ -5,9 +5,9 @@
 //! measure MODEL THREADS
 //! forward 1024      seconds of one forward with all logits, f32, weights in memory;
 //!                   processor seconds too, for a machine that others use
-//! decode 64         seconds per token (mean and least) of 64 tokens after a prompt of 32, 16-bit weights
+//! decode 64         seconds per token (mean, median and least) of 64 tokens after a prompt of 32,
+//!                   16-bit weights; and of reading as many bytes after each, without anything else
 //! gemm              GFLOP/s of a product of 1536 x 1536 matrices
-//! stream            GB/s of reading 1 GB
 //! logits OUT IDS..  writes the logits of those tokens as f32 to OUT
 //! ```
 //!
@@ -46,11 +46,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             ["decode", n] => {
                 let decoder = held(&mut half, &model, Storage::Half)?;
                 let n = n.parse()?;
-                let (mean, least, bytes) = rayon::scope(|_| decode(decoder, n))?;
-                json!({ "seconds": mean, "least_seconds": least, "bytes_per_token": bytes })
+                let (tokens, reads) = rayon::scope(|_| decode(decoder, n))?;
+                let bytes = decoder.bytes_per_token();
+                json!({ "token": tokens.json(), "read": reads.json(), "bytes_per_token": bytes })
             }
             ["gemm"] => json!({ "gflops": product() }),
-            ["stream"] => json!({ "gb_per_second": stream() }),
             ["logits", out, ref ids @ ..] => {
                 let ids = ids.iter().map(|id| id.parse()).collect::<Result<Vec<u32>, _>>()?;
                 let decoder = held(&mut full, &model, Storage::F32)?;
@@ -112,20 +112,54 @@ fn cpu_seconds() -> f64 {
         / 1e9
 }
 
-/// Seconds per token in the mean and at best, and the bytes the last one read.
-fn decode(decoder: &mut Decoder, n: usize) -> Result<(f64, f64, usize), String> {
+/// Seconds of one thing done many times.
+#[derive(Default)]
+struct Times(Vec<f64>);
+
+impl Times {
+    fn add(&mut self, started: Instant) {
+        self.0.push(started.elapsed().as_secs_f64());
+    }
+
+    fn json(mut self) -> serde_json::Value {
+        self.0.sort_by(f64::total_cmp);
+        let n = self.0.len();
+        json!({
+            "mean": self.0.iter().sum::<f64>() / n as f64,
+            "median": self.0.get(n / 2),
+            "least": self.0.first(),
+        })
+    }
+}
+
+/// Times of `n` tokens, and of reading as many bytes after each: the memory of
+/// a shared machine is not equally fast from one second to the next.
+fn decode(decoder: &mut Decoder, n: usize) -> Result<(Times, Times), String> {
     decoder.reset();
     let prompt = tokens(32, decoder.config().vocab);
     decoder.next(&prompt).map_err(|error| error.to_string())?;
-    let mut times = Vec::new();
+    let cols = 2048;
+    let rows = decoder.bytes_per_token() / (2 * cols);
+    let (w, x) = (vec![half::bf16::ONE; rows * cols], vec![1.0f32; cols]);
+    let mut y = vec![0.0f32; rows];
+    let (mut tokens, mut reads) = (Times::default(), Times::default());
     for i in 0..n {
         let started = Instant::now();
         decoder.next(&[prompt[i % 32]]).map_err(|error| error.to_string())?;
-        times.push(started.elapsed().as_secs_f64());
+        tokens.add(started);
+        let started = Instant::now();
+        read(&w, &x, &mut y);
+        reads.add(started);
     }
-    let mean = times.iter().sum::<f64>() / n as f64;
-    let least = times.into_iter().fold(f64::INFINITY, f64::min);
-    Ok((mean, least, decoder.bytes_per_token()))
+    Ok((tokens, reads))
+}
+
+/// Reads a matrix by the kernel that decoding uses, in one loop, with a row
+/// that is kept in the nearest cache.
+fn read(w: &[half::bf16], x: &[f32], y: &mut [f32]) {
+    y.par_chunks_mut(64).zip(w.par_chunks(64 * x.len())).for_each(|(y, w)| {
+        <half::bf16 as openwork::linalg::matvec::Element>::matvec(w, x, y);
+    });
 }
 
 /// The best of a few products.
@@ -140,22 +174,4 @@ fn product() -> f64 {
         best = best.min(started.elapsed().as_secs_f64());
     }
     2.0 * (n as f64).powi(3) / best / 1e9
-}
-
-/// The best of a few readings of 1 GB, by the kernel that decoding uses, with a
-/// row that is kept in the nearest cache.
-fn stream() -> f64 {
-    let (rows, cols) = (1 << 18, 2048);
-    let x = vec![1.0f32; cols];
-    let w = vec![half::bf16::ONE; rows * cols];
-    let mut y = vec![0.0f32; rows];
-    let mut best = f64::INFINITY;
-    for _ in 0..6 {
-        let started = Instant::now();
-        y.par_chunks_mut(64).zip(w.par_chunks(64 * cols)).for_each(|(y, w)| {
-            <half::bf16 as openwork::linalg::matvec::Element>::matvec(w, &x, y);
-        });
-        best = best.min(started.elapsed().as_secs_f64());
-    }
-    (2 * rows * cols) as f64 / best / 1e9
 }

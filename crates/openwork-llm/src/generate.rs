@@ -194,7 +194,7 @@ pub fn generate(
     }
     let prompt_tokens = tokens.len();
     decoder.reset();
-    // All of it inside the pool: see `Decoder::next`.
+    // All of it inside the pool, which the decoder would else enter for every token.
     rayon::scope(|_| {
         let started = Instant::now();
         let mut logits = decoder.next(&tokens)?;

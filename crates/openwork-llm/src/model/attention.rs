@@ -9,7 +9,8 @@
 //!
 //! Scores are held for one tile of [`TILE`] tokens, the heads of one group and
 //! the keys they see: never `[T, T]`. A tile is one task, whose products run on
-//! one thread, so that the result does not depend on the number of threads.
+//! one thread, so that the result does not depend on the number of threads. For
+//! a single token, when decoding, a task is one head.
 
 use super::vector;
 use openwork::linalg::{Threads, gemm};
@@ -26,8 +27,8 @@ const TILE: usize = 64;
 const FEW_SCORES: usize = 256;
 
 thread_local! {
-    /// Room for one tile's scores. A tile's products run on its own thread, so
-    /// no other tile can want it meanwhile.
+    /// Room for one task's scores. Its products run on its own thread, so no
+    /// other task can want it meanwhile.
     static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -57,6 +58,9 @@ impl Heads {
     pub fn attend(&self, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
         let (width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let (t, s) = (q.len() / width, k.len() / kv_width);
+        if t == 1 {
+            return self.attend_last(q, k, v, out);
+        }
         let tiles: Vec<_> = (0..t)
             .step_by(TILE)
             .flat_map(|first| (0..self.kv_heads).map(move |g| (first..t.min(first + TILE), g)))
@@ -69,8 +73,36 @@ impl Heads {
         } else {
             tiles.par_iter().rev().with_max_len(1).map(work).rev().collect()
         };
-        for ((rows, g), block) in tiles.iter().zip(&blocks) {
-            self.scatter(block, rows, *g, out);
+        out.par_chunks_mut(TILE * width).zip(blocks.par_chunks(self.kv_heads)).for_each(
+            |(out, blocks)| {
+                for (g, block) in blocks.iter().enumerate() {
+                    self.scatter(block, g, out);
+                }
+            },
+        );
+    }
+
+    /// [`attend`](Self::attend) for one token. Products of a few rows are done
+    /// before a `gemm` has begun.
+    fn attend_last(&self, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
+        let (d, stride, group) =
+            (self.head_dim, self.kv_heads * self.head_dim, self.heads / self.kv_heads);
+        let keys = self.seen(k.len() / stride - 1);
+        let head = |(h, (q, out)): (usize, (&[f32], &mut [f32]))| {
+            let start = keys.start * stride + h / group * d;
+            SCORES.with_borrow_mut(|scores| {
+                scores.resize(scores.len().max(keys.len()), 0.0);
+                let scores = &mut scores[..keys.len()];
+                vector::scaled_dots(scores, q, &k[start..], stride, self.scale);
+                let sum = vector::exp_in_place(scores, vector::max(scores));
+                vector::mix(out, scores, &v[start..], stride);
+                vector::scale(out, sum.recip());
+            });
+        };
+        if keys.len() < FEW_SCORES {
+            q.chunks_exact(d).zip(out.chunks_exact_mut(d)).enumerate().for_each(head);
+        } else {
+            q.par_chunks_exact(d).zip(out.par_chunks_exact_mut(d)).enumerate().for_each(head);
         }
     }
 
@@ -137,15 +169,14 @@ impl Heads {
         queries
     }
 
-    /// Puts a tile's block where its heads and tokens belong.
-    fn scatter(&self, block: &Matrix, rows: &Range<usize>, g: usize, out: &mut [f32]) {
-        let (d, group, n) = (self.head_dim, self.heads / self.kv_heads, rows.len());
-        let mut out = MatrixMut::new(out, out.len() / (self.heads * d), self.heads * d);
-        for h in 0..group {
-            for (r, t) in rows.clone().enumerate() {
-                let head = (g * group + h) * d;
-                out.row_mut(t)[head..][..d].copy_from_slice(block.row(h * n + r));
-            }
+    /// Puts a tile's block where its heads and tokens belong in the tile's rows.
+    fn scatter(&self, block: &Matrix, g: usize, out: &mut [f32]) {
+        let (d, group, width) =
+            (self.head_dim, self.heads / self.kv_heads, self.heads * self.head_dim);
+        let n = out.len() / width;
+        for (r, out) in out.chunks_exact_mut(width).enumerate() {
+            let heads = out[g * group * d..][..group * d].chunks_exact_mut(d);
+            heads.enumerate().for_each(|(h, out)| out.copy_from_slice(block.row(h * n + r)));
         }
     }
 }

@@ -14,6 +14,12 @@ impl Cache {
         self.values.extend_from_slice(values);
     }
 
+    /// Forgets all tokens.
+    pub fn clear(&mut self) {
+        self.keys.clear();
+        self.values.clear();
+    }
+
     /// All keys.
     pub fn keys(&self) -> &[f32] {
         &self.keys

@@ -1,9 +1,10 @@
 //! A whole model in memory, with a cache: token after token.
 
+use super::awake::awake;
 use super::cache::Cache;
 use super::config::Config;
 use super::head::{Head, Rows};
-use super::hidden::Hidden;
+use super::hidden::{Hidden, Room};
 use super::layer::{Layer, load};
 use super::norm::Norm;
 use super::weight::{Storage, Weight, apply};
@@ -23,6 +24,8 @@ pub struct Decoder {
     norm: Norm,
     /// Tokens so far.
     len: usize,
+    /// Kept from token to token.
+    room: Room,
 }
 
 impl Decoder {
@@ -42,6 +45,7 @@ impl Decoder {
             norm: model.norm.clone(),
             config,
             len: 0,
+            room: Room::default(),
         })
     }
 
@@ -63,7 +67,7 @@ impl Decoder {
 
     /// Forgets all tokens.
     pub fn reset(&mut self) {
-        self.caches.fill(Cache::default());
+        self.caches.iter_mut().for_each(Cache::clear);
         self.len = 0;
     }
 
@@ -87,19 +91,22 @@ impl Decoder {
         let states = embed(&Rows::Held(&self.embedding), tokens, &self.config)?;
         let mut hidden = Hidden::new(states, tokens.len());
         hidden.start = self.len;
+        hidden.room = std::mem::take(&mut self.room);
         for (layer, cache) in self.layers.iter().zip(&mut self.caches) {
             layer.forward_cached(&mut hidden, cache);
         }
         self.len += tokens.len();
+        self.room = std::mem::take(&mut hidden.room);
         Ok(hidden.into_states())
     }
 
     /// Takes in the next tokens of the sequence; returns the logits after the
     /// last of them.
-    ///
-    /// Call it inside the thread pool (`rayon::scope` or `install`): each
-    /// parallel loop then starts without waking a sleeping thread.
     pub fn next(&mut self, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
+        awake(|| self.step(tokens))
+    }
+
+    fn step(&mut self, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
         let states = self.hidden(tokens)?;
         let mut normed = vec![0.0; states.cols()];
         self.norm.apply(states.row(states.rows() - 1), &mut normed);

@@ -17,6 +17,7 @@
 //! ```
 
 mod attention;
+mod awake;
 mod cache;
 mod config;
 mod decoder;

@@ -147,6 +147,42 @@ vectorised! {
 }
 
 vectorised! {
+    /// `out_s <- a q . k_s`, the `k_s` being rows of `keys`, `stride` entries apart.
+    pub fn scaled_dots(out: &mut [f32], q: &[f32], keys: &[f32], stride: usize, a: f32) {
+        for (s, out) in out.iter_mut().enumerate() {
+            let mut sums = [0.0; LANES];
+            let (q_blocks, q_rest) = q.as_chunks::<LANES>();
+            let (k_blocks, k_rest) = keys[s * stride..][..q.len()].as_chunks::<LANES>();
+            for (q, k) in q_blocks.iter().zip(k_blocks) {
+                for i in 0..LANES {
+                    sums[i] = madd::<FMA>(q[i], k[i], sums[i]);
+                }
+            }
+            for ((sum, q), k) in sums.iter_mut().zip(q_rest).zip(k_rest) {
+                *sum += q * k;
+            }
+            *out = a * fold(sums);
+        }
+    }
+}
+
+vectorised! {
+    /// `out <- sum of p_s v_s`, the `v_s` being rows of `values`, `stride` entries apart.
+    pub fn mix(out: &mut [f32], p: &[f32], values: &[f32], stride: usize) {
+        for (b, out) in out.chunks_mut(LANES).enumerate() {
+            let mut sums = [0.0; LANES];
+            for (s, &p) in p.iter().enumerate() {
+                let v = &values[s * stride + b * LANES..][..out.len()];
+                for (sum, &v) in sums.iter_mut().zip(v) {
+                    *sum = madd::<FMA>(p, v, *sum);
+                }
+            }
+            out.copy_from_slice(&sums[..out.len()]);
+        }
+    }
+}
+
+vectorised! {
     /// `x_i <- a x_i`.
     pub fn scale(x: &mut [f32], a: f32) {
         for x in x {
@@ -234,6 +270,18 @@ mod tests {
             close(sum_of_exp(&x, 6.0), want, "exp");
             let mut e = x.clone();
             close(exp_in_place(&mut e, 6.0), want, "exp");
+            let (rows, stride) = (some(3 * (n + 2)), n + 2);
+            let (mut dots, mut mean) = ([0.0; 3], vec![f32::NAN; n]);
+            scaled_dots(&mut dots, &x, &rows, stride, 0.5);
+            mix(&mut mean, &[0.5, -1.0, 2.0], &rows, stride);
+            for (s, &dot) in dots.iter().enumerate() {
+                let want: f64 = (0..n).map(|i| wide(&x[i]) * wide(&rows[s * stride + i])).sum();
+                assert!((f64::from(dot) - 0.5 * want).abs() <= 1e-3, "{dot} for {want} / 2");
+            }
+            for (i, &mean) in mean.iter().enumerate() {
+                let at = |s: usize| wide(&rows[s * stride + i]);
+                close(mean, 0.5 * at(0) - at(1) + 2.0 * at(2), "mix");
+            }
             let (mut silu, mut gelu) = (x.clone(), x.clone());
             silu_gate(&mut silu, &y);
             gelu_gate(&mut gelu, &y);

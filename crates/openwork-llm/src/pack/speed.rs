@@ -146,7 +146,7 @@ fn decode(decoder: &mut Decoder, tokens: usize) -> Result<f64, PackModelError> {
     let vocab = decoder.config().vocab;
     let token = |i: usize| ((i * 7919 + 13) % vocab) as u32;
     decoder.reset();
-    // Inside the pool: see `Decoder::next`.
+    // Inside the pool, which the decoder would else enter for every token.
     let seconds = rayon::scope(|_| {
         decoder.next(&(0..PROMPT).map(token).collect::<Vec<_>>())?;
         let started = Instant::now();
