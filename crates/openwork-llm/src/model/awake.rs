@@ -28,7 +28,8 @@ pub(super) fn awake<R: Send>(work: impl FnOnce() -> R + Send) -> R {
             while !finished.load(Ordering::Relaxed) && last.elapsed() < PATIENCE {
                 match rayon::yield_now() {
                     Some(Yield::Executed) => last = Instant::now(),
-                    _ => std::hint::spin_loop(),
+                    // Many threads that look all the time get in the way of those that work.
+                    _ => (0..16).for_each(|_| std::hint::spin_loop()),
                 }
             }
         });

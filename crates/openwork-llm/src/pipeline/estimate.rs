@@ -208,7 +208,8 @@ fn prune_flops(task: &TaskPlan) -> f64 {
         _ => 0.0,
     };
     let factors = if recipe.needs() == Needs::Hessian { 12.0 * k.powi(3) } else { 0.0 };
-    let refit = if task.method.contains("+refit") { 24.0 * m * k * k } else { 0.0 };
+    // A product for the gradient and about three steps.
+    let refit = if task.method.contains("+refit") { 10.0 * m * k * k } else { 0.0 };
     // The search itself takes about 3 M K^3, its kicks the rest.
     let swap = if task.method.contains("+swap") { 8.0 * m * k.powi(3) } else { 0.0 };
     base + factors + refit + swap

@@ -174,7 +174,7 @@ impl Panel<'_> {
             }
             // Lengths change little from step to step.
             let promised: f64 = length.iter().zip(&new).map(|(a, rz)| a * rz).sum();
-            if promised <= stop.gain * cost {
+            if promised <= stop.gain * cost.max(0.0) {
                 return step + 1;
             }
             let b: Vec<f32> = (new.iter().zip(&old))
