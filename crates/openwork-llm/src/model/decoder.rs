@@ -138,9 +138,11 @@ impl Decoder {
         tokens: &[u32],
         logits: MatrixMut<'_>,
     ) -> Result<(), ModelError> {
-        let states = self.hidden(tokens)?;
-        let head = Head { norm: &self.norm, rows: Rows::Held(self.head_weight()) };
-        head.logits_into(states.view(), logits);
-        Ok(())
+        awake(|| {
+            let states = self.hidden(tokens)?;
+            let head = Head { norm: &self.norm, rows: Rows::Held(self.head_weight()) };
+            head.logits_into(states.view(), logits);
+            Ok(())
+        })
     }
 }

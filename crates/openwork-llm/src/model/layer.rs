@@ -1,6 +1,7 @@
 //! One decoder layer: loading it, its seven linears, its forward pass.
 
 use super::attention::Heads;
+use super::awake::awake;
 use super::cache::Cache;
 use super::config::{Activation, Config};
 use super::hidden::{Hidden, Room};
@@ -279,13 +280,15 @@ impl Layer {
     fn each_window(
         &self,
         hidden: &mut Hidden,
-        mut work: impl FnMut(&Self, &mut [f32], usize, &mut Room),
+        mut work: impl FnMut(&Self, &mut [f32], usize, &mut Room) + Send,
     ) {
         let Hidden { states, windows, len, start, room } = hidden;
         let size = *len * self.config.hidden;
-        for window in states.data_mut().chunks_exact_mut(size).take(*windows) {
-            work(self, window, *start, room);
-        }
+        awake(|| {
+            for window in states.data_mut().chunks_exact_mut(size).take(*windows) {
+                work(self, window, *start, room);
+            }
+        });
     }
 
     /// Attention on one window: `h` is `[T, hidden]`, its first token at

@@ -31,7 +31,7 @@ impl Site {
 }
 
 /// Sees the inputs of a layer's linears, one window after the other.
-pub trait Tap {
+pub trait Tap: Send {
     /// `inputs` is `[tokens of one window, width of the site]`.
     fn see(&mut self, site: Site, inputs: MatrixRef<'_>);
 }
