@@ -218,7 +218,8 @@ impl<'s> State<'s> {
                 continue;
             }
             let (kept, changed) = self.projection.changed(&before);
-            let share = changed as f64 / kept.max(1) as f64;
+            // What goes makes place for what comes: one change.
+            let share = changed as f64 / (2 * kept).max(1) as f64;
             if changed == 0 || (i >= SETTLED.0 && share < SETTLED.1) {
                 return Ok(changed > 0 || i > CHECK);
             }
