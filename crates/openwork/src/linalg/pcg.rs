@@ -18,6 +18,7 @@
 use rayon::prelude::*;
 
 use super::gemm::{Threads, gemm, panel_rows};
+use super::small;
 use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 
 /// When to stop.
@@ -210,7 +211,8 @@ impl Panel<'_> {
                     Way::Forward => (&before[start * rows..], start),
                     Way::Backward => (&after[..(end - 1 - j) * rows], j + 1),
                 };
-                subtract(y, &self.h.row(j)[first..first + n], known);
+                let h = &self.h.row(j)[first..];
+                small::subtract(y, n, |i| h[i], known);
                 let d = 1.0 / self.diagonal[j];
                 // What lies outside a support may be anything, but must not stay.
                 for (y, &m) in y.iter_mut().zip(self.keep.row(j)) {
@@ -234,23 +236,6 @@ impl Panel<'_> {
 enum Way {
     Forward,
     Backward,
-}
-
-/// y -= sum over i of h_i x_i, where the x_i are vectors one after the other.
-fn subtract(y: &mut [f32], h: &[f32], x: &[f32]) {
-    let rows = y.len();
-    let x = |i: usize| &x[i * rows..][..rows];
-    let (fours, rest) = h.as_chunks::<4>();
-    // Four at a time, so that y is read and written a quarter as often.
-    for (c, [h0, h1, h2, h3]) in fours.iter().enumerate() {
-        let (x0, x1, x2, x3) = (x(4 * c), x(4 * c + 1), x(4 * c + 2), x(4 * c + 3));
-        for (i, y) in y.iter_mut().enumerate() {
-            *y -= (h0 * x0[i] + h1 * x1[i]) + (h2 * x2[i] + h3 * x3[i]);
-        }
-    }
-    for (i, &h) in rest.iter().enumerate() {
-        y.iter_mut().zip(x(4 * fours.len() + i)).for_each(|(y, &x)| *y -= h * x);
-    }
 }
 
 /// For every row the sum of a b in f64.

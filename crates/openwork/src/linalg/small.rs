@@ -123,6 +123,30 @@ pub fn invert_lower<T: Scalar>(l: &mut [T], n: usize, stride: usize) {
     }
 }
 
+/// Subtracts a sum of `count` vectors, which stand in `x` one after the other:
+///
+/// ```text
+/// y <- y - sum_i a(i) x_i
+/// ```
+#[inline]
+pub fn subtract(y: &mut [f32], count: usize, a: impl Fn(usize) -> f32, x: &[f32]) {
+    let n = y.len();
+    let x = |i: usize| &x[i * n..][..n];
+    let fours = count / 4 * 4;
+    // Four at a time, so that y is read and written a quarter as often.
+    for c in (0..fours).step_by(4) {
+        let (a0, a1, a2, a3) = (a(c), a(c + 1), a(c + 2), a(c + 3));
+        let (x0, x1, x2, x3) = (x(c), x(c + 1), x(c + 2), x(c + 3));
+        for (i, y) in y.iter_mut().enumerate() {
+            *y -= (a0 * x0[i] + a1 * x1[i]) + (a2 * x2[i] + a3 * x3[i]);
+        }
+    }
+    for c in fours..count {
+        let a = a(c);
+        y.iter_mut().zip(x(c)).for_each(|(y, &x)| *y -= a * x);
+    }
+}
+
 /// The inner product, in eight interleaved sums that a compiler can vectorise.
 pub fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
     const LANES: usize = 8;

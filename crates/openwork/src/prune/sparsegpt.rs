@@ -20,7 +20,7 @@ use super::{
     Build, Group, Method, Needs, OptionInfo, Problem, PruneError, Pruner, Solution, Watch,
 };
 use crate::hessian::{Curvature, Damping};
-use crate::linalg::{Threads, gemm};
+use crate::linalg::{Threads, gemm, small};
 use crate::mask::Mask;
 use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 use crate::select::{Scratch, Selector};
@@ -245,25 +245,10 @@ impl Panel<'_> {
     /// w_l -= sum over c of U_cl e_c        done_l <= c < j
     /// ```
     fn update(&mut self, w: &mut [f32], l: usize, j: usize) {
-        let rows = self.rows;
         let from = self.done[l].max(self.start);
         self.done[l] = j;
-        let e = |c: usize| &self.errors[(c - self.start) * rows..][..rows];
-        let u = |c: usize| self.u.row(c)[l];
-        let mut c = from;
-        // Four at a time, so that w is read and written a quarter as often.
-        while c + 4 <= j {
-            let (u0, u1, u2, u3) = (u(c), u(c + 1), u(c + 2), u(c + 3));
-            let (e0, e1, e2, e3) = (e(c), e(c + 1), e(c + 2), e(c + 3));
-            for (i, w) in w[..rows].iter_mut().enumerate() {
-                *w -= (u0 * e0[i] + u1 * e1[i]) + (u2 * e2[i] + u3 * e3[i]);
-            }
-            c += 4;
-        }
-        for c in c..j {
-            let u = u(c);
-            w.iter_mut().zip(e(c)).for_each(|(w, e)| *w -= u * e);
-        }
+        let errors = &self.errors[(from - self.start) * self.rows..];
+        small::subtract(w, j.saturating_sub(from), |c| self.u.row(from + c)[l], errors);
     }
 
     /// Brings all columns from `end` on up to date with those before it, by one
