@@ -23,12 +23,11 @@ def two_of_four(x):
     return kept.reshape(x.shape)
 
 
-def alps(w, h):
-    """The weights and their mask; `h` has a unit diagonal."""
+def alps(w, h, rho=0.1):
+    """The pruned weights; `h` has a unit diagonal."""
     eigenvalues, vectors = torch.linalg.eigh(h)
-    y, v, rho = w @ h, torch.zeros_like(w), 0.1
-    d, mask = w.clone(), two_of_four(w)
-    raised = False
+    start, y, v = rho, w @ h, torch.zeros_like(w)
+    d, mask = w, two_of_four(w)
     for i in range(1, 301):
         b = ((y - v + rho * d) @ vectors / (eigenvalues + rho)) @ vectors.T
         new = two_of_four(b + v / rho)
@@ -41,16 +40,12 @@ def alps(w, h):
         changed = float((new - mask).abs().sum() / 2 / new.sum())
         mask = new
         if changed == 0 or (i >= 30 and changed < 3e-4):
-            if raised:
-                break
-            return alps_from(w, h, rho / 5)
-        raised = True
+            # The support settled before the penalty was ever raised: it was too large.
+            if rho == start:
+                return alps(w, h, rho / 5)
+            break
         rho *= 1.3 if changed > 0.1 else 1.2 if changed > 0.005 else 1.1
     return refitted(w, h, d * mask, mask)
-
-
-def alps_from(w, h, rho):
-    raise SystemExit(f"the support settled before the penalty was raised; begin again with {rho}")
 
 
 def refitted(w, h, x, mask):

@@ -30,7 +30,7 @@ pub const METHOD: Method = Method {
             values: "auto | exact | cg",
             default: "auto",
             help: "exact factors once for every distinct row of the mask; cg takes steps with all \
-                   rows at once; auto takes the cheaper",
+                   rows at once; auto takes exact where it costs no more than all the steps would",
         },
         OptionInfo {
             name: "steps",
@@ -64,7 +64,7 @@ pub(super) const FINE: f64 = 1e-5;
 /// How the fit is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Solver {
-    /// The cheaper of both.
+    /// Exact where it costs no more than as many steps as are allowed.
     Auto,
     /// A factorisation for every distinct row of the mask.
     Exact,
