@@ -1,5 +1,5 @@
-//! Loops over contiguous numbers, compiled twice: for any machine, and for
-//! those with AVX2 and FMA, chosen at run time.
+//! Loops over contiguous numbers, compiled for any machine, for those with AVX2
+//! and FMA, and for those with AVX-512, chosen at run time.
 //!
 //! Sums run in [`LANES`] partial sums so that they vectorise; their order does
 //! not depend on the machine or on the number of threads.
@@ -7,8 +7,9 @@
 /// Partial sums of a reduction.
 const LANES: usize = 32;
 
-/// Compiles the body of a function a second time with AVX2 and FMA, and calls
-/// that where the machine has them. `FMA` says in the body which one it is.
+/// Compiles the body of a function also with AVX2 and FMA and with AVX-512, and
+/// calls the widest that the machine has. `FMA` says in the body whether
+/// multiply-adds are fused.
 macro_rules! vectorised {
     ($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$doc])*
@@ -22,7 +23,15 @@ macro_rules! vectorised {
                 fn wide($($arg: $type),*) $(-> $out)? {
                     body::<true>($($arg),*)
                 }
+                #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
+                fn wider($($arg: $type),*) $(-> $out)? {
+                    body::<true>($($arg),*)
+                }
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+                        // SAFETY: the machine has these features.
+                        return unsafe { wider($($arg),*) };
+                    }
                     // SAFETY: the machine has both features.
                     return unsafe { wide($($arg),*) };
                 }

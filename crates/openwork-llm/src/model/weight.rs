@@ -4,7 +4,7 @@ use crate::checkpoint::{Dtype, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use openwork::linalg::matvec::Element;
-use openwork::linalg::{Threads, gemm};
+use openwork::linalg::{Threads, gemm, gemm_each};
 use openwork::sparse::{Packed, PartsError, Values, ValuesRef};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
@@ -172,8 +172,21 @@ impl Weight {
 /// If the shapes do not fit together.
 pub fn apply(x: MatrixRef<'_>, products: &mut [(&Weight, MatrixMut<'_>)]) {
     if x.rows() > FEW {
-        for (weight, y) in products {
-            multiply(0.0, y.reborrow(), x, weight);
+        // Those in f32 together: their input is prepared once.
+        let (wide, others): (Vec<_>, Vec<_>) = products
+            .iter_mut()
+            .map(|(weight, y)| (*weight, y.reborrow()))
+            .partition(|(weight, _)| matches!(weight, Weight::F32(_)));
+        let mut wide: Vec<_> = wide
+            .into_iter()
+            .filter_map(|(weight, y)| match weight {
+                Weight::F32(w) => Some((w.view().t(), y)),
+                _ => None,
+            })
+            .collect();
+        gemm_each(0.0, 1.0, x, &mut wide, Threads::All);
+        for (weight, y) in others {
+            multiply(0.0, y, x, weight);
         }
         return;
     }

@@ -1,4 +1,5 @@
-//! Matrix products. The `gemm` crate does the work; nothing else calls it.
+//! Matrix products: by the `gemm` crate, which nothing else calls, or, in f32 on
+//! machines that have one, by a matrix unit.
 
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
@@ -46,6 +47,17 @@ pub trait Scalar:
     fn sqrt(self) -> Self;
     /// The absolute value.
     fn abs(self) -> Self;
+    /// Computes [`gemm_each`] on a matrix unit, if this machine has one for these
+    /// numbers and it is faster; says whether it did. Shapes fit.
+    fn on_unit(
+        _beta: Self,
+        _alpha: Self,
+        _a: MatrixRef<'_, Self>,
+        _products: &mut [(MatrixRef<'_, Self>, MatrixMut<'_, Self>)],
+        _threads: Threads,
+    ) -> bool {
+        false
+    }
 }
 
 impl Scalar for f32 {
@@ -60,6 +72,23 @@ impl Scalar for f32 {
     }
     fn abs(self) -> Self {
         self.abs()
+    }
+    #[cfg(target_arch = "x86_64")]
+    fn on_unit(
+        beta: f32,
+        alpha: f32,
+        a: MatrixRef<'_>,
+        products: &mut [(MatrixRef<'_>, MatrixMut<'_>)],
+        threads: Threads,
+    ) -> bool {
+        use super::amx;
+        let width = products.iter().map(|(b, _)| b.cols()).sum();
+        let fit = amx::fits(a) && products.iter().all(|(b, _)| amx::fits(*b));
+        let usable = amx::worth(a.rows(), width, a.cols()) && fit && amx::available();
+        if usable {
+            amx::gemm(beta, alpha, a, products, threads);
+        }
+        usable
     }
 }
 
@@ -101,6 +130,61 @@ pub(crate) fn panel_rows(rows: usize) -> usize {
 /// If the shapes do not fit together.
 pub fn gemm<T: Scalar>(
     beta: T,
+    c: MatrixMut<'_, T>,
+    alpha: T,
+    a: MatrixRef<'_, T>,
+    b: MatrixRef<'_, T>,
+    threads: Threads,
+) {
+    gemm_each(beta, alpha, a, &mut [(b, c)], threads);
+}
+
+/// [`gemm`] of one `A` with several `B`, each with a `C` of its own: what is done
+/// to `A` beforehand is done once.
+///
+/// ```
+/// use openwork::Matrix;
+/// use openwork::linalg::{Threads, gemm_each};
+/// let (a, b) = (Matrix::from_vec(1, 2, vec![1.0, 2.0]), Matrix::from_vec(2, 1, vec![3.0, 4.0]));
+/// let (mut c, mut d) = (Matrix::zeros(1, 1), Matrix::zeros(1, 2));
+/// let (right, square) = (b.view(), Matrix::from_fn(2, 2, |i, j| (i + j) as f32));
+/// gemm_each(0.0, 1.0, a.view(), &mut [(right, c.view_mut()), (square.view(), d.view_mut())], Threads::One);
+/// assert_eq!((c.data(), d.data()), (&[11.0][..], &[2.0, 5.0][..]));
+/// ```
+///
+/// # Panics
+///
+/// If the shapes do not fit together.
+pub fn gemm_each<T: Scalar>(
+    beta: T,
+    alpha: T,
+    a: MatrixRef<'_, T>,
+    products: &mut [(MatrixRef<'_, T>, MatrixMut<'_, T>)],
+    threads: Threads,
+) {
+    for (b, c) in &*products {
+        assert_eq!(
+            (b.rows(), c.rows(), c.cols()),
+            (a.cols(), a.rows(), b.cols()),
+            "a product of {} x {} and {} x {} does not fit {} x {}",
+            a.rows(),
+            a.cols(),
+            b.rows(),
+            b.cols(),
+            c.rows(),
+            c.cols()
+        );
+    }
+    if !T::on_unit(beta, alpha, a, products, threads) {
+        for (b, c) in products {
+            by_crate(beta, c.reborrow(), alpha, a, *b, threads);
+        }
+    }
+}
+
+/// [`gemm`] by the `gemm` crate; shapes fit.
+fn by_crate<T: Scalar>(
+    beta: T,
     mut c: MatrixMut<'_, T>,
     alpha: T,
     a: MatrixRef<'_, T>,
@@ -108,15 +192,6 @@ pub fn gemm<T: Scalar>(
     threads: Threads,
 ) {
     let (m, n, k) = (c.rows(), c.cols(), a.cols());
-    assert_eq!(
-        (a.rows(), b.rows(), b.cols()),
-        (m, k, n),
-        "a product of {} x {} and {} x {} does not fit {m} x {n}",
-        a.rows(),
-        a.cols(),
-        b.rows(),
-        b.cols()
-    );
     if m == 0 || n == 0 {
         return;
     }

@@ -21,7 +21,7 @@ use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 /// 256 samples lose at most 256 x 2^-24 = 1.5e-5 of the sum of |x_i x_j|. They
 /// also fit one depth block of the matrix library (gemm 0.19 takes at least
 /// 512), so that the sum over a chunk is one chain of fused multiply-adds, the
-/// same on every machine that has them.
+/// same on every machine that has them and has no matrix unit.
 pub const CHUNK: usize = 256;
 
 /// Columns in one tile. On 1,536 columns 192 took the same time, 128 and 384

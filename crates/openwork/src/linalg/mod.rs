@@ -1,5 +1,8 @@
-//! Dense linear algebra; [`gemm`] is the only door to the matrix library.
+//! Dense linear algebra; [`gemm()`] is the only door to the matrix library and to
+//! matrix units.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod cholesky;
 mod gemm;
 mod gram;
@@ -8,7 +11,7 @@ pub mod pcg;
 pub mod small;
 
 pub(crate) use gemm::panel_rows;
-pub use gemm::{Scalar, Threads, gemm};
+pub use gemm::{Scalar, Threads, gemm, gemm_each};
 pub use gram::{CHUNK, Gram};
 
 #[cfg(test)]

@@ -1,0 +1,272 @@
+//! f32 products on the matrix unit of recent Intel processors (AMX).
+//!
+//! The unit multiplies bf16 numbers and adds in f32, at sixteen times the rate of
+//! f32 instructions. Every f32 number is the sum of three bf16 numbers, each at
+//! most `2^-8` of the one before, so a product of f32 matrices is
+//!
+//! ```text
+//! A B = A_0 B_0 + A_0 B_1 + A_1 B_0 + A_0 B_2 + A_1 B_1 + A_2 B_0 + rest,     |rest| < 2^-23 |A| |B|
+//! ```
+//!
+//! six products of the unit, added in f32: as exact as a product in f32. Where
+//! columns of `B` need fewer parts (weights that were stored as bf16 need one)
+//! there are as few as three.
+//!
+//! Infinity has no such parts and gives NaN; numbers below `1e-38` count as zero.
+
+mod pack;
+mod tile;
+mod unit;
+
+pub(super) use unit::available;
+
+use super::Threads;
+use crate::matrix::{MatrixMut, MatrixRef};
+use pack::{Operand, Order};
+use rayon::prelude::*;
+use std::cell::Cell;
+use std::ops::Range;
+
+/// Rows of a block of `A` and columns of a block of `B`: two tiles each.
+const PANEL: usize = 32;
+/// Depth of one tile.
+const STEP: usize = 32;
+/// Parts of a number.
+const PARTS: usize = 3;
+/// Most rows of `A` that are packed at a time.
+const ROWS: usize = 1024;
+/// Most columns of `A` that are packed at a time, which is also how many products
+/// are added before a sum goes back to memory.
+const DEPTH: usize = 768;
+/// Bytes of `B` that are packed at a time: they stay in a core's own cache while
+/// the panels of `A` go by. Twice as many are a quarter slower.
+const BYTES: usize = 900 << 10;
+/// A product with a shorter side, or with fewer multiplications, is done sooner by
+/// f32 instructions, for which less is packed.
+const LEAST: (usize, usize) = (48, 1 << 21);
+
+thread_local! {
+    /// Room for both operands, kept from product to product: fresh pages take as
+    /// long as a small product.
+    static ROOM: Cell<[Operand; 2]> = const { Cell::new([Operand::EMPTY; 2]) };
+}
+
+/// Whether a product of such a size is faster here than by f32 instructions.
+pub(super) fn worth(m: usize, n: usize, k: usize) -> bool {
+    m.min(n).min(k) >= LEAST.0 && m * n * k >= LEAST.1
+}
+
+/// Whether the rows or the columns of a matrix are adjacent, so that it can be packed.
+pub(super) fn fits(x: MatrixRef<'_>) -> bool {
+    let (rows, cols) = x.strides();
+    rows == 1 || cols == 1
+}
+
+/// `C <- beta C + alpha A B` for several `B` and `C`; shapes fit, and
+/// [`available`] and [`fits`] hold.
+pub(super) fn gemm(
+    beta: f32,
+    alpha: f32,
+    a: MatrixRef<'_>,
+    products: &mut [(MatrixRef<'_>, MatrixMut<'_>)],
+    threads: Threads,
+) {
+    let (m, k) = (a.rows(), a.cols());
+    let [mut left, mut right] = ROOM.take();
+    // Equal depths, in whole tiles.
+    let depth = k.div_ceil(k.div_ceil(DEPTH)).next_multiple_of(STEP);
+    let width = (BYTES / (2 * PARTS * depth)).max(PANEL) / PANEL * PANEL;
+    for depth in chunks(k, depth) {
+        let beta = if depth.start == 0 { beta } else { 1.0 };
+        for rows in chunks(m, ROWS) {
+            let a = a.part(rows.start, rows.len(), depth.start, depth.len());
+            left.pack(a, Order::Rows, threads);
+            for (b, c) in &mut *products {
+                for cols in chunks(b.cols(), width) {
+                    let b = b.part(depth.start, depth.len(), cols.start, cols.len());
+                    right.pack(b.t(), Order::Pairs, threads);
+                    let c = c.reborrow().part(rows.start, rows.len(), cols.start, cols.len());
+                    multiply(beta, c, alpha, &left, &right, threads);
+                }
+            }
+        }
+    }
+    ROOM.set([left, right]);
+}
+
+/// `0..n` in pieces of `size`.
+fn chunks(n: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..n).step_by(size).map(move |start| start..n.min(start + size))
+}
+
+/// `C <- beta C + alpha A B`, packed. A task is a panel of `A`.
+fn multiply(
+    beta: f32,
+    mut c: MatrixMut<'_>,
+    alpha: f32,
+    left: &Operand,
+    right: &Operand,
+    threads: Threads,
+) {
+    let (cols, stride) = (c.cols(), c.row_stride());
+    let size = (c.rows() - 1) * stride + cols;
+    let data = &mut c.data_mut()[..size];
+    let task = |(i, data): (usize, &mut [f32])| {
+        let rows = (data.len() - cols) / stride + 1;
+        let mut c = MatrixMut::with_stride(data, rows, cols, stride);
+        let (a, _) = left.panel(i);
+        let mut add = |j: usize, sums: &tile::Sums| {
+            let c = c.reborrow().part(0, rows, j * PANEL, PANEL.min(cols - j * PANEL));
+            sums.add_to(beta, c, alpha);
+        };
+        // The sums of a product are taken while the unit is at work on the next one.
+        let mut sums = [tile::Sums::default(), tile::Sums::default()];
+        let _unit = unit::Configured::new();
+        for j in 0..right.panels() {
+            let (b, parts) = right.panel(j);
+            tile::multiply(a, b, parts, &mut sums[j % 2]);
+            if j > 0 {
+                add(j - 1, &sums[(j - 1) % 2]);
+            }
+        }
+        let last = right.panels() - 1;
+        add(last, &sums[last % 2]);
+    };
+    match threads {
+        Threads::One => data.chunks_mut(PANEL * stride).enumerate().for_each(task),
+        Threads::All => data.par_chunks_mut(PANEL * stride).enumerate().for_each(task),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linalg::tests::random;
+    use crate::matrix::Matrix;
+
+    /// Half a unit in the last place of an f32.
+    const ROUND: f64 = 1.0 / (1u64 << 24) as f64;
+
+    /// Compares `beta C + alpha A B` with its definition in f64. Every product and
+    /// every addition of a chain may be rounded, as in f32.
+    fn check(beta: f32, alpha: f32, a: MatrixRef<'_>, b: MatrixRef<'_>, what: &str) {
+        let (m, n, k) = (a.rows(), b.cols(), a.cols());
+        let old =
+            if beta == 0.0 { Matrix::from_fn(m, n, |_, _| f32::NAN) } else { random(m, n, 9) };
+        let mut c = old.clone();
+        gemm(beta, alpha, a, &mut [(b, c.view_mut())], Threads::All);
+        for i in 0..m {
+            for j in 0..n {
+                let terms = || (0..k).map(|p| f64::from(a.at(i, p)) * f64::from(b.at(p, j)));
+                let (sum, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+                let start = if beta == 0.0 { 0.0 } else { f64::from(beta * old.row(i)[j]) };
+                let want = start + f64::from(alpha) * sum;
+                let size = start.abs() + f64::from(alpha.abs()) * size;
+                let off = (f64::from(c.row(i)[j]) - want).abs();
+                assert!(
+                    off <= (k.min(DEPTH) + k / DEPTH + 8) as f64 * ROUND * size,
+                    "{what}, {m} x {n} x {k}, entry {i}, {j}: {} for {want}",
+                    c.row(i)[j]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn products_equal_their_definition_at_every_size_and_transposition() {
+        if !available() {
+            return;
+        }
+        let sizes = (1..=70).map(|n| (n / 2 + 1, n, (n * 37) % 71 + 1));
+        for (m, n, k) in sizes.chain([(65, 300, 800), (1050, 33, 40), (40, 33, 1700)]) {
+            let (a, b) = (random(m, k, 1), random(k, n, 2));
+            let (at, bt) = (random(k, m, 3), random(n, k, 4));
+            for (a, b) in [
+                (a.view(), b.view()),
+                (at.view().t(), b.view()),
+                (a.view(), bt.view().t()),
+                (at.view().t(), bt.view().t()),
+            ] {
+                check(0.0, 1.0, a, b, "a product");
+            }
+            check(0.5, -2.0, a.view(), b.view(), "a scaled sum");
+        }
+    }
+
+    #[test]
+    fn as_many_parts_as_numbers_need() {
+        if !available() {
+            return;
+        }
+        let (a, b) = (random(50, 90, 1), random(70, 90, 2));
+        for (parts, mask) in [(1, 0xffff_0000), (2, 0xffff_ff00), (3, u32::MAX)] {
+            // The last panel alone needs all three.
+            let b = Matrix::from_fn(70, 90, |i, j| {
+                let mask = if i < 64 { mask } else { u32::MAX };
+                f32::from_bits(b.row(i)[j].to_bits() & mask)
+            });
+            let mut packed = Operand::default();
+            packed.pack(b.view(), Order::Pairs, Threads::One);
+            let found: Vec<usize> = (0..packed.panels()).map(|i| packed.panel(i).1).collect();
+            assert_eq!(found, [parts, parts, 3]);
+            check(0.0, 1.0, a.view(), b.view().t(), "parts");
+        }
+    }
+
+    #[test]
+    fn numbers_of_any_size_keep_their_digits() {
+        if !available() {
+            return;
+        }
+        for power in [-80, -40, 0, 40, 60] {
+            let scale = 2.0f32.powi(power);
+            let a = Matrix::from_fn(33, 40, |i, j| scale * random(33, 40, 5).row(i)[j]);
+            check(0.0, 1.0, a.view(), random(40, 33, 6).view(), "large and small");
+        }
+    }
+
+    #[test]
+    fn nan_and_infinity_do_not_pass_for_numbers() {
+        if !available() {
+            return;
+        }
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let (mut a, b) = (random(40, 50, 1), random(50, 60, 2));
+            a.row_mut(7)[11] = bad;
+            let mut c = Matrix::zeros(40, 60);
+            gemm(0.0, 1.0, a.view(), &mut [(b.view(), c.view_mut())], Threads::One);
+            for i in 0..40 {
+                assert!(
+                    c.row(i).iter().all(|x| x.is_finite() == (i != 7)),
+                    "{bad} in row 7, row {i}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn products_together_and_on_any_number_of_threads_have_the_same_bytes() {
+        if !available() {
+            return;
+        }
+        let a = random(1100, 900, 1);
+        let bs = [random(900, 300, 2), random(900, 70, 3)];
+        let run = |threads| {
+            let mut cs = [Matrix::zeros(1100, 300), Matrix::zeros(1100, 70)];
+            let mut products: Vec<_> =
+                bs.iter().map(Matrix::view).zip(cs.iter_mut().map(Matrix::view_mut)).collect();
+            gemm(0.0, 1.0, a.view(), &mut products, threads);
+            cs
+        };
+        let want = run(Threads::One);
+        for threads in 1..=3 {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            assert!(pool.install(|| run(Threads::All)) == want, "{threads} threads");
+        }
+        for (b, want) in bs.iter().zip(&want) {
+            let mut c = Matrix::zeros(1100, b.cols());
+            gemm(0.0, 1.0, a.view(), &mut [(b.view(), c.view_mut())], Threads::All);
+            assert!(&c == want, "alone");
+        }
+    }
+}

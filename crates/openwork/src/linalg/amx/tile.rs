@@ -1,0 +1,186 @@
+//! Two tiles by two tiles: the product of one panel of rows and one of columns.
+
+use super::pack::Line;
+use super::{PANEL, PARTS};
+use crate::matrix::MatrixMut;
+use std::arch::asm;
+use std::arch::x86_64::{
+    __m512, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
+    _mm512_mul_ps, _mm512_set1_ps, _mm512_storeu_ps,
+};
+
+/// The sums of one product, row after row.
+#[repr(align(64))]
+pub struct Sums([[f32; PANEL]; PANEL]);
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self([[0.0; PANEL]; PANEL])
+    }
+}
+
+/// Instructions for one step: `tmm0` to `tmm3` are the sums, `tmm4` and `tmm5`
+/// two tiles of rows, `tmm6` and `tmm7` two tiles of columns.
+macro_rules! rows {
+    ($part:literal) => {
+        concat!(
+            "tileloadd tmm4, [{a} + {line}*1 + ",
+            $part,
+            "*2048]\n",
+            "tileloadd tmm5, [{a} + {line}*1 + ",
+            $part,
+            "*2048 + 1024]\n",
+        )
+    };
+}
+macro_rules! columns {
+    ($part:literal) => {
+        concat!(
+            "tileloadd tmm6, [{b} + {line}*1 + ",
+            $part,
+            "*2048]\n",
+            "tileloadd tmm7, [{b} + {line}*1 + ",
+            $part,
+            "*2048 + 1024]\n",
+        )
+    };
+}
+macro_rules! times {
+    () => {
+        "tdpbf16ps tmm0, tmm4, tmm6\n\
+         tdpbf16ps tmm1, tmm4, tmm7\n\
+         tdpbf16ps tmm2, tmm5, tmm6\n\
+         tdpbf16ps tmm3, tmm5, tmm7\n"
+    };
+}
+
+/// Stamps the product for some number of parts on the right; what follows are
+/// the instructions of a step.
+macro_rules! product {
+    ($name:ident, $parts:literal, $($step:expr),*) => {
+        /// `sums <- A B`, both packed, of equally many steps.
+        ///
+        /// # Safety
+        ///
+        /// The unit is configured; `a` and `b` point at the lines of `steps > 0`
+        /// steps with 3 parts and as many parts as this is for.
+        unsafe fn $name(a: *const Line, b: *const Line, steps: usize, sums: &mut Sums) {
+            // SAFETY: the loads stay within the lines promised; the stores fill
+            // the 32 rows of 128 bytes of `sums`.
+            unsafe {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "2:",
+                    concat!($($step),*),
+                    "add {a}, 3*2048",
+                    concat!("add {b}, ", $parts, "*2048"),
+                    "dec {steps}",
+                    "jnz 2b",
+                    "tilestored [{sums} + {line}*2], tmm0",
+                    "tilestored [{sums} + {line}*2 + 64], tmm1",
+                    "tilestored [{sums} + {line}*2 + 2048], tmm2",
+                    "tilestored [{sums} + {line}*2 + 2048 + 64], tmm3",
+                    a = inout(reg) a => _,
+                    b = inout(reg) b => _,
+                    steps = inout(reg) steps => _,
+                    sums = in(reg) sums,
+                    line = in(reg) 64usize,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+// Small products first; each change of part loads two tiles.
+product!(
+    three,
+    3,
+    rows!(0),
+    columns!(2),
+    times!(),
+    columns!(1),
+    times!(),
+    rows!(1),
+    times!(),
+    columns!(0),
+    times!(),
+    rows!(2),
+    times!(),
+    rows!(0),
+    times!()
+);
+product!(
+    two,
+    2,
+    rows!(0),
+    columns!(1),
+    times!(),
+    rows!(1),
+    times!(),
+    columns!(0),
+    times!(),
+    rows!(2),
+    times!(),
+    rows!(0),
+    times!()
+);
+product!(one, 1, columns!(0), rows!(2), times!(), rows!(1), times!(), rows!(0), times!());
+
+/// `sums <- A B` of two packed panels. The unit is configured on this thread.
+///
+/// # Panics
+///
+/// If the two have different numbers of steps, or none.
+pub fn multiply(a: &[Line], b: &[Line], parts: usize, sums: &mut Sums) {
+    let steps = a.len() / (PARTS * PANEL);
+    assert!(steps > 0 && b.len() == steps * parts * PANEL, "panels of different depth");
+    let product = match parts {
+        1 => one,
+        2 => two,
+        _ => three,
+    };
+    // SAFETY: as asserted.
+    unsafe { product(a.as_ptr(), b.as_ptr(), steps, sums) }
+}
+
+impl Sums {
+    /// `C <- beta C + alpha S`, for the upper left part of `S` that `C` has.
+    pub fn add_to(&self, beta: f32, c: MatrixMut<'_>, alpha: f32) {
+        // SAFETY: a machine with this unit has AVX-512.
+        unsafe { self.add(beta, c, alpha) }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn add(&self, beta: f32, mut c: MatrixMut<'_>, alpha: f32) {
+        let cols = c.cols();
+        let (alphas, betas) = (_mm512_set1_ps(alpha), _mm512_set1_ps(beta));
+        for (i, sums) in self.0.iter().enumerate().take(c.rows()) {
+            let row = &mut c.row_mut(i)[..cols];
+            for half in 0..cols.div_ceil(16) {
+                let count = 16.min(cols - 16 * half);
+                let mask = u16::MAX >> (16 - count);
+                // SAFETY: 16 sums are there, and the mask leaves out what is
+                // beyond the row.
+                unsafe {
+                    let sum = _mm512_loadu_ps(sums.as_ptr().add(16 * half));
+                    let to = row.as_mut_ptr().add(16 * half);
+                    let sum = _mm512_mul_ps(alphas, sum);
+                    let new: __m512 = match beta == 0.0 {
+                        true => sum,
+                        false => _mm512_fmadd_ps(betas, _mm512_maskz_loadu_ps(mask, to), sum),
+                    };
+                    match count {
+                        16 => _mm512_storeu_ps(to, new),
+                        _ => _mm512_mask_storeu_ps(to, mask, new),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Whether there is a unit, and setting it up.
+
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+/// Whether this process may use the unit: the processor and the system have it,
+/// the system lets us, and `OPENWORK_AMX` is not 0.
+pub fn available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| wanted() && present() && allowed())
+}
+
+/// Not so if the user says `OPENWORK_AMX=0`: for the same bytes as on a machine
+/// without.
+fn wanted() -> bool {
+    std::env::var_os("OPENWORK_AMX").is_none_or(|value| value != "0")
+}
+
+/// Whether the processor has the unit with bf16 and what packs for it, and the
+/// system saves its registers.
+fn present() -> bool {
+    if !(is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512bf16")
+        && is_x86_feature_detected!("xsave"))
+    {
+        return false;
+    }
+    // Leaf 7: bit 22 of edx is AMX-BF16, bit 24 AMX-TILE. Leaf 1: bit 27 of ecx
+    // says that the system has switched xgetbv on. Bits 17 and 18 of the first
+    // extended control register: the system saves tiles.
+    let tiles = 1 << 22 | 1 << 24;
+    let saved = 1 << 17 | 1 << 18;
+    if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & tiles != tiles {
+        return false;
+    }
+    // SAFETY: the processor has xsave, and the system has switched it on, or
+    // the features above would not be detected.
+    unsafe { _xgetbv(0) & saved == saved }
+}
+
+/// Asks the system for the room that tiles need when threads change
+/// (Linux 5.16); it is given to all threads of the process.
+#[cfg(target_os = "linux")]
+fn allowed() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
+    const XFEATURE_XTILEDATA: i64 = 18;
+    let answer: i64;
+    // SAFETY: the call reads its two numbers and no memory of ours; a kernel
+    // that does not know it says so.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => answer,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") XFEATURE_XTILEDATA,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    answer == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allowed() -> bool {
+    false
+}
+
+/// Eight tiles of 16 rows of 64 bytes each, on this thread, while it lives.
+pub struct Configured(PhantomData<*const ()>);
+
+/// The layout that `ldtilecfg` reads.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Configured {
+    /// Sets the unit up.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn new() -> Self {
+        assert!(available(), "no matrix unit");
+        let mut config = Config {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        config.row_bytes[..8].fill(64);
+        config.rows[..8].fill(16);
+        // SAFETY: the unit is there, and reads the 64 bytes of `config`.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(readonly, nostack)) };
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        // SAFETY: the unit is there; its registers hold nothing that is still wanted.
+        unsafe { asm!("tilerelease", options(nomem, nostack)) };
+    }
+}
