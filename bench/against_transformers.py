@@ -8,7 +8,7 @@ Prints one JSON object: the largest difference of logits relative to their
 scale, seconds of a 1024-token forward on both sides (least of the rounds, which
 alternate), the share of the machine's gemm rate, seconds per decoded token
 against those of reading as many bytes, turn by turn, and, with --text, both token perplexities.
-Needs torch, transformers and gguf.
+Needs torch, transformers, gguf and accelerate.
 """
 
 import argparse
@@ -71,6 +71,7 @@ def main():
 
     with torch.inference_mode():
         ours = Measure(args.measure, args.model, max(args.threads))
+        result["instructions"] = ours.ask("instructions")
         with tempfile.NamedTemporaryFile() as out:
             few = ids[0, :96].tolist()
             ours.ask(f"logits {out.name} " + " ".join(map(str, few)))

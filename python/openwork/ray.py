@@ -112,7 +112,7 @@ class _Worker:
             version=__version__,
             node=ray.get_runtime_context().get_node_id()[:8],
             host=platform.node(),
-            machine=f"{platform.machine()} {_cpu()}",
+            machine=f"{platform.machine()} {_native.instructions()}",
             pid=os.getpid(),
         )
 
@@ -142,16 +142,6 @@ class _Worker:
     def _timed(self, call: Callable[..., Any], *given: Any) -> tuple[Any, float]:
         start = time.perf_counter()
         return call(*given), time.perf_counter() - start
-
-
-def _cpu() -> str:
-    """The features that products depend on: sums may differ between CPUs without them."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            flags = next(line for line in lines if line.startswith(("flags", "Features"))).split()
-    except (OSError, StopIteration):
-        return platform.processor()
-    return "+".join(flag for flag in ("avx2", "fma", "avx512f", "asimd") if flag in flags)
 
 
 class _Member:

@@ -9,6 +9,7 @@
 //!                   16-bit weights; and of reading as many bytes after each, without anything else
 //! gemm              GFLOP/s of a product of 1536 x 1536 matrices
 //! logits OUT IDS..  writes the logits of those tokens as f32 to OUT
+//! instructions      those that products use
 //! ```
 //!
 //! Each answer is one line of JSON.
@@ -51,6 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 json!({ "token": tokens.json(), "read": reads.json(), "bytes_per_token": bytes })
             }
             ["gemm"] => json!({ "gflops": product() }),
+            ["instructions"] => json!(openwork::linalg::instructions()),
             ["logits", out, ref ids @ ..] => {
                 let ids = ids.iter().map(|id| id.parse()).collect::<Result<Vec<u32>, _>>()?;
                 let decoder = held(&mut full, &model, Storage::F32)?;

@@ -41,7 +41,7 @@ mod _native {
     #[pymodule_export]
     use super::steps::{Steps, shard_linears};
     #[pymodule_export]
-    use super::tables::{methods, presets, set_threads};
+    use super::tables::{instructions, methods, presets, set_threads};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,4 +1,5 @@
-//! The tables of presets and methods, and the number of threads.
+//! The tables of presets and methods, the number of threads, the machine's
+//! instructions.
 
 use openwork::prune::{METHODS, MODIFIERS, Method, Needs, Recipe};
 use openwork::spec::PRESETS;
@@ -55,6 +56,16 @@ fn row<'py>(py: Python<'py>, method: &Method, plus: &str) -> PyResult<Bound<'py,
     });
     row.set_item("options", options.collect::<PyResult<Vec<_>>>()?)?;
     Ok(row)
+}
+
+/// The instructions that products use here; bytes may differ where they do.
+///
+/// >>> from openwork import _native
+/// >>> _native.instructions() == _native.instructions() != ""
+/// True
+#[pyfunction]
+pub fn instructions() -> String {
+    openwork::linalg::instructions()
 }
 
 /// Sets how many threads all calls share. Works once, before the first long call;

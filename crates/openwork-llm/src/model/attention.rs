@@ -7,8 +7,8 @@
 //! p_s = exp(c q_t . k_s - m) / sum_s exp(c q_t . k_s - m)        out_t = sum_s p_s v_s
 //! ```
 //!
-//! Scores are held for one tile of [`TILE`] tokens, the heads of one group and
-//! the keys they see: never `[T, T]`. A tile is one task, whose products run on
+//! Scores are held for one tile of some tokens, the heads of one group and the
+//! keys they see: never `[T, T]`. A tile is one task, whose products run on
 //! one thread, so that the result does not depend on the number of threads. For
 //! a single token, when decoding, a task is one head.
 
@@ -19,9 +19,11 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Tokens in a tile. With three heads to a group and 1024 keys the scores take
-/// 768 kB, and the keys are packed once for 192 rows.
-const TILE: usize = 64;
+/// Rows of a tile, a token being as many rows as there are heads in a group: the
+/// keys are packed once for so many rows, whose scores over 1024 keys take 768 kB.
+const TILE_ROWS: usize = 192;
+/// Least tokens in a tile.
+const TILE_TOKENS: usize = 64;
 
 /// Scores of one head below which waking other threads costs more than it saves.
 const FEW_SCORES: usize = 256;
@@ -61,9 +63,10 @@ impl Heads {
         if t == 1 {
             return self.attend_last(q, k, v, out);
         }
+        let tile = (TILE_ROWS / (self.heads / self.kv_heads)).max(TILE_TOKENS);
         let tiles: Vec<_> = (0..t)
-            .step_by(TILE)
-            .flat_map(|first| (0..self.kv_heads).map(move |g| (first..t.min(first + TILE), g)))
+            .step_by(tile)
+            .flat_map(|first| (0..self.kv_heads).map(move |g| (first..t.min(first + tile), g)))
             .collect();
         // Each task leaves its own block, and the blocks are then laid out in
         // rows. Later tiles see more keys, so they are begun first.
@@ -73,7 +76,7 @@ impl Heads {
         } else {
             tiles.par_iter().rev().with_max_len(1).map(work).rev().collect()
         };
-        out.par_chunks_mut(TILE * width).zip(blocks.par_chunks(self.kv_heads)).for_each(
+        out.par_chunks_mut(tile * width).zip(blocks.par_chunks(self.kv_heads)).for_each(
             |(out, blocks)| {
                 for (g, block) in blocks.iter().enumerate() {
                     self.scatter(block, g, out);
@@ -219,10 +222,13 @@ mod tests {
     #[test]
     fn tiles_equal_the_definition() {
         let number = |i: usize| ((i * 7919 + 5) % 251) as f32 / 100.0 - 1.2;
-        for (t, past) in [(1, 0), (1, 9), (1, 300), (2, 1), (63, 0), (64, 3), (65, 0), (130, 7)] {
+        let sizes = [(1, 0), (1, 9), (1, 300), (2, 1), (63, 0), (64, 3), (65, 0), (130, 7)];
+        // Three heads to a group, and one, whose tiles have more tokens.
+        let groups = sizes.map(|size| (6, size)).into_iter().chain([(2, (191, 0)), (2, (200, 3))]);
+        for (heads, (t, past)) in groups {
             for window in [None, Some(1), Some(5), Some(1000)] {
-                let a = Heads { heads: 6, kv_heads: 2, head_dim: 4, scale: 0.5, window };
-                let q: Vec<f32> = (0..t * 24).map(number).collect();
+                let a = Heads { heads, kv_heads: 2, head_dim: 4, scale: 0.5, window };
+                let q: Vec<f32> = (0..t * heads * 4).map(number).collect();
                 let k: Vec<f32> = (0..(t + past) * 8).map(|i| number(i + 1)).collect();
                 let v: Vec<f32> = (0..(t + past) * 8).map(|i| number(i + 2)).collect();
                 let mut out = vec![f32::NAN; q.len()];
@@ -230,7 +236,7 @@ mod tests {
                 for (x, y) in out.iter().zip(slow(&a, &q, &k, &v)) {
                     assert!(
                         (x - y).abs() < 1e-5,
-                        "{t} after {past}, window {window:?}: {x} for {y}"
+                        "{heads} heads, {t} after {past}, window {window:?}: {x} for {y}"
                     );
                 }
             }

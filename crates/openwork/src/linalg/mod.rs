@@ -14,6 +14,26 @@ pub(crate) use gemm::panel_rows;
 pub use gemm::{Scalar, Threads, gemm, gemm_each};
 pub use gram::{CHUNK, Gram};
 
+/// The instructions that products use here, such as `avx2+fma+avx512f+amx`: on a
+/// machine with others sums are rounded in another order, so bytes may differ.
+pub fn instructions() -> String {
+    let mut names: Vec<&str> = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        let vectors = [
+            ("avx2", is_x86_feature_detected!("avx2")),
+            ("fma", is_x86_feature_detected!("fma")),
+            ("avx512f", is_x86_feature_detected!("avx512f")),
+            ("amx", amx::available()),
+        ];
+        names.extend(vectors.iter().filter(|(_, present)| *present).map(|(name, _)| name));
+    }
+    if names.is_empty() {
+        names.push(std::env::consts::ARCH);
+    }
+    names.join("+")
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use crate::matrix::Matrix;
