@@ -16,6 +16,7 @@ mod pairs;
 mod quant;
 mod safetensors;
 mod stored;
+mod tied;
 pub mod write;
 
 pub use dtype::Dtype;
@@ -46,6 +47,8 @@ pub struct Checkpoint {
     files: Vec<Mapped>,
     tensors: Vec<Stored>,
     rounded: Option<Dtype>,
+    /// What the user should know, in words.
+    notes: Vec<String>,
 }
 
 /// What there is beside the tensors.
@@ -112,7 +115,10 @@ impl Checkpoint {
             (config, Beside::Gguf(metadata), vec![file], tensors)
         };
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
-        Ok(Self { path: path.to_path_buf(), beside, config, files, tensors, rounded: None })
+        let (path, notes) = (path.to_path_buf(), Vec::new());
+        let mut model = Self { path, beside, config, files, tensors, rounded: None, notes };
+        model.settle_ties();
+        Ok(model)
     }
 
     /// Opens one safetensors file whose tensors belong to a model with this
@@ -124,7 +130,8 @@ impl Checkpoint {
         let mut tensors = folder::joined(&file, tensors, &metadata)?;
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
         let (path, files) = (path.to_path_buf(), vec![file]);
-        Ok(Self { path, beside: Beside::Folder, config, files, tensors, rounded: None })
+        let (beside, notes) = (Beside::Folder, Vec::new());
+        Ok(Self { path, beside, config, files, tensors, rounded: None, notes })
     }
 
     /// Opens the files of a folder that the program carries.
@@ -149,6 +156,7 @@ impl Checkpoint {
             files: vec![weights],
             tensors,
             rounded: None,
+            notes: Vec::new(),
         })
     }
 
@@ -219,8 +227,15 @@ impl Checkpoint {
         self.files.par_iter().map(hash).collect()
     }
 
+    /// What its files say and was read otherwise, or not at all, in words for
+    /// the user.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// `config.json`; for GGUF its equivalent in Hugging Face's names, rebuilt
-    /// from the metadata.
+    /// from the metadata. Where it ties the head to another embedding, it is
+    /// amended (and that is noted).
     pub fn config(&self) -> &Value {
         &self.config
     }

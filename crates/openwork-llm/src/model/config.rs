@@ -223,6 +223,13 @@ impl Config {
     }
 }
 
+/// Whether a config.json says that the head is the embedding; where it does
+/// not say, its family does.
+pub fn ties(json: &Value) -> bool {
+    let by_family = || family(json).is_ok_and(|family| family.tied);
+    json["tie_word_embeddings"].as_bool().unwrap_or_else(by_family)
+}
+
 /// The family that `architectures` names.
 fn family(json: &Value) -> Result<&'static Family, ConfigError> {
     let missing = || ConfigError::Missing { key: "architectures".into() };
