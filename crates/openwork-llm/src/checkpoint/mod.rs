@@ -103,19 +103,19 @@ impl Checkpoint {
         }
         let kind = std::fs::metadata(path)
             .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;
-        let (config, beside, files, mut tensors) = if kind.is_dir() {
+        let (config, beside, files, mut tensors, notes) = if kind.is_dir() {
             let (config, files, tensors) = folder::open(path)?;
-            (config, Beside::Folder, files, tensors)
+            (config, Beside::Folder, files, tensors, Vec::new())
         } else {
             let file = Mapped::open(path)?;
             if !file.bytes().starts_with(gguf::MAGIC) {
                 return Err(CheckpointError::new(path, Fault::Kind));
             }
-            let (config, metadata, tensors) = gguf::open(&file)?;
-            (config, Beside::Gguf(metadata), vec![file], tensors)
+            let gguf::Opened { config, metadata, tensors, notes } = gguf::open(&file)?;
+            (config, Beside::Gguf(metadata), vec![file], tensors, notes)
         };
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
-        let (path, notes) = (path.to_path_buf(), Vec::new());
+        let path = path.to_path_buf();
         let mut model = Self { path, beside, config, files, tensors, rounded: None, notes };
         model.settle_ties();
         Ok(model)
