@@ -14,8 +14,11 @@ use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
 /// GGUF's marks for tokens.
+const UNKNOWN: i32 = 2;
 pub(super) const CONTROL: i32 = 3;
 pub(super) const USER_DEFINED: i32 = 4;
+/// Tokens with these are cut out of a text before it is merged.
+const CUT_OUT: [i32; 3] = [UNKNOWN, CONTROL, USER_DEFINED];
 /// Longest token of SentencePiece whose splits are searched for merges, in
 /// bytes; the longest of Gemma's is under 200.
 const MAX_TOKEN: usize = 1024;
@@ -176,19 +179,14 @@ impl Source<'_> {
         inner.with_normalizer(part::<NormalizerWrapper>(plan.normalizer)?).map_err(wrong)?;
         inner.with_pre_tokenizer(part::<PreTokenizerWrapper>(plan.pre_tokenizer)?);
         inner.with_decoder(part::<DecoderWrapper>(plan.decoder)?);
-        for mark in [CONTROL, USER_DEFINED] {
-            // Gemma's runs of spaces are respelled in the vocabulary: merges make them.
-            let known = |token: &str| !token.is_empty() && inner.token_to_id(token).is_some();
-            let marked = self.tokens.iter().zip(&self.marks);
-            let marked = marked.filter(|(token, found)| **found == mark && known(token));
-            let added: Vec<AddedToken> = marked
-                .map(|(token, _)| AddedToken::from(*token, mark == CONTROL).normalized(false))
-                .collect();
-            match mark {
-                CONTROL => inner.add_special_tokens(added).map_err(wrong)?,
-                _ => inner.add_tokens(added).map_err(wrong)?,
-            };
-        }
+        // Gemma's runs of spaces are respelled in the vocabulary: merges make them.
+        let known = |token: &str| !token.is_empty() && inner.token_to_id(token).is_some();
+        let marked = self.tokens.iter().zip(&self.marks);
+        let marked = marked.filter(|(token, mark)| CUT_OUT.contains(mark) && known(token));
+        let added: Vec<AddedToken> = marked
+            .map(|(token, &mark)| AddedToken::from(*token, mark != USER_DEFINED).normalized(false))
+            .collect();
+        inner.add_tokens(added).map_err(wrong)?;
         Ok(inner)
     }
 }
