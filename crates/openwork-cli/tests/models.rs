@@ -53,6 +53,32 @@ fn eval_prints_one_object() {
 }
 
 #[test]
+fn what_generation_config_asks_for_and_is_not_done_is_noted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let from = Path::new(MODELS).join("qwen3").join(file);
+        std::fs::copy(from, folder.path().join(file)).expect("a copy");
+    }
+    let path = folder.path().to_str().expect("a plain path");
+    let notes = |json: &str| {
+        std::fs::write(folder.path().join("generation_config.json"), json).expect("a write");
+        let args = ["generate", path, "--prompt", "the wall", "--max-new-tokens", "1"];
+        let words = String::from_utf8(openwork(&args).stderr).expect("UTF-8");
+        words
+            .lines()
+            .filter(|line| line.starts_with("note: "))
+            .map(str::to_string)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(notes(r#"{"repetition_penalty": 1.0, "top_k": 20}"#), [""; 0]);
+    assert_eq!(
+        notes(r#"{"repetition_penalty": 1.3}"#),
+        ["note: generation_config.json: repetition_penalty = 1.3 is not implemented and was not \
+          used; transformers' generate follows it"]
+    );
+}
+
+#[test]
 fn eval_refuses_what_it_cannot_do() {
     let folder = tempfile::tempdir().expect("a folder");
     let (text, model) = (text(folder.path()), model("llama"));

@@ -11,7 +11,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
-use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
+};
 
 /// GGUF's marks for tokens.
 const UNKNOWN: i32 = 2;
@@ -81,8 +83,11 @@ impl Tokenizer {
         }
         let adds_bos = metadata.flag(&key("add_bos_token"))?.unwrap_or(plan.adds_bos);
         let special = Special { bos, eos, adds_bos: adds_bos && bos.is_some() };
-        let inner = source.assemble(plan)?;
-        Self::new(inner, special).map_err(Fault::Tokenizer)
+        let mut inner = source.assemble(plan)?;
+        if let Some(bos) = bos.filter(|_| special.adds_bos) {
+            inner.with_post_processor(before_every_text(source.tokens[bos as usize], bos)?);
+        }
+        Self::new(inner, special, Vec::new()).map_err(Fault::Tokenizer)
     }
 }
 
@@ -189,6 +194,19 @@ impl Source<'_> {
         inner.add_tokens(added).map_err(wrong)?;
         Ok(inner)
     }
+}
+
+/// The template that puts the token `bos` before every text: readers of the
+/// folder that is made of the file go by it.
+fn before_every_text(bos: &str, id: u32) -> Result<Option<PostProcessorWrapper>, Fault> {
+    let special = json!({"SpecialToken": {"id": bos, "type_id": 0}});
+    let of = |part: &str, n: u32| json!({"Sequence": {"id": part, "type_id": n}});
+    part(json!({
+        "type": "TemplateProcessing",
+        "single": [special, of("A", 0)],
+        "pair": [special, of("A", 0), {"SpecialToken": {"id": bos, "type_id": 1}}, of("B", 1)],
+        "special_tokens": {bos: {"id": bos, "ids": [id], "tokens": [bos]}},
+    }))
 }
 
 /// A part of the pipeline from its JSON; null is no part.
