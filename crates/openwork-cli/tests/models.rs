@@ -42,7 +42,7 @@ fn eval_prints_one_object() {
         let output = openwork(&args);
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-        assert_eq!(found["tokens"], 93);
+        assert_eq!((&found["tokens"], &found["bos"]), (&93.into(), &"none".into()));
         let nats = found["nats"].as_f64().expect("a number");
         let perplexity = found["token_perplexity"].as_f64().expect("a number");
         assert!((perplexity.ln() * 93.0 - nats).abs() < 1e-6 * nats);
@@ -50,6 +50,22 @@ fn eval_prints_one_object() {
             assert!(found[key].as_f64().expect("a number") > 0.0, "{key}");
         }
     }
+}
+
+#[test]
+fn eval_puts_bos_where_it_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (text, model) = (text(folder.path()), model("llama"));
+    let eval = |bos: &str| {
+        let args = ["eval", &model, "--text", &text, "--seq-len", "32", "--bos", bos, "--json"];
+        serde_json::from_slice::<Value>(&openwork(&args).stdout).expect("one JSON object")
+    };
+    let found = ["each", "first", "none"].map(eval);
+    for (found, bos) in found.iter().zip(["each", "first", "none"]) {
+        assert_eq!(found["bos"], bos);
+    }
+    assert_ne!(found[0]["nats"], found[1]["nats"]);
+    assert_ne!(found[1]["nats"], found[2]["nats"]);
 }
 
 #[test]
