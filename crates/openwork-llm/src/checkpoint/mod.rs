@@ -11,6 +11,7 @@ mod folder;
 mod gguf;
 mod mapped;
 mod natural;
+mod nested;
 mod packed;
 mod pairs;
 mod quant;
@@ -104,8 +105,9 @@ impl Checkpoint {
         let kind = std::fs::metadata(path)
             .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;
         let (config, beside, files, mut tensors, notes) = if kind.is_dir() {
-            let (config, files, tensors) = folder::open(path)?;
-            (config, Beside::Folder, files, tensors, Vec::new())
+            let (mut config, files, mut tensors) = folder::open(path)?;
+            let notes = nested::text_model(&mut config, &mut tensors).into_iter().collect();
+            (config, Beside::Folder, files, tensors, notes)
         } else {
             let file = Mapped::open(path)?;
             if !file.bytes().starts_with(gguf::MAGIC) {
@@ -234,8 +236,9 @@ impl Checkpoint {
     }
 
     /// `config.json`; for GGUF its equivalent in Hugging Face's names, rebuilt
-    /// from the metadata. Where it ties the head to another embedding, it is
-    /// amended (and that is noted).
+    /// from the metadata. Where it ties the head to another embedding it is
+    /// amended, and of a model that sees images it is that of the text model;
+    /// both are noted.
     pub fn config(&self) -> &Value {
         &self.config
     }
