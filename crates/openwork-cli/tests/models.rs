@@ -35,7 +35,7 @@ fn refusal(args: &[&str], code: i32) -> String {
 fn eval_prints_one_object() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = text(folder.path());
-    for name in ["llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma3"] {
+    for name in ["llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma3", "gemma3-images"] {
         let model = model(name);
         let args =
             ["eval", &model, "--text", &text, "--seq-len", "32", "--max-tokens", "100", "--json"];

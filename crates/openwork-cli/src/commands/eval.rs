@@ -13,14 +13,15 @@ use std::path::PathBuf;
 /// Perplexity of a model on a text: per token, per word, and bits per byte.
 ///
 /// The documents are joined and cut into windows of L tokens that do not
-/// overlap; each window scores all of its tokens but the first. Where the
-/// tokenizer begins a text with BOS, every window begins with it, and L - 1
-/// tokens of the text follow; SparseGPT's and Wanda's scripts put it before the
-/// first window only (--bos first), which gives another figure.
+/// overlap; each window scores all of its tokens but the first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   openwork eval Qwen2.5-0.5B --text wikitext2.txt
-  openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json")]
+  openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json
+
+Where the tokenizer begins a text with BOS, every window begins with it and L - 1
+tokens of the text follow. SparseGPT's and Wanda's scripts put it into the first
+window only (--bos first), which gives another figure.")]
 pub struct Eval {
     /// A Hugging Face folder, a .gguf file, or `demo`
     model: PathBuf,
