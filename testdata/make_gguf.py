@@ -36,6 +36,7 @@ TEXTS = [
     "I'm, WE'LL, they'd; don't",
     "ends with spaces   ",
     "special <|end|> </s> <eos> in text",
+    "an <unk> word",
     topics.topics["assert"][:600],
 ]
 HIDDEN, LAYERS, HEADS, KV_HEADS, DIM, WIDE = 32, 1, 4, 2, 8, 64

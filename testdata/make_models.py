@@ -22,7 +22,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3Config,
     Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -127,6 +129,24 @@ MODELS = {
         None,
     ),
 }
+# A text model inside one that sees images.
+MODELS["gemma3-images"] = (
+    Gemma3Config(
+        text_config=Gemma3TextConfig(
+            **SIZES, head_dim=12, query_pre_attn_scalar=20, sliding_window=6, sliding_window_pattern=2
+        ).to_dict(),
+        vision_config=dict(
+            hidden_size=4, intermediate_size=6, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4
+        ),
+        mm_tokens_per_image=4,
+        image_token_index=284,
+        boi_token_index=285,
+        eoi_token_index=286,
+    ),
+    Gemma3ForConditionalGeneration,
+    torch.bfloat16,
+    None,
+)
 TAPPED = ["qwen3"]
 SITES = dict(qkv="self_attn.q_proj", out="self_attn.o_proj", gate_up="mlp.gate_proj", down="mlp.down_proj")
 

@@ -49,6 +49,20 @@ fn the_page_names_every_tensor() {
 }
 
 #[test]
+fn a_family_that_ties_unless_told_is_tied() {
+    let gemma = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/models/gemma3");
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (std::path::Path::new(gemma), folder.path());
+    std::fs::copy(from.join("model.safetensors"), to.join("model.safetensors")).unwrap();
+    let config = std::fs::read_to_string(from.join("config.json")).unwrap();
+    let silent = config.replace("  \"tie_word_embeddings\": true,\n", "");
+    assert_ne!(silent, config);
+    std::fs::write(to.join("config.json"), silent).unwrap();
+    let page = openwork(&["inspect", to.to_str().unwrap()]).stdout;
+    assert!(String::from_utf8(page).unwrap().contains("tied embeddings"));
+}
+
+#[test]
 fn a_model_that_cannot_be_read_is_the_users_mistake() {
     for (model, words) in [
         ("no-such-model", "error: no-such-model: no such file or folder\n"),

@@ -35,14 +35,14 @@ fn refusal(args: &[&str], code: i32) -> String {
 fn eval_prints_one_object() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = text(folder.path());
-    for name in ["llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma3"] {
+    for name in ["llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma3", "gemma3-images"] {
         let model = model(name);
         let args =
             ["eval", &model, "--text", &text, "--seq-len", "32", "--max-tokens", "100", "--json"];
         let output = openwork(&args);
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-        assert_eq!(found["tokens"], 93);
+        assert_eq!((&found["tokens"], &found["bos"]), (&93.into(), &"none".into()));
         let nats = found["nats"].as_f64().expect("a number");
         let perplexity = found["token_perplexity"].as_f64().expect("a number");
         assert!((perplexity.ln() * 93.0 - nats).abs() < 1e-6 * nats);
@@ -50,6 +50,48 @@ fn eval_prints_one_object() {
             assert!(found[key].as_f64().expect("a number") > 0.0, "{key}");
         }
     }
+}
+
+#[test]
+fn eval_puts_bos_where_it_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (text, model) = (text(folder.path()), model("llama"));
+    let eval = |bos: &str| {
+        let args = ["eval", &model, "--text", &text, "--seq-len", "32", "--bos", bos, "--json"];
+        serde_json::from_slice::<Value>(&openwork(&args).stdout).expect("one JSON object")
+    };
+    let found = ["each", "first", "none"].map(eval);
+    for (found, bos) in found.iter().zip(["each", "first", "none"]) {
+        assert_eq!(found["bos"], bos);
+    }
+    assert_ne!(found[0]["nats"], found[1]["nats"]);
+    assert_ne!(found[1]["nats"], found[2]["nats"]);
+}
+
+#[test]
+fn what_generation_config_asks_for_and_is_not_done_is_noted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let from = Path::new(MODELS).join("qwen3").join(file);
+        std::fs::copy(from, folder.path().join(file)).expect("a copy");
+    }
+    let path = folder.path().to_str().expect("a plain path");
+    let notes = |json: &str| {
+        std::fs::write(folder.path().join("generation_config.json"), json).expect("a write");
+        let args = ["generate", path, "--prompt", "the wall", "--max-new-tokens", "1"];
+        let words = String::from_utf8(openwork(&args).stderr).expect("UTF-8");
+        words
+            .lines()
+            .filter(|line| line.starts_with("note: "))
+            .map(str::to_string)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(notes(r#"{"repetition_penalty": 1.0, "top_k": 20}"#), [""; 0]);
+    assert_eq!(
+        notes(r#"{"repetition_penalty": 1.3}"#),
+        ["note: generation_config.json: repetition_penalty = 1.3 is not implemented and was not \
+          used; transformers' generate follows it"]
+    );
 }
 
 #[test]

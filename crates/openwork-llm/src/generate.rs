@@ -1,5 +1,6 @@
 //! Text from a prompt, token after token.
 
+use crate::checkpoint::{Checkpoint, CheckpointError, Fault};
 use crate::model::{Decoder, ModelError};
 use crate::tokens::{SplitMix, TextError, Tokenizer};
 use serde_json::{Value, json};
@@ -58,6 +59,22 @@ impl Choice {
             _ => Ok(self),
         }
     }
+}
+
+/// What a model's `generation_config.json` asks of every generation and is not
+/// done here, in words for the user.
+pub fn ignored(model: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
+    const NAME: &str = "generation_config.json";
+    /// Options and the values at which they do nothing.
+    const NEUTRAL: &[(&str, f64)] = &[("repetition_penalty", 1.0), ("no_repeat_ngram_size", 0.0)];
+    let Some(bytes) = model.companion(NAME)? else { return Ok(Vec::new()) };
+    let json: Value = serde_json::from_slice(&bytes)
+        .map_err(|error| CheckpointError::new(&model.path().join(NAME), Fault::Json(error)))?;
+    let asked = NEUTRAL.iter().filter_map(|(key, neutral)| {
+        let value = json[*key].as_f64().filter(|value| value != neutral)?;
+        Some(format!("{NAME}: {key} = {value} is not implemented and was not used; transformers' generate follows it"))
+    });
+    Ok(asked.collect())
 }
 
 /// Chooses tokens by their logits.
@@ -201,7 +218,7 @@ pub fn generate(
         let prompt_seconds = started.elapsed().as_secs_f64();
 
         let started = Instant::now();
-        let (mut text, mut new, mut stream) = (String::new(), Vec::new(), tokenizer.stream());
+        let (mut new, mut stream) = (Vec::new(), tokenizer.stream());
         let stop = loop {
             if new.len() >= most {
                 break Stop::MaxNewTokens;
@@ -214,7 +231,6 @@ pub fn generate(
             // A model may have rows for tokens that its tokenizer does not know: no text.
             if (token as usize) < tokenizer.count() {
                 let part = stream.push(token)?;
-                text.push_str(&part);
                 if !part.is_empty() && watch(&part).is_break() {
                     break Stop::Watcher;
                 }
@@ -228,8 +244,7 @@ pub fn generate(
             logits = decoder.next(&[token])?;
         };
         let seconds = started.elapsed().as_secs_f64();
-        let rest = stream.finish()?;
-        text.push_str(&rest);
+        let (text, rest) = (stream.whole()?, stream.finish()?);
         if !rest.is_empty() {
             let _ = watch(&rest);
         }

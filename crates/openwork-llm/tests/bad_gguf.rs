@@ -1,7 +1,8 @@
-//! GGUF files that are bad: each kind is refused in its own words, by tensor
-//! or key, and at once.
+//! GGUF files made by hand: what their keys mean, and bad ones, of which each
+//! kind is refused in its own words, by tensor or key, and at once.
 
 use openwork_llm::Checkpoint;
+use serde_json::{Value, json};
 
 const U32: u32 = 4;
 const F32: u32 = 6;
@@ -26,8 +27,13 @@ fn string(text: &str) -> Vec<u8> {
 impl File {
     /// A Llama with an embedding and one q projection, both F32.
     fn good() -> Self {
+        Self::of("llama")
+    }
+
+    /// The same of another architecture.
+    fn of(architecture: &str) -> Self {
         let mut file = Self { version: 3, keys: vec![], tensors: vec![], counts: None, data: 256 };
-        file.set("general.architecture", STRING, &string("llama"));
+        file.set("general.architecture", STRING, &string(architecture));
         for (key, value) in [
             ("block_count", 1u32),
             ("embedding_length", 4),
@@ -35,10 +41,10 @@ impl File {
             ("feed_forward_length", 8),
             ("attention.head_count", 2),
         ] {
-            file.set(&format!("llama.{key}"), U32, &value.to_le_bytes());
+            file.set(&format!("{architecture}.{key}"), U32, &value.to_le_bytes());
         }
         let eps = 1e-5f32.to_le_bytes();
-        file.set("llama.attention.layer_norm_rms_epsilon", F32, &eps);
+        file.set(&format!("{architecture}.attention.layer_norm_rms_epsilon"), F32, &eps);
         file.tensor("token_embd.weight", &[4, 8], 0, 0);
         file.tensor("blk.0.attn_q.weight", &[4, 4], 0, 128);
         file
@@ -93,6 +99,27 @@ fn refusal(spoil: impl FnOnce(&mut File)) -> String {
     words.strip_prefix("m.gguf: ").expect("the file is named").to_string()
 }
 
+/// The config and the notes of the good file with these keys.
+fn config(architecture: &str, keys: &[(&str, u32, Vec<u8>)]) -> (Value, Vec<String>) {
+    let mut file = File::of(architecture);
+    if architecture == "gemma3" {
+        file.set("gemma3.attention.sliding_window", U32, &8u32.to_le_bytes());
+    }
+    for (key, kind, value) in keys {
+        file.set(&format!("{architecture}.{key}"), *kind, value);
+    }
+    let model = open(&file.bytes()).expect("a good file");
+    (model.config().clone(), model.notes().to_vec())
+}
+
+fn float(key: &'static str, value: f32) -> (&'static str, u32, Vec<u8>) {
+    (key, F32, value.to_le_bytes().to_vec())
+}
+
+fn number(key: &'static str, value: u32) -> (&'static str, u32, Vec<u8>) {
+    (key, U32, value.to_le_bytes().to_vec())
+}
+
 fn list(kind: u32, count: u64, values: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &count.to_le_bytes(), values].concat()
 }
@@ -113,6 +140,59 @@ fn the_good_file_opens_in_both_versions() {
             )
         );
     }
+}
+
+#[test]
+fn every_name_of_a_rotation_is_read() {
+    let base = |architecture, keys: &[_]| config(architecture, keys).0["rope_theta"].clone();
+    assert_eq!(base("llama", &[]), 1e4);
+    assert_eq!(base("llama", &[number("rope.freq_base", 500_000)]), 5e5);
+    assert_eq!(base("gemma3", &[]), 1e6);
+    assert_eq!(base("gemma3", &[float("rope.global.freq_base", 2e6)]), 2e6);
+    let local = |keys: &[_]| config("gemma3", keys).0["rope_local_base_freq"].clone();
+    assert_eq!(local(&[]), 1e4);
+    assert_eq!(local(&[float("rope.freq_base_swa", 5e3)]), 5e3);
+    assert_eq!(local(&[float("rope.local.freq_base", 6e3)]), 6e3);
+
+    let scaling = |keys: &[_]| config("llama", keys).0["rope_scaling"].clone();
+    let linear = json!({"rope_type": "linear", "factor": 4.0});
+    assert_eq!(scaling(&[float("rope.scale_linear", 4.0)]), linear);
+    assert_eq!(scaling(&[float("rope.scaling.factor", 4.0)]), linear);
+    // The new name counts where both are there.
+    let both = [float("rope.scaling.factor", 1.0), float("rope.scale_linear", 4.0)];
+    assert_eq!(scaling(&both), Value::Null);
+    assert_eq!(scaling(&[float("rope.scaling.attn_factor", 1.0)]), Value::Null);
+}
+
+#[test]
+fn gemmas_sliding_layers_are_those_of_the_file() {
+    let key = "attention.sliding_window_pattern";
+    assert_eq!(config("gemma3", &[]).0["sliding_window_pattern"], 6);
+    assert_eq!(config("gemma3", &[number(key, 3)]).0["sliding_window_pattern"], 3);
+    let flags = |flags: &[u8]| (key, LIST, list(7, flags.len() as u64, flags));
+    let one = config("gemma3", &[flags(&[1])]).0;
+    assert_eq!(one["layer_types"], json!(["sliding_attention"]));
+    assert!(one["sliding_window_pattern"].is_null());
+    let mut file = File::of("gemma3");
+    file.set("gemma3.attention.sliding_window", U32, &8u32.to_le_bytes());
+    file.set("gemma3.attention.sliding_window_pattern", LIST, &flags(&[1, 0]).2);
+    assert_eq!(
+        open(&file.bytes()).unwrap_err(),
+        "m.gguf: metadata \"gemma3.attention.sliding_window_pattern\": has 2 entries for 1 layers"
+    );
+}
+
+#[test]
+fn a_key_that_nobody_reads_is_noted() {
+    let known = [number("vocab_size", 8), number("rope.scaling.original_context_length", 64)];
+    assert_eq!(config("llama", &known).1, Vec::<String>::new());
+    assert_eq!(
+        config("llama", &[number("wings", 2), float("rope.freq_base_swa", 5e3)]).1,
+        [
+            "metadata \"llama.rope.freq_base_swa\" = 5000 is unknown and was not used",
+            "metadata \"llama.wings\" = 2 is unknown and was not used"
+        ]
+    );
 }
 
 #[test]
@@ -149,6 +229,14 @@ fn a_file_of_another_kind_is_refused() {
         refusal(|file| file.set("general.architecture", STRING, &string("mamba"))),
         "architecture \"mamba\" is not one that openwork reads from GGUF \
          (llama, qwen2, qwen3, gemma3)"
+    );
+    assert_eq!(
+        refusal(|file| {
+            file.set("split.count", U32, &3u32.to_le_bytes());
+            file.set("split.no", U32, &1u32.to_le_bytes());
+        }),
+        "is part 2 of 3 of a split model; merge the parts first \
+         (llama-gguf-split --merge FIRST OUT) and give the whole"
     );
     assert_eq!(
         refusal(|file| drop(file.keys.remove(0))),
@@ -230,6 +318,10 @@ fn an_option_that_changes_the_mathematics_is_refused_by_name() {
     assert_eq!(
         refusal(|file| file.set("llama.final_logit_softcapping", F32, &30f32.to_le_bytes())),
         "metadata \"llama.final_logit_softcapping\": is 30, which openwork does not implement"
+    );
+    assert_eq!(
+        refusal(|file| file.set("llama.rope.scaling.attn_factor", F32, &1.5f32.to_le_bytes())),
+        "metadata \"llama.rope.scaling.attn_factor\": is 1.5, which openwork does not implement"
     );
     assert_eq!(
         refusal(|file| file.set("llama.rope.scaling.type", STRING, &string("yarn"))),

@@ -1,7 +1,7 @@
 //! Perplexity against its definition, on the tiny checkpoints.
 
 use openwork_llm::Checkpoint;
-use openwork_llm::evaluate::{Options, Scored, evaluate};
+use openwork_llm::evaluate::{Bos, Options, Scored, evaluate};
 use openwork_llm::generate::{Choice, Stop, generate};
 use openwork_llm::model::{Decoder, Model, Storage};
 use std::ops::ControlFlow;
@@ -80,6 +80,45 @@ fn windows_account_for_every_byte_and_word_they_score() {
     let lm_eval = Options { detokenise: true, ..options(n) };
     let scored = Scored::new(&tokenizer, TEXT, n, &lm_eval).expect("one window");
     assert_eq!((scored.bytes, scored.words), (whole.bytes, whole.words));
+}
+
+#[test]
+fn bos_goes_where_it_is_asked_for() {
+    let checkpoint = Checkpoint::open(&folder("llama")).expect("a checkpoint");
+    let tokenizer = checkpoint.tokenizer().expect("a tokenizer");
+    let bos = tokenizer.bos().expect("a token that begins texts");
+    let (tokens, ends) = tokenizer.encode_with_ends(TEXT).expect("tokens");
+    let scored = |length: usize, bos: Option<Bos>| {
+        Scored::new(&tokenizer, TEXT, length, &Options { bos, ..options(length) }).expect("windows")
+    };
+    // This tokenizer adds none by itself.
+    assert_eq!(scored(9, None).bos, Bos::None);
+    assert_eq!(scored(9, None).windows.concat(), tokens[..tokens.len() / 9 * 9]);
+    // One token more than the text: all of it is scored, either way.
+    for place in [Bos::Each, Bos::First] {
+        let all = scored(tokens.len() + 1, Some(place));
+        assert_eq!(all.windows, [[&[bos], &tokens[..]].concat()]);
+        assert_eq!((all.tokens, all.bytes, all.bos), (tokens.len(), TEXT.len(), place));
+        assert_eq!(all.words, TEXT.split_whitespace().count());
+    }
+    let each = scored(9, Some(Bos::Each));
+    assert!(each.windows.iter().all(|window| window[0] == bos));
+    assert_eq!(each.windows.iter().flat_map(|w| &w[1..]).count(), each.tokens);
+    assert_eq!(each.bytes, ends[each.tokens - 1]);
+    let first = scored(9, Some(Bos::First));
+    let read = first.windows.concat();
+    assert_eq!((read[0], &read[1..]), (bos, &tokens[..read.len() - 1]));
+    // What the first tokens of the later windows own is not scored.
+    let lost: usize = (1..first.windows.len()).map(|w| ends[9 * w - 1] - ends[9 * w - 2]).sum();
+    assert_eq!(first.bytes, ends[read.len() - 2] - lost);
+
+    let gguf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/gguf/qwen2.gguf");
+    let tokenizer = Checkpoint::open(&gguf).expect("a file").tokenizer().expect("a tokenizer");
+    let asked = Options { bos: Some(Bos::First), ..options(9) };
+    assert_eq!(
+        Scored::new(&tokenizer, TEXT, 9, &asked).expect_err("a refusal").to_string(),
+        "a BOS token is asked for (first), and the tokenizer has none; ask for none"
+    );
 }
 
 #[test]

@@ -58,6 +58,7 @@ fn the_config_is_transformers() {
     for name in CASES {
         let (model, expected) = case(name);
         let config = model.config();
+        assert_eq!(model.notes(), [""; 0], "{name}");
         for &key in SAME {
             assert_eq!(config[key], expected["config"][key], "{name}: {key}");
         }
@@ -130,4 +131,52 @@ fn special_tokens_are_those_of_the_file() {
         "token id 420 is beyond the tokenizer's 420 tokens"
     );
     assert_eq!(tokenizer.id("<|end|>"), Some(0));
+}
+
+/// The folder that is made of a GGUF file begins texts as the file does, by
+/// its template and by what its config says.
+#[test]
+fn the_files_of_a_tokenizer_begin_texts_as_it_does() {
+    for name in CASES {
+        let tokenizer = case(name).0.tokenizer().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("config.json", "{}");
+        write("model.safetensors", "\x02\0\0\0\0\0\0\0{}");
+        for (name, text) in tokenizer.files(None) {
+            write(name, &text);
+        }
+        let read = || Checkpoint::open(folder.path()).unwrap().tokenizer().unwrap();
+        let same = |found: openwork_llm::tokens::Tokenizer| {
+            assert_eq!(
+                (found.bos(), found.adds_bos()),
+                (tokenizer.bos(), tokenizer.adds_bos()),
+                "{name}"
+            );
+            assert_eq!(found.notes(), [""; 0], "{name}");
+        };
+        same(read());
+        std::fs::remove_file(folder.path().join("tokenizer_config.json")).unwrap();
+        same(read());
+    }
+}
+
+/// Bytes that are no character hide nothing that comes after them.
+#[test]
+fn a_stream_goes_on_after_bytes_that_are_no_character() {
+    let tokenizer = case("llama-spm").0.tokenizer().unwrap();
+    let byte = |name: &str| tokenizer.id(name).unwrap();
+    let mut ids = vec![byte("<0x0A>"), byte("<0xFF>")];
+    ids.extend(tokenizer.encode("and then more").unwrap());
+    let mut stream = tokenizer.stream();
+    let mut shown = String::new();
+    for &id in &ids {
+        shown += &stream.push(id).unwrap();
+    }
+    let whole = tokenizer.decode(&ids).unwrap();
+    assert_eq!(stream.whole().unwrap(), whole);
+    assert!(whole.ends_with(" and then more"), "{whole:?}");
+    // The line's end was shown before the byte after it made it invalid.
+    assert_eq!(shown + &stream.finish().unwrap(), format!("\n{whole}"));
 }

@@ -90,3 +90,88 @@ fn a_bad_tokenizer_is_refused() {
     assert!(refuse(&|file| file["model"]["type"] = json!("Other")).contains("cannot be built"));
     assert!(refuse(&|file| file["model"]["merges"] = json!(["x"])).contains("merge 0, \"x\""));
 }
+
+/// What a folder's tokenizer begins texts with: the token, whether it does, and
+/// what it notes. Its config.json names no token, unless given.
+fn begins(tokenizer_json: &Value, others: &[(&str, Value)]) -> (Option<u32>, bool, Vec<String>) {
+    let mut files = vec![("tokenizer.json", tokenizer_json.clone()), ("config.json", json!({}))];
+    files.extend_from_slice(others);
+    let found = tokenizer(&files).unwrap();
+    (found.bos(), found.adds_bos(), found.notes().to_vec())
+}
+
+#[test]
+fn what_begins_a_text_is_what_the_template_puts_there() {
+    let map = ("special_tokens_map.json", json!({"bos_token": "<s>"}));
+    for others in [
+        &[][..],
+        &[("config.json", json!({"bos_token_id": 4}))],
+        &[("tokenizer_config.json", json!({"bos_token": null}))],
+        std::slice::from_ref(&map),
+    ] {
+        assert_eq!(begins(&tokenizer_json(), others), (Some(3), true, vec![]), "{others:?}");
+    }
+    // A template that ends texts begins none, nor does padding on the left.
+    let mut ends = tokenizer_json();
+    ends["post_processor"]["single"].as_array_mut().unwrap().reverse();
+    assert_eq!(begins(&ends, &[]), (None, false, vec![]));
+    let mut bare = tokenizer_json();
+    bare["post_processor"] = Value::Null;
+    bare["padding"] = json!({
+        "strategy": {"Fixed": 8}, "direction": "Left", "pad_to_multiple_of": null,
+        "pad_id": 4, "pad_type_id": 0, "pad_token": "</s>",
+    });
+    assert_eq!(begins(&bare, &[]), (None, false, vec![]));
+    assert_eq!(begins(&bare, std::slice::from_ref(&map)), (Some(3), false, vec![]));
+
+    // What tokenizer_config.json says is followed; that the template says otherwise is noted.
+    let say = |adds: bool| ("tokenizer_config.json", json!({"add_bos_token": adds}));
+    assert_eq!(begins(&tokenizer_json(), &[say(true)]), (Some(3), true, vec![]));
+    assert_eq!(begins(&bare, &[say(false)]), (None, false, vec![]));
+    assert_eq!(begins(&bare, &[say(true)]), (None, false, vec![]));
+    let note = "tokenizer_config.json says add_bos_token = true, which was followed, but the \
+                template in tokenizer.json adds none, and transformers 5 goes by the template; \
+                make them agree";
+    assert_eq!(begins(&bare, &[map, say(true)]), (Some(3), true, vec![note.to_string()]));
+    let note = note.replace("true", "false").replace("adds none", "adds one");
+    assert_eq!(begins(&tokenizer_json(), &[say(false)]), (Some(3), false, vec![note]));
+}
+
+#[test]
+fn tokens_that_only_other_files_add_are_cut_out_of_texts() {
+    let with = |name: &'static str, content: Value| {
+        tokenizer(&[("tokenizer.json", tokenizer_json()), (name, content)])
+    };
+    let decoder =
+        |id: &str| json!({"added_tokens_decoder": {id: {"content": "<x>", "special": true}}});
+    for (name, content) in
+        [("tokenizer_config.json", decoder("5")), ("added_tokens.json", json!({"<x>": 5}))]
+    {
+        let found = with(name, content).unwrap();
+        assert_eq!(found.encode("a<x>b").unwrap(), [0, 5, 1], "{name}");
+        assert_eq!((found.decode(&[0, 5]).unwrap().as_str(), found.count()), ("a<x>", 6));
+    }
+    // A special token of the vocabulary that is only named; one that is in no vocabulary.
+    let found =
+        with("tokenizer_config.json", json!({"pad_token": "b", "unk_token": "<y>"})).unwrap();
+    assert_eq!((found.encode("ab").unwrap(), found.count()), (vec![0, 1], 5));
+
+    for (name, content, words) in [
+        (
+            "tokenizer_config.json",
+            decoder("7"),
+            "token \"<x>\" is number 7 in tokenizer_config.json, but 5 with this vocabulary; \
+             make the two files agree",
+        ),
+        (
+            "added_tokens.json",
+            json!({"ab": 1}),
+            "token \"ab\" is number 1 in added_tokens.json, but 2",
+        ),
+        ("added_tokens.json", json!({"ab": "x"}), "added_tokens.json: \"x\" is no added token"),
+        ("tokenizer_config.json", decoder("x"), "tokenizer_config.json: x is no added token"),
+    ] {
+        let refused = with(name, content).unwrap_err();
+        assert!(refused.contains(words), "{refused}");
+    }
+}

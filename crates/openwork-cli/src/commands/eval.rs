@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
 use openwork_llm::Checkpoint;
-use openwork_llm::evaluate::{EvaluateError, Options, evaluate};
+use openwork_llm::evaluate::{Bos, EvaluateError, Options, evaluate};
 use openwork_llm::model::{Model, ModelError};
 use openwork_llm::tokens::{Use, named_text};
 use std::path::PathBuf;
@@ -17,7 +17,11 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   openwork eval Qwen2.5-0.5B --text wikitext2.txt
-  openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json")]
+  openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json
+
+Where the tokenizer begins a text with BOS, every window begins with it and L - 1
+tokens of the text follow. SparseGPT's and Wanda's scripts put it into the first
+window only (--bos first), which gives another figure.")]
 pub struct Eval {
     /// A Hugging Face folder, a .gguf file, or `demo`
     model: PathBuf,
@@ -35,6 +39,10 @@ pub struct Eval {
     /// words and bytes are still those of the text as given
     #[arg(long)]
     detokenize: bool,
+    /// Where the token that begins a text goes: before `each` window, before the
+    /// `first`, or `none` [default: each if the tokenizer adds one, else none]
+    #[arg(long, value_name = "WHERE", value_parser = Bos::ALL.map(Bos::name))]
+    bos: Option<String>,
 }
 
 impl Eval {
@@ -48,6 +56,7 @@ impl Eval {
             seq_len: self.seq_len,
             max_tokens: self.max_tokens,
             detokenise: self.detokenize,
+            bos: Bos::ALL.into_iter().find(|bos| Some(bos.name()) == self.bos.as_deref()),
         };
         let bar = Progress::start(global, "eval");
         let result = evaluate(&model, &text, &options, &mut |progress| {
@@ -62,6 +71,7 @@ impl Eval {
             EvaluateError::Model(ModelError::NotFinite) => Failure::running(error),
             _ => Failure::input(error),
         })?;
+        global.note(&result.notes);
         if global.json {
             return print::line(result.to_json());
         }
@@ -69,12 +79,17 @@ impl Eval {
         print::line(format!("word perplexity   {:.4}", result.word_perplexity()))?;
         print::line(format!("bits per byte     {:.5}", result.bits_per_byte()))?;
         print::line(format!(
-            "{} tokens, {} words, {} bytes scored in {} windows of {}; {:.1} s",
+            "{} tokens, {} words, {} bytes scored in {} windows of {}, {}; {:.1} s",
             result.tokens,
             result.words,
             result.bytes,
             result.windows,
             result.seq_len,
+            match result.bos {
+                Bos::Each => "each after BOS",
+                Bos::First => "the first with BOS",
+                Bos::None => "no BOS",
+            },
             result.seconds
         ))
     }

@@ -4,7 +4,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
 use openwork_llm::Checkpoint;
-use openwork_llm::generate::{Choice, GenerateError, generate};
+use openwork_llm::generate::{Choice, GenerateError, generate, ignored};
 use openwork_llm::model::{Decoder, Model, ModelError, Storage};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -62,7 +62,9 @@ impl Generate {
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
         global.note(&model.config().notes);
+        global.note(&ignored(&checkpoint).map_err(Failure::input)?);
         let tokenizer = checkpoint.tokenizer().map_err(Failure::input)?;
+        global.note(tokenizer.notes());
         let storage = if self.f32 { Storage::F32 } else { Storage::Half };
         let mut decoder = Decoder::load(&model, storage).map_err(Failure::input)?;
 

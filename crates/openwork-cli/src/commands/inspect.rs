@@ -6,7 +6,7 @@ use crate::print;
 use openwork::Pattern;
 use openwork_llm::Checkpoint;
 use openwork_llm::inspect::{Check, Inspection, TensorPart, inspect};
-use openwork_llm::model::Model;
+use openwork_llm::model::{Model, ties};
 use openwork_llm::pipeline::structure;
 use openwork_llm::report::{Record, grouped};
 use openwork_llm::words::size;
@@ -48,6 +48,7 @@ impl Inspect {
             (None, None) => Check::None,
         };
         let found = inspect(&model, check);
+        global.note(model.notes());
         if global.json {
             return print::line(serde_json::to_string(&found).map_err(Failure::running)?);
         }
@@ -81,7 +82,7 @@ fn summary(config: &Value) -> String {
         .iter()
         .filter_map(|(key, name)| Some(format!("{} {name}", grouped(config[*key].as_u64()?))))
         .collect();
-    if config["tie_word_embeddings"] == true {
+    if ties(config) {
         facts.push("tied embeddings".to_string());
     }
     facts.join(", ")

@@ -112,6 +112,10 @@ pub enum Fault {
     Count { what: String, count: u64, length: u64 },
     #[error("is GGUF version {0}; openwork reads versions 2 and 3, little-endian")]
     Version(u32),
+    #[error(
+        "is part {part} of {count} of a split model; merge the parts first (llama-gguf-split --merge FIRST OUT) and give the whole"
+    )]
+    Split { part: u64, count: u32 },
     #[error("architecture {found:?} is not one that openwork reads from GGUF ({known})")]
     Architecture { found: String, known: String },
     #[error(

@@ -11,11 +11,13 @@ mod folder;
 mod gguf;
 mod mapped;
 mod natural;
+mod nested;
 mod packed;
 mod pairs;
 mod quant;
 mod safetensors;
 mod stored;
+mod tied;
 pub mod write;
 
 pub use dtype::Dtype;
@@ -46,6 +48,8 @@ pub struct Checkpoint {
     files: Vec<Mapped>,
     tensors: Vec<Stored>,
     rounded: Option<Dtype>,
+    /// What the user should know, in words.
+    notes: Vec<String>,
 }
 
 /// What there is beside the tensors.
@@ -100,19 +104,23 @@ impl Checkpoint {
         }
         let kind = std::fs::metadata(path)
             .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;
-        let (config, beside, files, mut tensors) = if kind.is_dir() {
-            let (config, files, tensors) = folder::open(path)?;
-            (config, Beside::Folder, files, tensors)
+        let (config, beside, files, mut tensors, notes) = if kind.is_dir() {
+            let (mut config, files, mut tensors) = folder::open(path)?;
+            let notes = nested::text_model(&mut config, &mut tensors).into_iter().collect();
+            (config, Beside::Folder, files, tensors, notes)
         } else {
             let file = Mapped::open(path)?;
             if !file.bytes().starts_with(gguf::MAGIC) {
                 return Err(CheckpointError::new(path, Fault::Kind));
             }
-            let (config, metadata, tensors) = gguf::open(&file)?;
-            (config, Beside::Gguf(metadata), vec![file], tensors)
+            let gguf::Opened { config, metadata, tensors, notes } = gguf::open(&file)?;
+            (config, Beside::Gguf(metadata), vec![file], tensors, notes)
         };
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
-        Ok(Self { path: path.to_path_buf(), beside, config, files, tensors, rounded: None })
+        let path = path.to_path_buf();
+        let mut model = Self { path, beside, config, files, tensors, rounded: None, notes };
+        model.settle_ties();
+        Ok(model)
     }
 
     /// Opens one safetensors file whose tensors belong to a model with this
@@ -124,7 +132,8 @@ impl Checkpoint {
         let mut tensors = folder::joined(&file, tensors, &metadata)?;
         tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
         let (path, files) = (path.to_path_buf(), vec![file]);
-        Ok(Self { path, beside: Beside::Folder, config, files, tensors, rounded: None })
+        let (beside, notes) = (Beside::Folder, Vec::new());
+        Ok(Self { path, beside, config, files, tensors, rounded: None, notes })
     }
 
     /// Opens the files of a folder that the program carries.
@@ -149,6 +158,7 @@ impl Checkpoint {
             files: vec![weights],
             tensors,
             rounded: None,
+            notes: Vec::new(),
         })
     }
 
@@ -219,8 +229,16 @@ impl Checkpoint {
         self.files.par_iter().map(hash).collect()
     }
 
+    /// What its files say and was read otherwise, or not at all, in words for
+    /// the user.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// `config.json`; for GGUF its equivalent in Hugging Face's names, rebuilt
-    /// from the metadata.
+    /// from the metadata. Where it ties the head to another embedding it is
+    /// amended, and of a model that sees images it is that of the text model;
+    /// both are noted.
     pub fn config(&self) -> &Value {
         &self.config
     }

@@ -122,6 +122,12 @@ pub struct Config {
     pub notes: Vec<String>,
 }
 
+/// What transformers takes, in every family that has the key, where config.json
+/// has none of these.
+const NORM_EPS: f64 = 1e-6;
+const QUERY_SCALAR: f64 = 256.0;
+const SLIDING_WINDOW: usize = 4096;
+const MAX_WINDOW_LAYERS: usize = 28;
 /// The largest size that is believed (layers, widths, tokens).
 pub const MAX_SIZE: usize = 1 << 24;
 
@@ -146,7 +152,10 @@ impl Config {
         let hidden = keys.size("hidden_size")?;
         let layers = keys.size("num_hidden_layers")?;
         let heads = keys.size("num_attention_heads")?;
-        let kv_heads = keys.size_or("num_key_value_heads", heads)?;
+        let kv_heads = match family.kv_heads.filter(|_| keys.absent("num_key_value_heads")) {
+            Some(default) => default,
+            None => keys.size_or("num_key_value_heads", heads)?,
+        };
         let head_dim = match (keys.optional_size("head_dim")?, family.head_dim) {
             (Some(size), _) | (None, Some(size)) => size,
             (None, None) if hidden.is_multiple_of(heads) => hidden / heads,
@@ -179,7 +188,7 @@ impl Config {
             }
         };
         let query_scalar = match family.query_scalar {
-            true => keys.number("query_pre_attn_scalar")?,
+            true => keys.number_or("query_pre_attn_scalar", QUERY_SCALAR)?,
             false => head_dim as f64,
         };
         let attention = attention(&mut keys, family, layers)?;
@@ -192,8 +201,8 @@ impl Config {
             kv_heads,
             head_dim,
             vocab: keys.size("vocab_size")?,
-            max_positions: keys.size("max_position_embeddings")?,
-            norm_eps: keys.number("rms_norm_eps")? as f32,
+            max_positions: keys.size_or("max_position_embeddings", family.max_positions)?,
+            norm_eps: keys.number_or("rms_norm_eps", NORM_EPS)? as f32,
             activation: activation(&mut keys, family)?,
             qkv_bias,
             out_bias,
@@ -221,6 +230,13 @@ impl Config {
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
+}
+
+/// Whether a config.json says that the head is the embedding; where it does
+/// not say, its family does.
+pub fn ties(json: &Value) -> bool {
+    let by_family = || family(json).is_ok_and(|family| family.tied);
+    json["tie_word_embeddings"].as_bool().unwrap_or_else(by_family)
 }
 
 /// The family that `architectures` names.
@@ -263,7 +279,7 @@ fn activation(keys: &mut Keys<'_>, family: &Family) -> Result<Activation, Config
         keys.value(other);
     }
     match found.as_str() {
-        Some("silu") => Ok(Activation::Silu),
+        Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
         _ => Err(keys.unsupported(key, found, "only silu and gelu_pytorch_tanh")),
     }
@@ -278,6 +294,7 @@ fn attention(
     // Which layers slide.
     let window = match family.window {
         Window::Never => None,
+        _ if keys.absent("sliding_window") => Some(SLIDING_WINDOW),
         _ => keys.optional_size("sliding_window")?,
     };
     let slides: Vec<bool> = match family.window {
@@ -285,7 +302,7 @@ fn attention(
         Window::AllIfSet => vec![window.is_some(); layers],
         Window::UpperIfAsked => {
             let asked = keys.flag_or("use_sliding_window", false)?;
-            let from = keys.optional_count("max_window_layers")?.unwrap_or(layers);
+            let from = keys.optional_count("max_window_layers")?.unwrap_or(MAX_WINDOW_LAYERS);
             keys.layer_types(layers)?.unwrap_or_else(|| {
                 (0..layers).map(|i| asked && window.is_some() && i >= from).collect()
             })
@@ -398,6 +415,69 @@ mod tests {
         assert!(old.tied);
         assert_eq!(new.attention[5].window, None);
         assert_eq!(new.attention[6].window, Some(16));
+    }
+
+    #[test]
+    fn what_is_not_said_is_what_transformers_takes() {
+        let bare = |class: &str| {
+            json!({
+                "architectures": [class], "hidden_size": 256, "intermediate_size": 128,
+                "num_hidden_layers": 30, "num_attention_heads": 64, "vocab_size": 100,
+                "hidden_act": "swish", "hidden_activation": "gelu_pytorch_tanh",
+            })
+        };
+        for (class, kv_heads, positions, theta, window) in [
+            ("LlamaForCausalLM", 64, 2048, 1e4, None),
+            ("MistralForCausalLM", 8, 131_072, 1e4, Some(4096)),
+            ("Qwen2ForCausalLM", 32, 32_768, 1e4, None),
+            ("Qwen3ForCausalLM", 32, 32_768, 1e4, None),
+            ("Gemma3ForCausalLM", 4, 131_072, 1e6, None),
+        ] {
+            let config = Config::new(&bare(class)).expect(class);
+            assert_eq!((config.kv_heads, config.max_positions), (kv_heads, positions), "{class}");
+            assert_eq!(config.norm_eps, 1e-6, "{class}");
+            let silu = config.activation == Activation::Silu;
+            assert_eq!(silu, config.family.name != "gemma3", "{class}");
+            // Layer 5 is Gemma's first global one.
+            let layer = &config.attention[5];
+            assert_eq!((layer.rope_theta, layer.window), (theta, window), "{class}");
+            // A null is no default: as many as heads, no window.
+            let null = with(bare(class), "num_key_value_heads", Value::Null);
+            assert_eq!(Config::new(&null).expect(class).kv_heads, 64, "{class}");
+        }
+        let gemma = Config::new(&bare("Gemma3ForCausalLM")).expect("gemma");
+        assert_eq!(gemma.attention_scale, 1.0 / 16.0);
+        assert_eq!((gemma.attention[0].rope_theta, gemma.attention[0].window), (1e4, Some(4096)));
+        let open = with(bare("MistralForCausalLM"), "sliding_window", Value::Null);
+        assert_eq!(Config::new(&open).expect("mistral").attention[0].window, None);
+        let qwen = with(bare("Qwen2ForCausalLM"), "use_sliding_window", json!(true));
+        let windows: Vec<_> =
+            Config::new(&qwen).expect("qwen").attention.iter().map(|layer| layer.window).collect();
+        assert_eq!((windows[27], windows[28]), (None, Some(4096)));
+    }
+
+    #[test]
+    fn two_rotations_are_one_or_a_contradiction() {
+        let linear = json!({"rope_type": "linear", "factor": 4.0});
+        let both = |new: Value| {
+            with(with(llama(), "rope_scaling", linear.clone()), "rope_parameters", new)
+        };
+        for same in [linear.clone(), with(linear.clone(), "rope_theta", json!(500000.0))] {
+            assert!(Config::new(&both(same)).is_ok());
+        }
+        for other in [
+            json!({"rope_type": "default", "rope_theta": 500000.0}),
+            with(linear.clone(), "rope_theta", json!(10000.0)),
+            json!({"rope_type": "linear", "factor": 2.0}),
+        ] {
+            assert_eq!(
+                refusal(&both(other)),
+                "config.json: rope_parameters and rope_scaling ask for different rotations; \
+                 keep the one that is meant"
+            );
+        }
+        let empty = with(both(json!({"rope_type": "default"})), "rope_scaling", json!({}));
+        assert!(Config::new(&empty).is_ok());
     }
 
     #[test]

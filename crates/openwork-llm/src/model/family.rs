@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 
-/// One family of decoder-only models: how its members differ from Llama.
+/// One family of decoder-only models: how its members differ from Llama. What
+/// config.json does not give is what transformers takes then.
 #[derive(Debug)]
 pub struct Family {
     /// What we call it.
@@ -24,8 +25,8 @@ pub struct Family {
     pub norms: Norms,
     /// Which layers see a sliding window only.
     pub window: Window,
-    /// The base of rotations where config.json gives none; `None` is an error.
-    pub rope_theta: Option<f64>,
+    /// The base of rotations where config.json gives none.
+    pub rope_theta: f64,
     /// The base that sliding layers rotate by where config.json gives none, if
     /// theirs is not that of the others.
     pub local_rope: Option<f64>,
@@ -37,6 +38,11 @@ pub struct Family {
     pub activation_key: &'static str,
     /// The head size where config.json gives none; `None` is hidden / heads.
     pub head_dim: Option<usize>,
+    /// The key and value heads where config.json gives none; `None` is as many
+    /// as there are heads.
+    pub kv_heads: Option<usize>,
+    /// The longest sequence where config.json gives none.
+    pub max_positions: usize,
     /// Whether the head is the embedding where config.json does not say.
     pub tied: bool,
     /// Whether transformers wants `hidden_size` to be a multiple of
@@ -76,7 +82,7 @@ pub struct Norms {
 pub enum Window {
     /// None.
     Never,
-    /// All, if `sliding_window` is set.
+    /// All, unless `sliding_window` is null.
     AllIfSet,
     /// As `layer_types` says; without it, those from `max_window_layers` on if `use_sliding_window`.
     UpperIfAsked,
@@ -104,12 +110,14 @@ const LLAMA: Family = Family {
     norms: TWO_NORMS,
     window: Window::Never,
     // Llama 1 and 2 were made before the key.
-    rope_theta: Some(10_000.0),
+    rope_theta: 10_000.0,
     local_rope: None,
     query_scalar: false,
     scaled_embedding: false,
     activation_key: "hidden_act",
     head_dim: None,
+    kv_heads: None,
+    max_positions: 2048,
     tied: false,
     heads_divide_hidden: true,
 };
@@ -124,6 +132,8 @@ pub const FAMILIES: &[Family] = &[
         model_type: "mistral",
         bias: Bias::Never,
         window: Window::AllIfSet,
+        kv_heads: Some(8),
+        max_positions: 131_072,
         heads_divide_hidden: false,
         ..LLAMA
     },
@@ -133,7 +143,8 @@ pub const FAMILIES: &[Family] = &[
         architectures: &["Qwen2ForCausalLM"],
         model_type: "qwen2",
         bias: Bias::Qkv,
-        rope_theta: None,
+        kv_heads: Some(32),
+        max_positions: 32_768,
         heads_divide_hidden: false,
         window: Window::UpperIfAsked,
         ..LLAMA
@@ -146,14 +157,15 @@ pub const FAMILIES: &[Family] = &[
         bias: Bias::Configured { mlp: false },
         qk_norm: true,
         window: Window::UpperIfAsked,
-        rope_theta: None,
         head_dim: Some(128),
+        kv_heads: Some(32),
+        max_positions: 32_768,
         heads_divide_hidden: false,
         ..LLAMA
     },
     Family {
         name: "gemma3",
-        summary: "Gemma 3, text only",
+        summary: "Gemma 3, text only (of models that see images, their text model)",
         architectures: &["Gemma3ForCausalLM"],
         model_type: "gemma3_text",
         bias: Bias::Configured { mlp: false },
@@ -166,12 +178,14 @@ pub const FAMILIES: &[Family] = &[
             after_mlp: Some("post_feedforward_layernorm"),
         },
         window: Window::Pattern,
-        rope_theta: None,
+        rope_theta: 1_000_000.0,
         local_rope: Some(10_000.0),
         query_scalar: true,
         scaled_embedding: true,
         activation_key: "hidden_activation",
         head_dim: Some(256),
+        kv_heads: Some(4),
+        max_positions: 131_072,
         tied: true,
         heads_divide_hidden: true,
     },

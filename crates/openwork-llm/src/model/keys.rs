@@ -164,6 +164,12 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Whether a key is not there at all; transformers then takes a default,
+    /// and a null as it is.
+    pub fn absent(&self, key: &str) -> bool {
+        !self.map.contains_key(key)
+    }
+
     /// A size that must be there.
     pub fn size(&mut self, key: &str) -> Result<usize, ConfigError> {
         self.optional_size(key)?.ok_or_else(|| ConfigError::Missing { key: key.into() })
@@ -186,8 +192,16 @@ impl<'a> Keys<'a> {
 
     /// A positive number that must be there.
     pub fn number(&mut self, key: &str) -> Result<f64, ConfigError> {
-        let value = self.value(key).ok_or_else(|| ConfigError::Missing { key: key.into() })?;
-        positive(key, value)
+        self.optional_number(key)?.ok_or_else(|| ConfigError::Missing { key: key.into() })
+    }
+
+    /// A positive number, or `default`.
+    pub fn number_or(&mut self, key: &str, default: f64) -> Result<f64, ConfigError> {
+        Ok(self.optional_number(key)?.unwrap_or(default))
+    }
+
+    fn optional_number(&mut self, key: &str) -> Result<Option<f64>, ConfigError> {
+        self.value(key).map(|value| positive(key, value)).transpose()
     }
 
     /// For each layer whether it slides, where `layer_types` says so.
@@ -219,49 +233,61 @@ impl<'a> Keys<'a> {
     /// `default` and `local` are the bases where the file gives none.
     pub fn ropes(
         &mut self,
-        default: Option<f64>,
+        default: f64,
         local: Option<f64>,
     ) -> Result<[(f64, Scaling); 2], ConfigError> {
+        let theta = self.number_or("rope_theta", default)?;
         let new = self.value("rope_parameters");
-        let theta = self.value("rope_theta").map(|v| positive("rope_theta", v)).transpose()?;
-        let theta = theta.or(default);
-        let scaling = self.value("rope_scaling");
-        if let (Some(_), Some(new)) = (local, new.filter(|new| new.get("full_attention").is_some()))
-        {
-            let both = ["full_attention", "sliding_attention"];
-            for key in new.as_object().into_iter().flat_map(Map::keys) {
-                if !both.contains(&key.as_str()) {
-                    return Err(self.unsupported(
-                        "rope_parameters",
-                        &Value::from(key.as_str()),
-                        "only rotations of full_attention and sliding_attention",
-                    ));
+        // An empty one says nothing.
+        let old = self.value("rope_scaling").filter(|old| *old != &Value::Object(Map::new()));
+        let local = match local {
+            Some(local) => Some(self.number_or("rope_local_base_freq", local)?),
+            None => None,
+        };
+        let nested = new.filter(|new| new.get("full_attention").is_some()).zip(local);
+        let [global, sliding] = match (nested, new, local) {
+            (Some((new, local)), ..) => {
+                let both = ["full_attention", "sliding_attention"];
+                for key in new.as_object().into_iter().flat_map(Map::keys) {
+                    if !both.contains(&key.as_str()) {
+                        return Err(self.unsupported(
+                            "rope_parameters",
+                            &Value::from(key.as_str()),
+                            "only rotations of full_attention and sliding_attention",
+                        ));
+                    }
                 }
+                let of = |name: &str, theta: f64| {
+                    let key = format!("rope_parameters.{name}");
+                    let missing = || ConfigError::Missing { key };
+                    self.rope(new.get(name).ok_or_else(missing)?, theta)
+                };
+                [of(both[0], theta)?, of(both[1], local)?]
             }
-            self.value("rope_local_base_freq");
-            let of = |name: &str| {
-                let missing = || ConfigError::Missing { key: format!("rope_parameters.{name}") };
-                self.rope(new.get(name).ok_or_else(missing)?, None)
-            };
-            return Ok([of(both[0])?, of(both[1])?]);
-        }
-        let global = match new.or(scaling) {
-            Some(parameters) => self.rope(parameters, theta)?,
-            None => {
-                let missing = || ConfigError::Missing { key: "rope_theta".into() };
-                (theta.ok_or_else(missing)?, Scaling::None)
+            (None, parameters, local) => {
+                let global = match parameters.or(old) {
+                    Some(parameters) => self.rope(parameters, theta)?,
+                    None => (theta, Scaling::None),
+                };
+                let sliding = local.map_or_else(|| global.clone(), |base| (base, Scaling::None));
+                [global, sliding]
             }
         };
-        let Some(local) = local else { return Ok([global.clone(), global]) };
-        let base = self.value("rope_local_base_freq");
-        let base = base.map(|v| positive("rope_local_base_freq", v)).transpose()?;
-        Ok([global, (base.unwrap_or(local), Scaling::None)])
+        if let (Some(_), Some(old)) = (new, old)
+            && self.rope(old, theta)? != global
+        {
+            return Err(ConfigError::Contradiction(
+                "rope_parameters and rope_scaling ask for different rotations; keep the one that is meant"
+                    .into(),
+            ));
+        }
+        Ok([global, sliding])
     }
 
     /// One `rope_parameters` or `rope_scaling`.
-    fn rope(&self, json: &'a Value, theta: Option<f64>) -> Result<(f64, Scaling), ConfigError> {
+    fn rope(&self, json: &'a Value, theta: f64) -> Result<(f64, Scaling), ConfigError> {
         let mut keys = Keys::new(json, self.family)?;
-        let named = keys.value("rope_theta").map(|v| positive("rope_theta", v)).transpose()?;
+        let theta = keys.number_or("rope_theta", theta)?;
         let old_name = keys.value("type");
         let kind = keys.value("rope_type").or(old_name);
         let scaling = match kind.and_then(Value::as_str).unwrap_or("default") {
@@ -300,8 +326,7 @@ impl<'a> Keys<'a> {
                 ));
             }
         }
-        let theta = named.or(theta);
-        Ok((theta.ok_or_else(|| ConfigError::Missing { key: "rope_theta".into() })?, scaling))
+        Ok((theta, scaling))
     }
 
     /// An option that is not implemented.

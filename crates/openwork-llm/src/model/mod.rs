@@ -32,7 +32,7 @@ mod tap;
 mod vector;
 mod weight;
 
-pub use config::{Activation, Attention, Config, ConfigError};
+pub use config::{Activation, Attention, Config, ConfigError, ties};
 pub use decoder::Decoder;
 pub use family::{Bias, FAMILIES, Family, Norms, Window};
 pub use head::{Head, Rows};
@@ -117,8 +117,9 @@ impl<'a> Model<'a> {
     /// its shape, and has a place in the forward pass.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
         let path = || checkpoint.path().to_path_buf();
-        let config = Config::new(checkpoint.config())
+        let mut config = Config::new(checkpoint.config())
             .map_err(|error| ModelError::Config { path: path(), error })?;
+        config.notes.splice(..0, checkpoint.notes().iter().cloned());
         check_names(checkpoint, &config)?;
 
         let mut ropes: Vec<Arc<Rope>> = Vec::with_capacity(config.layers);

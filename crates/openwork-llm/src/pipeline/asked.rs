@@ -105,7 +105,7 @@ impl Asked {
         note(&model.config().notes);
         let passes = Passes::new(&recipe, &choice, model.config(), self.sequential)?;
         let mut job = Job {
-            calibration: self.calibration(&model)?,
+            calibration: self.calibration(&model, note)?,
             evaluation: self.evaluation(&model)?,
             source,
             plan: passes.list[0].plan.clone(),
@@ -161,10 +161,15 @@ impl Asked {
         Ok(recipe)
     }
 
-    fn calibration(&self, model: &Model<'_>) -> Result<Calibration, PipelineError> {
+    fn calibration(
+        &self,
+        model: &Model<'_>,
+        note: &dyn Fn(&[String]),
+    ) -> Result<Calibration, PipelineError> {
         let text = named_text(&self.calib, Use::Calibrate)?;
         let length = window("--seq-len", self.seq_len, SEQ_LEN, model)?;
         let (name, tokenizer) = (name(&self.calib), model.checkpoint().tokenizer()?);
+        note(tokenizer.notes());
         let how = Draw { samples: self.samples, length, starts: self.starts, seed: self.seed };
         Calibration::draw(&tokenizer, (&name, &text), how)
             .map_err(|error| PipelineError::Plan(format!("--calib {name}: {error}")))
@@ -257,7 +262,7 @@ impl Evaluation {
             return Err(PipelineError::Plan("--eval-every 0: give a number from 1 on".into()));
         }
         let options =
-            evaluate::Options { seq_len: Some(length), max_tokens: tokens, detokenise: false };
+            evaluate::Options { seq_len: Some(length), max_tokens: tokens, ..Default::default() };
         let tokenizer = model.checkpoint().tokenizer()?;
         let scored = Scored::new(&tokenizer, text, length, &options)
             .map_err(|error| PipelineError::Plan(format!("--eval {name}: {error}")))?;

@@ -11,11 +11,16 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
-use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
+};
 
 /// GGUF's marks for tokens.
+const UNKNOWN: i32 = 2;
 pub(super) const CONTROL: i32 = 3;
 pub(super) const USER_DEFINED: i32 = 4;
+/// Tokens with these are cut out of a text before it is merged.
+const CUT_OUT: [i32; 3] = [UNKNOWN, CONTROL, USER_DEFINED];
 /// Longest token of SentencePiece whose splits are searched for merges, in
 /// bytes; the longest of Gemma's is under 200.
 const MAX_TOKEN: usize = 1024;
@@ -78,8 +83,11 @@ impl Tokenizer {
         }
         let adds_bos = metadata.flag(&key("add_bos_token"))?.unwrap_or(plan.adds_bos);
         let special = Special { bos, eos, adds_bos: adds_bos && bos.is_some() };
-        let inner = source.assemble(plan)?;
-        Self::new(inner, special).map_err(Fault::Tokenizer)
+        let mut inner = source.assemble(plan)?;
+        if let Some(bos) = bos.filter(|_| special.adds_bos) {
+            inner.with_post_processor(before_every_text(source.tokens[bos as usize], bos)?);
+        }
+        Self::new(inner, special, Vec::new()).map_err(Fault::Tokenizer)
     }
 }
 
@@ -176,21 +184,29 @@ impl Source<'_> {
         inner.with_normalizer(part::<NormalizerWrapper>(plan.normalizer)?).map_err(wrong)?;
         inner.with_pre_tokenizer(part::<PreTokenizerWrapper>(plan.pre_tokenizer)?);
         inner.with_decoder(part::<DecoderWrapper>(plan.decoder)?);
-        for mark in [CONTROL, USER_DEFINED] {
-            // Gemma's runs of spaces are respelled in the vocabulary: merges make them.
-            let known = |token: &str| !token.is_empty() && inner.token_to_id(token).is_some();
-            let marked = self.tokens.iter().zip(&self.marks);
-            let marked = marked.filter(|(token, found)| **found == mark && known(token));
-            let added: Vec<AddedToken> = marked
-                .map(|(token, _)| AddedToken::from(*token, mark == CONTROL).normalized(false))
-                .collect();
-            match mark {
-                CONTROL => inner.add_special_tokens(added).map_err(wrong)?,
-                _ => inner.add_tokens(added).map_err(wrong)?,
-            };
-        }
+        // Gemma's runs of spaces are respelled in the vocabulary: merges make them.
+        let known = |token: &str| !token.is_empty() && inner.token_to_id(token).is_some();
+        let marked = self.tokens.iter().zip(&self.marks);
+        let marked = marked.filter(|(token, mark)| CUT_OUT.contains(mark) && known(token));
+        let added: Vec<AddedToken> = marked
+            .map(|(token, &mark)| AddedToken::from(*token, mark != USER_DEFINED).normalized(false))
+            .collect();
+        inner.add_tokens(added).map_err(wrong)?;
         Ok(inner)
     }
+}
+
+/// The template that puts the token `bos` before every text: readers of the
+/// folder that is made of the file go by it.
+fn before_every_text(bos: &str, id: u32) -> Result<Option<PostProcessorWrapper>, Fault> {
+    let special = json!({"SpecialToken": {"id": bos, "type_id": 0}});
+    let of = |part: &str, n: u32| json!({"Sequence": {"id": part, "type_id": n}});
+    part(json!({
+        "type": "TemplateProcessing",
+        "single": [special, of("A", 0)],
+        "pair": [special, of("A", 0), {"SpecialToken": {"id": bos, "type_id": 1}}, of("B", 1)],
+        "special_tokens": {bos: {"id": bos, "ids": [id], "tokens": [bos]}},
+    }))
 }
 
 /// A part of the pipeline from its JSON; null is no part.

@@ -1,9 +1,8 @@
 //! The tokenizer of a model.
 
 use super::error::TextError;
-use crate::checkpoint::{Checkpoint, CheckpointError, Fault};
+use super::stream::Stream;
 use serde_json::Value;
-use std::collections::HashMap;
 
 /// Turns text into a model's tokens and back.
 ///
@@ -22,6 +21,7 @@ pub struct Tokenizer {
     /// One more than the largest id.
     count: usize,
     special: Special,
+    notes: Vec<String>,
 }
 
 /// The tokens with a meaning of their own.
@@ -33,60 +33,13 @@ pub(crate) struct Special {
 }
 
 impl Tokenizer {
-    /// The tokenizer in `tokenizer.json` beside a model's tensors.
-    pub(crate) fn from_files(model: &Checkpoint) -> Result<Self, CheckpointError> {
-        let bytes = model.companion("tokenizer.json")?.ok_or_else(|| {
-            CheckpointError::new(model.path(), Fault::Incomplete { what: "tokenizer.json" })
-        })?;
-        let path = model.path().join("tokenizer.json");
-        let wrong = |why: String| CheckpointError::new(&path, Fault::Tokenizer(why));
-        check_merges(&bytes).map_err(wrong)?;
-        let inner =
-            tokenizers::Tokenizer::from_bytes(&bytes).map_err(|why| wrong(why.to_string()))?;
-        let json = |name: &str| match model.companion(name)? {
-            None => Ok(Value::Null),
-            Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                CheckpointError::new(&model.path().join(name), Fault::Json(error))
-            }),
-        };
-        let (options, generation) =
-            (json("tokenizer_config.json")?, json("generation_config.json")?);
-        let config = model.config();
-
-        // A token is named by its text in tokenizer_config.json, or by its ids elsewhere.
-        let by_text = |key: &str| {
-            let token = &options[key];
-            let text = token.as_str().or_else(|| token["content"].as_str())?;
-            inner.token_to_id(text)
-        };
-        let by_id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-        let bos = by_text("bos_token").or_else(|| by_id(&config["bos_token_id"]));
-        let mut eos: Vec<u32> = by_text("eos_token").into_iter().collect();
-        for source in [&generation["eos_token_id"], &config["eos_token_id"]] {
-            match source {
-                Value::Array(ids) => eos.extend(ids.iter().filter_map(by_id)),
-                id => eos.extend(by_id(id)),
-            }
-        }
-        let adds_bos = match options["add_bos_token"].as_bool() {
-            Some(adds) => adds && bos.is_some(),
-            // Not said: see what the file's own template does.
-            None => {
-                let empty = inner.encode("", true).map_err(|why| wrong(why.to_string()))?;
-                bos.is_some() && empty.get_ids().first().copied() == bos
-            }
-        };
-        Self::new(inner, Special { bos, eos, adds_bos }).map_err(wrong)
-    }
-
-    /// A tokenizer with its special tokens, which must be among its own.
+    /// A tokenizer with its special tokens, which must be among its own, and
+    /// what the user should know of it.
     pub(crate) fn new(
-        mut inner: tokenizers::Tokenizer,
+        inner: tokenizers::Tokenizer,
         mut special: Special,
+        notes: Vec<String>,
     ) -> Result<Self, String> {
-        // Some files carry the truncation of their training run; text is never cut here.
-        inner.with_truncation(None).map_err(|why| why.to_string())?;
-        inner.with_padding(None);
         let largest = inner.get_vocab(true).into_values().max();
         let count = largest.map_or(0, |id| id as usize + 1);
         if count == 0 {
@@ -94,7 +47,7 @@ impl Tokenizer {
         }
         special.eos.sort_unstable();
         special.eos.dedup();
-        Ok(Self { inner, count, special })
+        Ok(Self { inner, count, special, notes })
     }
 
     /// The tokens of `text`, no special token added.
@@ -131,7 +84,7 @@ impl Tokenizer {
 
     /// Decodes token by token, for text that appears as it is generated.
     pub fn stream(&self) -> Stream<'_> {
-        Stream { tokenizer: self, ids: Vec::new(), start: 0, shown: 0 }
+        Stream::new(self)
     }
 
     /// How many token ids there are; a model may have a few more rows.
@@ -159,6 +112,17 @@ impl Tokenizer {
         self.special.adds_bos
     }
 
+    /// Where the model's files contradict each other, in words for the user.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// As a `tokenizer.json` says it.
+    pub(crate) fn json(&self) -> String {
+        // A tokenizer that was read can be written.
+        self.inner.to_string(true).unwrap_or_default()
+    }
+
     /// The files that make this tokenizer anew in a Hugging Face folder, by name.
     pub fn files(&self, chat_template: Option<&str>) -> Vec<(&'static str, String)> {
         let text = |id: u32| self.inner.id_to_token(id);
@@ -184,95 +148,10 @@ impl Tokenizer {
             generation.insert("eos_token_id".into(), self.special.eos.clone().into());
         }
         let pretty = |map| format!("{:#}\n", Value::Object(map));
-        // A tokenizer that was read can be written.
-        let tokenizer = self.inner.to_string(true).unwrap_or_default();
         vec![
-            ("tokenizer.json", tokenizer),
+            ("tokenizer.json", self.json()),
             ("tokenizer_config.json", pretty(options)),
             ("generation_config.json", pretty(generation)),
         ]
-    }
-}
-
-/// That every merge of a BPE model in a `tokenizer.json` makes a token: on
-/// some that do not, the library panics.
-fn check_merges(bytes: &[u8]) -> Result<(), String> {
-    #[derive(serde::Deserialize)]
-    struct File<Model> {
-        model: Model,
-    }
-    #[derive(serde::Deserialize)]
-    struct Kind {
-        r#type: Option<String>,
-    }
-    #[derive(serde::Deserialize)]
-    struct Bpe {
-        vocab: HashMap<String, u32>,
-        merges: Vec<Merge>,
-        continuing_subword_prefix: Option<String>,
-    }
-    #[derive(serde::Deserialize)]
-    #[serde(untagged)]
-    enum Merge {
-        Pair(String, String),
-        Text(String),
-    }
-    let json = |why: serde_json::Error| format!("not valid JSON for a tokenizer: {why}");
-    let file: File<Kind> = serde_json::from_slice(bytes).map_err(json)?;
-    // Old files do not say; the library then takes what fits, BPE among others.
-    if file.model.r#type.is_some_and(|kind| kind != "BPE") {
-        return Ok(());
-    }
-    let file: File<Bpe> = serde_json::from_slice(bytes).map_err(json)?;
-    let prefix = file.model.continuing_subword_prefix.map_or(0, |prefix| prefix.len());
-    for (i, merge) in file.model.merges.iter().enumerate() {
-        let (a, b) = match merge {
-            Merge::Pair(a, b) => (a.as_str(), b.as_str()),
-            Merge::Text(text) => text.split_once(' ').unwrap_or((text, "")),
-        };
-        let made = b.get(prefix..).map(|rest| format!("{a}{rest}"));
-        if !made.is_some_and(|token| file.model.vocab.contains_key(&token)) {
-            return Err(format!("merge {i}, {a:?} and {b:?}, does not make a token"));
-        }
-    }
-    Ok(())
-}
-
-/// Decodes token by token. A character may need several tokens, so some
-/// tokens show nothing and a later one shows more.
-#[derive(Clone, Debug)]
-pub struct Stream<'a> {
-    tokenizer: &'a Tokenizer,
-    ids: Vec<u32>,
-    /// Tokens from here on are decoded together: what a token shows can depend
-    /// on the one before it.
-    start: usize,
-    /// Tokens before this one have been shown.
-    shown: usize,
-}
-
-impl Stream<'_> {
-    /// Takes the next token; returns the text that is certain by now.
-    pub fn push(&mut self, id: u32) -> Result<String, TextError> {
-        self.ids.push(id);
-        let text = self.rest()?;
-        // The replacement character means a character still lacks bytes.
-        if text.is_empty() || text.ends_with('\u{fffd}') {
-            return Ok(String::new());
-        }
-        self.start = self.shown;
-        self.shown = self.ids.len();
-        Ok(text)
-    }
-
-    /// The text still held back: characters that never became complete.
-    pub fn finish(self) -> Result<String, TextError> {
-        self.rest()
-    }
-
-    fn rest(&self) -> Result<String, TextError> {
-        let before = self.tokenizer.decode(&self.ids[self.start..self.shown])?;
-        let after = self.tokenizer.decode(&self.ids[self.start..])?;
-        Ok(after.strip_prefix(before.as_str()).unwrap_or_default().to_string())
     }
 }

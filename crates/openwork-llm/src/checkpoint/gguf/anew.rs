@@ -43,8 +43,8 @@ pub(crate) fn anew(
     };
     let architecture = Architecture::find(name).map_err(wrong)?;
     let tokenizer = source.tokenizer()?;
-    let json = source.companion("tokenizer.json")?.unwrap_or_default();
-    let listed = Listed::new(&json, config.vocab).map_err(refuse)?;
+    // Not the file itself, which may lack tokens that others beside it add.
+    let listed = Listed::new(tokenizer.json().as_bytes(), config.vocab).map_err(refuse)?;
 
     let mut entries = Entries::default();
     entries.text("general.architecture", architecture.name);
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::model::Model;
     use half::bf16;
-    use serde_json::Value;
+    use serde_json::{Value, json};
     use std::path::PathBuf;
 
     fn folder(name: &str) -> PathBuf {
@@ -214,6 +214,9 @@ mod tests {
             }
         }
         std::fs::write(&path, config.to_string()).unwrap();
+        // A token that `tokenizer.json` does not have.
+        let added = json!({"added_tokens_decoder": {"283": {"content": "<x>", "special": true}}});
+        std::fs::write(out.join("tokenizer_config.json"), added.to_string()).unwrap();
         out
     }
 
@@ -254,9 +257,13 @@ mod tests {
                     }
                 }
                 let (a, b) = (source.tokenizer().unwrap(), read.tokenizer().unwrap());
-                for text in
-                    ["an assertion of 1234 words", " a\n\n b\tc  d", "<s>caf\u{e9} </s>", ""]
-                {
+                for text in [
+                    "an assertion of 1234 words",
+                    " a\n\n b\tc  d",
+                    "<s>caf\u{e9} </s>",
+                    "a<x>b",
+                    "",
+                ] {
                     assert_eq!(
                         a.encode(text).unwrap(),
                         b.encode(text).unwrap(),

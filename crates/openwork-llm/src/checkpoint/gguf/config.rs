@@ -1,10 +1,12 @@
 //! A `config.json` rebuilt from GGUF metadata.
 
-use super::metadata::Metadata;
+use super::metadata::{Meta, Metadata};
 use super::names::Architecture;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::stored::{Stored, Tensor};
 use serde_json::{Map, Value, json};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// Options that change the mathematics, that no architecture read here has,
 /// and the value at which they change nothing.
@@ -12,29 +14,74 @@ const NEUTRAL: &[(&str, f64)] = &[
     ("attention.clamp_kqv", 0.0),
     ("attention.max_alibi_bias", 0.0),
     ("attention.scale", 0.0),
+    ("attention.temperature_scale", 0.0),
     ("attn_logit_softcapping", 0.0),
     ("embedding_scale", 1.0),
+    ("expert_count", 0.0),
     ("final_logit_softcapping", 0.0),
     ("logit_scale", 1.0),
     ("residual_scale", 1.0),
+    ("rope.scaling.attn_factor", 1.0),
 ];
 
-/// Gemma 3's layout of layers, which GGUF leaves to the reader: five sliding
-/// layers, then a global one; sliding layers rotate with base 10,000.
+/// Keys that change nothing in what is computed here.
+const IGNORED: &[&str] = &[
+    "expert_used_count",
+    "pooling_type",
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",
+    "tensor_data_layout",
+    "vocab_size",
+];
+
+/// The base of rotations where a file does not say.
+const BASE: f64 = 10_000.0;
+/// Gemma 3's layout of layers, where a file does not say: five sliding layers,
+/// then a global one; sliding layers rotate with base 10,000, global ones with
+/// a million.
 const GEMMA_PATTERN: u32 = 6;
 const GEMMA_LOCAL_BASE: f64 = 10_000.0;
+const GEMMA_GLOBAL_BASE: f64 = 1_000_000.0;
 /// The layers of Gemma 3 27B, which alone scales queries by hidden size over heads.
 const GEMMA_27B_LAYERS: u32 = 62;
 
-/// Reads the keys of one architecture.
+/// Reads the keys of one architecture, and remembers which were asked for.
 pub(super) struct Keys<'a> {
-    pub architecture: &'static Architecture,
-    pub metadata: &'a Metadata,
+    architecture: &'static Architecture,
+    metadata: &'a Metadata,
+    /// The file, in which lists lie.
+    bytes: &'a [u8],
+    asked: RefCell<BTreeSet<String>>,
 }
 
-impl Keys<'_> {
+impl<'a> Keys<'a> {
+    pub fn new(
+        architecture: &'static Architecture,
+        metadata: &'a Metadata,
+        bytes: &'a [u8],
+    ) -> Self {
+        Self { architecture, metadata, bytes, asked: RefCell::default() }
+    }
+
+    /// The whole name of a key, which from now on counts as read.
     fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture.name)
+        let key = format!("{}.{key}", self.architecture.name);
+        self.asked.borrow_mut().insert(key.clone());
+        key
+    }
+
+    /// Notes on the architecture's keys that nobody asked for.
+    pub fn notes(&self) -> Vec<String> {
+        let prefix = format!("{}.", self.architecture.name);
+        let asked = self.asked.borrow();
+        let mut notes = Vec::new();
+        for (key, value) in self.metadata.iter() {
+            let Some(short) = key.strip_prefix(&prefix) else { continue };
+            if !asked.contains(key) && !IGNORED.contains(&short) {
+                notes.push(format!("metadata {key:?} = {value} is unknown and was not used"));
+            }
+        }
+        notes
     }
 
     fn refuse(&self, key: &str, why: String) -> Fault {
@@ -58,6 +105,15 @@ impl Keys<'_> {
         self.metadata.float(&self.key(key))
     }
 
+    /// The first of some spellings that is there.
+    fn first_float(&self, keys: &[&str]) -> Result<Option<f64>, Fault> {
+        let mut found = None;
+        for key in keys {
+            found = found.or(self.float(key)?);
+        }
+        Ok(found)
+    }
+
     pub fn heads(&self) -> Result<(usize, usize), Fault> {
         let heads = self.needed("attention.head_count")?;
         let kv_heads = self.number("attention.head_count_kv")?.unwrap_or(heads);
@@ -77,7 +133,6 @@ impl Keys<'_> {
         let layers = self.needed("block_count")?;
         let head_dim = self.head_dim(hidden, heads)?;
         let context = self.needed("context_length")?;
-        let theta = self.float("rope.freq_base")?.unwrap_or(10_000.0);
         let window = self.number("attention.sliding_window")?.filter(|&window| window > 0);
         let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
         let embedding = tensors.iter().find(|t| t.name == "model.embed_tokens.weight");
@@ -89,6 +144,13 @@ impl Keys<'_> {
         let mut config = Map::new();
         let mut set = |key: &str, value: Value| config.insert(key.to_string(), value);
         let gemma = self.architecture.model_type == "gemma3_text";
+        // Ollama's files have names of their own for Gemma's two bases.
+        let theta = match gemma {
+            true => self
+                .first_float(&["rope.freq_base", "rope.global.freq_base"])?
+                .unwrap_or(GEMMA_GLOBAL_BASE),
+            false => self.float("rope.freq_base")?.unwrap_or(BASE),
+        };
         // Mistral's files say llama; only its early models have a window.
         let mistral = self.architecture.name == "llama" && window.is_some();
         let (class, model_type) = match mistral {
@@ -116,8 +178,10 @@ impl Keys<'_> {
         if gemma {
             set("hidden_activation", json!("gelu_pytorch_tanh"));
             set("sliding_window", json!(self.needed("attention.sliding_window")?));
-            set("sliding_window_pattern", json!(GEMMA_PATTERN));
-            set("rope_local_base_freq", json!(GEMMA_LOCAL_BASE));
+            let (key, layers_that_slide) = self.sliding(layers)?;
+            set(key, layers_that_slide);
+            let local = self.first_float(&["rope.freq_base_swa", "rope.local.freq_base"])?;
+            set("rope_local_base_freq", json!(local.unwrap_or(GEMMA_LOCAL_BASE)));
             let scale = if layers == GEMMA_27B_LAYERS { hidden / heads as u32 } else { head_dim };
             set("query_pre_attn_scalar", json!(scale));
         } else {
@@ -145,13 +209,32 @@ impl Keys<'_> {
                 return Err(self.refuse(key, not_read(value.to_string())));
             }
         }
-        if let Some(experts) = self.number("expert_count")?.filter(|&experts| experts > 0) {
-            return Err(self.refuse("expert_count", not_read(experts.to_string())));
-        }
-        if self.metadata.flag(&self.key("attention.causal"))? == Some(false) {
-            return Err(self.refuse("attention.causal", not_read("false".to_string())));
+        for (key, neutral) in [("attention.causal", true), ("use_parallel_residual", false)] {
+            if let Some(value) = self.metadata.flag(&self.key(key))?.filter(|&v| v != neutral) {
+                return Err(self.refuse(key, not_read(value.to_string())));
+            }
         }
         Ok(())
+    }
+
+    /// Which of Gemma's layers slide, as a key of `config.json`: all but every
+    /// so-manieth, or one truth value for each.
+    fn sliding(&self, layers: u32) -> Result<(&'static str, Value), Fault> {
+        const KEY: &str = "attention.sliding_window_pattern";
+        let key = self.key(KEY);
+        let Some(Meta::List { .. }) = self.metadata.get(&key) else {
+            return match self.metadata.number(&key)?.unwrap_or(GEMMA_PATTERN) {
+                0 => Err(self.refuse(KEY, "is 0".to_string())),
+                every => Ok(("sliding_window_pattern", json!(every))),
+            };
+        };
+        let slides = self.metadata.flags(&key, self.bytes)?.unwrap_or_default();
+        if slides.len() != layers as usize {
+            let why = format!("has {} entries for {layers} layers", slides.len());
+            return Err(self.refuse(KEY, why));
+        }
+        let name = |slides: bool| if slides { "sliding_attention" } else { "full_attention" };
+        Ok(("layer_types", slides.into_iter().map(name).collect()))
     }
 
     /// Numbers in a head; keys, values and the rotation must agree on it.
@@ -161,7 +244,13 @@ impl Keys<'_> {
             Some(dim) => dim,
             None => hidden / heads as u32,
         };
-        for other in ["attention.value_length", "rope.dimension_count"] {
+        for other in [
+            "attention.value_length",
+            "attention.key_length_swa",
+            "attention.value_length_swa",
+            "rope.dimension_count",
+            "rope.dimension_count_swa",
+        ] {
             if let Some(found) = self.number(other)?.filter(|&found| found != dim) {
                 let why = format!(
                     "is {found}, but a head has {dim} numbers; openwork does not implement that"
@@ -184,29 +273,31 @@ impl Keys<'_> {
         head_dim: u32,
         factors: Option<Tensor>,
     ) -> Result<Value, Fault> {
-        if let Some(factors) = factors {
-            return llama3_scaling(theta, head_dim, &factors.to_f32()).ok_or_else(|| {
-                Fault::Place {
-                    tensor: factors.name().to_string(),
-                    why: "holds factors that are not Llama 3's; openwork does not implement them"
-                        .to_string(),
-                }
-            });
-        }
         let kind = self.metadata.text(&self.key("rope.scaling.type"))?;
-        let factor = self.float("rope.scaling.factor")?;
-        match kind.as_deref() {
-            None if factor.is_none_or(|factor| factor == 1.0 || factor == 0.0) => Ok(Value::Null),
-            Some("none") => Ok(Value::Null),
+        // The second is the name of 2023.
+        let factor = self.first_float(&["rope.scaling.factor", "rope.scale_linear"])?;
+        let factor = factor.filter(|&factor| factor != 0.0 && factor != 1.0);
+        let linear = match (kind.as_deref(), factor) {
+            (Some("none"), _) | (None | Some("linear"), None) => Value::Null,
             // Without a type, ggml takes a factor as linear.
-            None | Some("linear") => {
-                Ok(json!({"rope_type": "linear", "factor": factor.unwrap_or(1.0)}))
+            (None | Some("linear"), Some(factor)) => {
+                json!({"rope_type": "linear", "factor": factor})
             }
-            Some(other) => {
+            (Some(other), _) => {
                 let why = format!("is {other:?}, which openwork does not implement");
-                Err(self.refuse("rope.scaling.type", why))
+                return Err(self.refuse("rope.scaling.type", why));
             }
+        };
+        let Some(factors) = factors else { return Ok(linear) };
+        let refuse = |why: &str| Fault::Place {
+            tensor: factors.name().to_string(),
+            why: format!("{why}; openwork does not implement them"),
+        };
+        if !linear.is_null() {
+            return Err(refuse("holds factors beside those of the metadata"));
         }
+        llama3_scaling(theta, head_dim, &factors.to_f32())
+            .ok_or_else(|| refuse("holds factors that are not Llama 3's"))
     }
 }
 

@@ -138,6 +138,11 @@ impl Metadata {
         self.0.insert(key, value).is_none()
     }
 
+    /// All keys, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Meta)> {
+        self.0.iter()
+    }
+
     pub fn get(&self, key: &str) -> Option<&Meta> {
         self.0.get(key)
     }
@@ -181,10 +186,12 @@ impl Metadata {
         })
     }
 
-    /// A finite number.
+    /// A finite number, of any type.
     pub fn float(&self, key: &str) -> Result<Option<f64>, Fault> {
         self.one(key, "a finite number", |value| match value {
             Value::Float(x) => Some(*x).filter(|x| x.is_finite()),
+            Value::Unsigned(n) => Some(*n as f64),
+            Value::Signed(n) => Some(*n as f64),
             _ => None,
         })
     }
@@ -231,6 +238,11 @@ impl Metadata {
         Ok(list.map(|(_, bytes)| {
             bytes.as_chunks().0.iter().map(|&number| f32::from_le_bytes(number)).collect()
         }))
+    }
+
+    pub fn flags(&self, key: &str, bytes: &[u8]) -> Result<Option<Vec<bool>>, Fault> {
+        let list = self.list(key, Kind::Bool, bytes)?;
+        Ok(list.map(|(_, bytes)| bytes.iter().map(|&flag| flag != 0).collect()))
     }
 
     pub fn integers(&self, key: &str, bytes: &[u8]) -> Result<Option<Vec<i32>>, Fault> {

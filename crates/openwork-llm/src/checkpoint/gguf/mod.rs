@@ -21,17 +21,28 @@ use serde_json::Value;
 /// Factors of the rotation's frequencies: part of the config in Hugging Face's eyes.
 const FACTORS: &str = "rope_freqs.weight";
 
-/// The config, the metadata and all tensors of `file`, in Hugging Face's names.
-pub(super) fn open(file: &Mapped) -> Result<(Value, Metadata, Vec<Stored>), CheckpointError> {
+/// A file as Hugging Face would keep it.
+pub(super) struct Opened {
+    /// `config.json`.
+    pub config: Value,
+    pub metadata: Metadata,
+    /// In Hugging Face's names.
+    pub tensors: Vec<Stored>,
+    /// Keys that were passed over, in words for the user.
+    pub notes: Vec<String>,
+}
+
+/// Reads all that `file` says.
+pub(super) fn open(file: &Mapped) -> Result<Opened, CheckpointError> {
     parse(file.bytes()).map_err(|fault| CheckpointError::new(file.path(), fault))
 }
 
-fn parse(bytes: &[u8]) -> Result<(Value, Metadata, Vec<Stored>), Fault> {
+fn parse(bytes: &[u8]) -> Result<Opened, Fault> {
     const KEY: &str = "general.architecture";
     let (metadata, mut tensors) = read::read(bytes)?;
     let missing = || Fault::Metadata { key: KEY.to_string(), why: "is missing".to_string() };
     let architecture = Architecture::find(&metadata.text(KEY)?.ok_or_else(missing)?)?;
-    let keys = Keys { architecture, metadata: &metadata };
+    let keys = Keys::new(architecture, &metadata, bytes);
     let (heads, kv_heads) = keys.heads()?;
     let at = tensors.iter().position(|tensor| tensor.name == FACTORS);
     let factors = at.map(|at| tensors.swap_remove(at));
@@ -44,5 +55,6 @@ fn parse(bytes: &[u8]) -> Result<(Value, Metadata, Vec<Stored>), Fault> {
         rounded: None,
     });
     let config = keys.config(&tensors, factors)?;
-    Ok((config, metadata, tensors))
+    let notes = keys.notes();
+    Ok(Opened { config, metadata, tensors, notes })
 }

@@ -67,6 +67,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Metadata, Vec<Stored>), Fault> {
             return Err(Fault::Metadata { key, why: "appears twice".to_string() });
         }
     }
+    if let Some(count) = metadata.number("split.count")?.filter(|&count| count > 1) {
+        let part = u64::from(metadata.number("split.no")?.unwrap_or(0)) + 1;
+        return Err(Fault::Split { part, count });
+    }
     // The count was checked before the metadata took its share; the loop checks the rest.
     let mut tensors = Vec::new();
     for i in 0..tensor_count {

@@ -62,7 +62,7 @@ pub(crate) fn like(
     let entries = read::entries(bytes).map_err(wrong)?;
     let name = metadata.text("general.architecture").map_err(wrong)?.unwrap_or_default();
     let architecture = Architecture::find(&name).map_err(wrong)?;
-    let heads = Keys { architecture, metadata: &metadata }.heads().map_err(wrong)?;
+    let heads = Keys::new(architecture, &metadata, bytes).heads().map_err(wrong)?;
     let mut jobs = Vec::with_capacity(tensors.len());
     for tensor in tensors {
         jobs.push(job(source, bytes, architecture, heads, tensor, dtype).map_err(|error| {

@@ -1,0 +1,151 @@
+//! The text model inside a model of texts and images, as a folder keeps it.
+
+use super::stored::Stored;
+use serde_json::{Map, Value, json};
+
+/// What transformers calls such a model, and its text model alone.
+const CLASS: &str = "Gemma3ForConditionalGeneration";
+const TEXT_CLASS: &str = "Gemma3ForCausalLM";
+const TEXT_TYPE: &str = "gemma3_text";
+
+/// Keys beside `text_config` that say nothing of texts.
+const OF_IMAGES: &[&str] = &[
+    "architectures",
+    "model_type",
+    "text_config",
+    "vision_config",
+    "boi_token_index",
+    "eoi_token_index",
+    "image_token_index",
+    "mm_tokens_per_image",
+];
+
+/// What the names of its text model begin with, in files of transformers 4 and
+/// of 5, and what the text model alone calls the same.
+const TEXT: &[(&str, &str)] = &[
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("model.language_model.", "model."),
+];
+/// What the names of all else begin with.
+const IMAGES: &[&str] = &[
+    "vision_tower.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+];
+
+/// Makes of such a model's config and tensors those of its text model, and says
+/// so; leaves any other model as it is.
+pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<Stored>) -> Option<String> {
+    let text = config["text_config"].as_object()?;
+    if config["architectures"] != json!([CLASS]) {
+        return None;
+    }
+    // What transformers takes where the config of the text does not say.
+    let mut whole: Map<String, Value> = Map::from_iter([
+        ("vocab_size".to_string(), json!(262_208)),
+        ("hidden_size".to_string(), json!(2304)),
+        ("intermediate_size".to_string(), json!(9216)),
+        ("num_hidden_layers".to_string(), json!(26)),
+        ("num_attention_heads".to_string(), json!(8)),
+        ("hidden_activation".to_string(), json!("gelu_pytorch_tanh")),
+    ]);
+    let outer = config.as_object().into_iter().flatten();
+    let outer = outer.filter(|(key, _)| !OF_IMAGES.contains(&key.as_str()));
+    whole.extend(outer.chain(text).map(|(key, value)| (key.clone(), value.clone())));
+    whole.insert("architectures".to_string(), json!([TEXT_CLASS]));
+    whole.insert("model_type".to_string(), json!(TEXT_TYPE));
+    *config = Value::Object(whole);
+
+    let all = tensors.len();
+    tensors.retain(|tensor| !IMAGES.iter().any(|prefix| tensor.name.starts_with(prefix)));
+    for tensor in tensors.iter_mut() {
+        let rest =
+            |(old, new): &(&str, &str)| Some([*new, tensor.name.strip_prefix(old)?].concat());
+        if let Some(name) = TEXT.iter().find_map(rest) {
+            tensor.name = name;
+        }
+    }
+    Some(format!(
+        "{CLASS}: only its text model is read (and written, as {TEXT_CLASS}); {} tensors for images were passed over",
+        all - tensors.len()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Dtype;
+    use super::super::stored::Order;
+    use super::*;
+    use crate::model::Config;
+
+    fn tensor(name: &str) -> Stored {
+        let (name, shape, order) = (name.to_string(), vec![0], Order::AsStored);
+        let (dtype, range, shift) = (Dtype::F32, 0..0, 0.0);
+        Stored { name, shape, dtype, file: 0, range, order, shift, packed: None }
+    }
+
+    /// Gemma 3 4B's config.json, as published.
+    fn gemma() -> Value {
+        json!({
+            "architectures": [CLASS], "model_type": "gemma3", "boi_token_index": 255999,
+            "eoi_token_index": 256000, "image_token_index": 262144, "mm_tokens_per_image": 256,
+            "eos_token_id": [1, 106], "initializer_range": 0.02, "torch_dtype": "bfloat16",
+            "transformers_version": "4.50.0.dev0",
+            "text_config": {
+                "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                "sliding_window": 1024,
+            },
+            "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+        })
+    }
+
+    #[test]
+    fn a_config_for_texts_and_images_is_that_of_its_texts() {
+        let mut config = gemma();
+        assert!(text_model(&mut config, &mut Vec::new()).is_some());
+        assert_eq!(config["eos_token_id"], json!([1, 106]));
+        let config = Config::new(&config).expect("a text model");
+        assert_eq!((config.hidden, config.ff, config.layers), (2560, 10240, 34));
+        assert_eq!((config.heads, config.kv_heads, config.head_dim), (8, 4, 256));
+        assert_eq!((config.vocab, config.max_positions, config.tied), (262_208, 131_072, true));
+        assert_eq!(config.notes, Vec::<String>::new());
+
+        // What would change the text model is still refused.
+        let mut quantised = gemma();
+        quantised["quantization_config"] = json!({"bits": 4});
+        text_model(&mut quantised, &mut Vec::new());
+        assert!(Config::new(&quantised).is_err());
+    }
+
+    #[test]
+    fn names_become_those_of_the_text_model() {
+        let names = |names: &[&str]| {
+            let mut tensors: Vec<Stored> = names.iter().map(|name| tensor(name)).collect();
+            let note = text_model(&mut gemma(), &mut tensors).expect("a note");
+            (tensors.into_iter().map(|tensor| tensor.name).collect::<Vec<_>>(), note)
+        };
+        let want = ["model.norm.weight", "lm_head.weight"];
+        let (old, note) = names(&[
+            "language_model.model.norm.weight",
+            "language_model.lm_head.weight",
+            "vision_tower.head.probe",
+            "multi_modal_projector.mm_soft_emb_norm.weight",
+        ]);
+        assert_eq!(old, want);
+        assert_eq!(
+            note,
+            "Gemma3ForConditionalGeneration: only its text model is read (and written, as \
+             Gemma3ForCausalLM); 2 tensors for images were passed over"
+        );
+        let new = ["model.language_model.norm.weight", "lm_head.weight", "model.vision_tower.x"];
+        assert_eq!(names(&new).0, want);
+
+        let mut other = json!({"architectures": [TEXT_CLASS], "text_config": {}});
+        let mut tensors = vec![tensor("vision_tower.x")];
+        assert_eq!(text_model(&mut other, &mut tensors), None);
+        assert_eq!(tensors.len(), 1);
+    }
+}

@@ -1,0 +1,47 @@
+//! Whether a folder's head is its embedding, by its config and its tensors.
+
+use super::{Checkpoint, Tensor, natural};
+use crate::model::ties;
+use rayon::prelude::*;
+use serde_json::Value;
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+/// Rows that one thread compares at a time.
+const ROWS: usize = 64;
+
+impl Checkpoint {
+    /// Settles what a config that ties the two leaves open, as transformers
+    /// does: a head without an embedding is the embedding, and a head that
+    /// differs from the embedding is not tied to it, whatever the config says.
+    pub(super) fn settle_ties(&mut self) {
+        let Some(head) = self.tensors.iter().position(|tensor| tensor.name == HEAD) else { return };
+        if !ties(&self.config) {
+            return;
+        }
+        let Ok(embedding) = self.tensor(EMBEDDING) else {
+            self.tensors[head].name = EMBEDDING.to_string();
+            self.tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
+            return;
+        };
+        if !same(&embedding, &self.view(&self.tensors[head])) {
+            self.config["tie_word_embeddings"] = Value::Bool(false);
+            self.notes.push(format!(
+                "config.json ties the head to the embedding, but {HEAD} and {EMBEDDING} differ: \
+                 each is used as stored"
+            ));
+        }
+    }
+}
+
+/// Whether two tensors hold the same numbers in the same shape.
+fn same(a: &Tensor<'_>, b: &Tensor<'_>) -> bool {
+    let read = |tensor: &Tensor<'_>, from: usize| {
+        let rows = from..tensor.rows().min(from + ROWS);
+        let mut out = vec![0.0; rows.len() * tensor.row_len()];
+        tensor.rows_f32(rows, &mut out);
+        out
+    };
+    let blocks = 0..a.rows().div_ceil(ROWS);
+    a.shape() == b.shape() && blocks.into_par_iter().all(|i| read(a, i * ROWS) == read(b, i * ROWS))
+}
