@@ -135,6 +135,19 @@ fn every_shorter_file_is_refused() {
 }
 
 #[test]
+fn tensors_without_numbers_lie_within_the_file_too() {
+    let mut file = File { data: 0, ..File::good() };
+    for (_, axes, _, offset) in &mut file.tensors {
+        (axes[0], *offset) = (0, 0);
+    }
+    // Padded to the place where the data would begin.
+    let whole = file.bytes();
+    open(&whole).expect("nothing is missing");
+    let words = open(&whole[..whole.len() - 1]).expect_err("a place past the end was given");
+    assert!(words.contains("inside the padding before the tensors' data"), "{words}");
+}
+
+#[test]
 fn a_file_of_another_kind_is_refused() {
     assert_eq!(
         open(b"not a model").unwrap_err(),
