@@ -90,3 +90,42 @@ fn a_bad_tokenizer_is_refused() {
     assert!(refuse(&|file| file["model"]["type"] = json!("Other")).contains("cannot be built"));
     assert!(refuse(&|file| file["model"]["merges"] = json!(["x"])).contains("merge 0, \"x\""));
 }
+
+#[test]
+fn a_file_that_the_library_cannot_take_is_refused_in_words() {
+    let refused = |key: &str, value: Value| {
+        let mut json = tokenizer_json();
+        json[key] = value;
+        let text = "tokens of a text";
+        let found = tokenizer(&[("tokenizer.json", json)]);
+        match found.and_then(|found| found.encode(text).map_err(|error| error.to_string())) {
+            Ok(ids) => panic!("{key}: {ids:?}"),
+            Err(words) => words,
+        }
+    };
+    let template = json!({"type": "TemplateProcessing", "pair": [], "special_tokens": {},
+                          "single": [{"SpecialToken": {"id": "ZZ", "type_id": 0}}]});
+    let gave_up = "the tokenizers library gave up: ";
+    assert!(refused("post_processor", template).contains(gave_up));
+    let length = json!({"type": "FixedLength", "length": 0});
+    assert!(refused("pre_tokenizer", length).contains(gave_up));
+
+    // These would ask for memory until the program is ended.
+    let map = json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="});
+    assert!(refused("normalizer", map).ends_with("it is shorter than it says"));
+    let grow = json!({"type": "Replace", "pattern": {"String": "e"}, "content": "e".repeat(200)});
+    let chain = json!({"type": "Sequence", "normalizers": vec![grow; 9]});
+    assert!(refused("normalizer", chain).contains("more than the 64 that are believed"));
+}
+
+#[test]
+fn what_training_left_in_the_file_changes_no_tokens() {
+    let mut json = tokenizer_json();
+    json["padding"] = json!({"strategy": {"Fixed": 1_000_000_000_000u64}, "direction": "Right",
+                             "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0,
+                             "pad_token": "x"});
+    json["model"]["dropout"] = json!(0.5);
+    let tokenizer = tokenizer(&[("tokenizer.json", json)]).unwrap();
+    assert!(tokenizer.adds_bos());
+    assert_eq!(tokenizer.encode(&"ab".repeat(64)).unwrap(), [2; 64]);
+}

@@ -26,7 +26,7 @@ pub(crate) use gguf::write::like as write_gguf;
 pub(crate) use packed::parts as packed_parts;
 pub use stored::Tensor;
 
-use crate::tokens::Tokenizer;
+use crate::tokens::{Tokenizer, caught};
 use mapped::Mapped;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -262,11 +262,14 @@ impl Checkpoint {
 
     /// The tokenizer: from `tokenizer.json`, or rebuilt from GGUF metadata.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
-        match &self.beside {
+        let wrong = |fault| CheckpointError::new(&self.path, fault);
+        let built = caught(|| match &self.beside {
             Beside::Folder | Beside::Carried(_) => Tokenizer::from_files(self),
-            Beside::Gguf(metadata) => Tokenizer::from_gguf(metadata, self.files[0].bytes())
-                .map_err(|fault| CheckpointError::new(&self.path, fault)),
-        }
+            Beside::Gguf(metadata) => {
+                Tokenizer::from_gguf(metadata, self.files[0].bytes()).map_err(wrong)
+            }
+        });
+        built.map_err(|panic| wrong(Fault::Tokenizer(panic)))?
     }
 
     fn find(&self, name: &str) -> Option<&Stored> {

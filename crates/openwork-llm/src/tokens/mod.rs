@@ -2,6 +2,7 @@
 //! model sees.
 
 mod error;
+mod guard;
 mod listed;
 mod pre;
 mod rebuild;
@@ -10,6 +11,7 @@ mod tokenizer;
 mod windows;
 
 pub use error::TextError;
+pub(crate) use guard::caught;
 pub(crate) use listed::Listed;
 pub use text::{Use, join, named_text, read_text};
 pub use tokenizer::{Stream, Tokenizer};

@@ -1,9 +1,11 @@
 //! The tokenizer of a model.
 
 use super::error::TextError;
+use super::guard;
 use crate::checkpoint::{Checkpoint, CheckpointError, Fault};
 use serde_json::Value;
 use std::collections::HashMap;
+use tokenizers::ModelWrapper;
 
 /// Turns text into a model's tokens and back.
 ///
@@ -41,8 +43,10 @@ impl Tokenizer {
         let path = model.path().join("tokenizer.json");
         let wrong = |why: String| CheckpointError::new(&path, Fault::Tokenizer(why));
         check_merges(&bytes).map_err(wrong)?;
-        let inner =
+        guard::check(&bytes).map_err(wrong)?;
+        let mut inner =
             tokenizers::Tokenizer::from_bytes(&bytes).map_err(|why| wrong(why.to_string()))?;
+        whole(&mut inner).map_err(wrong)?;
         let json = |name: &str| match model.companion(name)? {
             None => Ok(Value::Null),
             Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
@@ -80,13 +84,7 @@ impl Tokenizer {
     }
 
     /// A tokenizer with its special tokens, which must be among its own.
-    pub(crate) fn new(
-        mut inner: tokenizers::Tokenizer,
-        mut special: Special,
-    ) -> Result<Self, String> {
-        // Some files carry the truncation of their training run; text is never cut here.
-        inner.with_truncation(None).map_err(|why| why.to_string())?;
-        inner.with_padding(None);
+    pub(crate) fn new(inner: tokenizers::Tokenizer, mut special: Special) -> Result<Self, String> {
         let largest = inner.get_vocab(true).into_values().max();
         let count = largest.map_or(0, |id| id as usize + 1);
         if count == 0 {
@@ -99,8 +97,7 @@ impl Tokenizer {
 
     /// The tokens of `text`, no special token added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let encoding = self.inner.encode_fast(text, false);
-        let encoding = encoding.map_err(|why| TextError::Tokenizer(why.to_string()))?;
+        let encoding = called(|| self.inner.encode_fast(text, false))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -108,8 +105,7 @@ impl Tokenizer {
     /// after its last in `text`. A token begins where the one before it ends,
     /// so that every byte up to the last end belongs to one token.
     pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>), TextError> {
-        let encoding = self.inner.encode(text, false);
-        let encoding = encoding.map_err(|why| TextError::Tokenizer(why.to_string()))?;
+        let encoding = called(|| self.inner.encode(text, false))?;
         // Some tokenizers trim spaces off a token's place: such spaces go to
         // the next token, and places never run backwards.
         let mut last = 0;
@@ -126,7 +122,7 @@ impl Tokenizer {
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= self.count) {
             return Err(TextError::Token { id, count: self.count });
         }
-        self.inner.decode(tokens, false).map_err(|why| TextError::Tokenizer(why.to_string()))
+        called(|| self.inner.decode(tokens, false))
     }
 
     /// Decodes token by token, for text that appears as it is generated.
@@ -192,6 +188,27 @@ impl Tokenizer {
             ("generation_config.json", pretty(generation)),
         ]
     }
+}
+
+/// What the library returns, its panics as errors too.
+fn called<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TextError> {
+    let result = guard::caught(call).map_err(TextError::Tokenizer)?;
+    result.map_err(|why| TextError::Tokenizer(why.to_string()))
+}
+
+/// Undoes what some files carry from their training run: here no text is cut
+/// or filled up, and the same text gives the same tokens.
+fn whole(inner: &mut tokenizers::Tokenizer) -> Result<(), String> {
+    inner.with_truncation(None).map_err(|why| why.to_string())?;
+    inner.with_padding(None);
+    if let ModelWrapper::BPE(bpe) = inner.get_model()
+        && bpe.dropout.is_some()
+    {
+        let mut model = bpe.clone();
+        model.dropout = None;
+        inner.with_model(model);
+    }
+    Ok(())
 }
 
 /// That every merge of a BPE model in a `tokenizer.json` makes a token: on
