@@ -159,14 +159,7 @@ impl Checkpoint {
             Beside::Carried(files) => {
                 Ok(files.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.to_vec()))
             }
-            Beside::Folder => {
-                let path = self.path.join(name);
-                match std::fs::read(&path) {
-                    Ok(bytes) => Ok(Some(bytes)),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                    Err(error) => Err(CheckpointError::new(&path, mapped::io_fault(error))),
-                }
-            }
+            Beside::Folder => folder::small(&self.path.join(name)),
         }
     }
 

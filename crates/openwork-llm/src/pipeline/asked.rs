@@ -12,10 +12,14 @@ use crate::model::Model;
 use crate::report::Record;
 use crate::tokens::{Use, named_text};
 use crate::words::{bytes, size};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Tokens in a calibration window if nothing is said.
 const SEQ_LEN: usize = 1024;
+/// Most bytes of a recipe.
+const MAX_RECIPE: u64 = 1 << 20;
 
 /// A run as a user asks for it.
 #[derive(Clone, Debug)]
@@ -151,7 +155,7 @@ impl Asked {
                 let at = |why: &dyn std::fmt::Display| {
                     PipelineError::Plan(format!("{}: {why}", path.display()))
                 };
-                let text = std::fs::read_to_string(path).map_err(|error| at(&error))?;
+                let text = recipe_text(path).map_err(|error| at(&error))?;
                 Recipe::parse(&text).map_err(|error| at(&error))?
             }
         };
@@ -205,6 +209,17 @@ impl Ready<'_> {
     pub fn spills(&self) -> bool {
         self.job.room.is_some_and(|room| self.needs.spilled > room)
     }
+}
+
+/// The text of a recipe, from a file or from a pipe that a shell makes.
+fn recipe_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let count = File::open(path)?.take(MAX_RECIPE + 1).read_to_string(&mut text)?;
+    if count as u64 > MAX_RECIPE {
+        let why = format!("it has more than {MAX_RECIPE} bytes; a recipe is a short text");
+        return Err(std::io::Error::other(why));
+    }
+    Ok(text)
 }
 
 fn name(path: &Path) -> String {

@@ -1,7 +1,7 @@
 //! Texts from files.
 
 use super::error::TextError;
-use crate::demo;
+use crate::{demo, disk};
 use std::path::Path;
 
 /// What a text is wanted for.
@@ -35,7 +35,7 @@ pub fn read_text(path: &Path) -> Result<Vec<String>, TextError> {
         _ if !path.exists() => return Err(TextError::Missing(path.to_path_buf())),
         _ => return Err(TextError::Kind(path.to_path_buf())),
     };
-    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+    let bytes = disk::read(path, u64::MAX).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => TextError::Missing(path.to_path_buf()),
         _ => TextError::Io { path: path.to_path_buf(), error },
     })?;
