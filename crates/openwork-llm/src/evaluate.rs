@@ -206,6 +206,7 @@ pub fn evaluate(
         return Err(ModelError::TooLong { tokens: seq_len, limit }.into());
     }
     let scored = Scored::new(&tokenizer, text, seq_len, options)?;
+    model.check_tokens(&scored.windows)?;
     let started = Instant::now();
     let mut layers = |index| model.layer(index, Storage::Packed);
     let nats = nats(model, &mut layers, &scored.windows, watch)?;

@@ -242,12 +242,16 @@ impl Checkpoint {
         Ok(self.view(stored))
     }
 
-    /// The tensor `name`, if it has the shape that the config asks for.
+    /// The weights `name`, if they have the shape that the config asks for.
     pub fn tensor_of(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
         let tensor = self.tensor(name)?;
         if tensor.shape() != shape {
             let (tensor, found) = (name.to_string(), tensor.shape().to_vec());
             let fault = Fault::OtherShape { tensor, found, asked: shape.to_vec() };
+            return Err(CheckpointError::new(&self.path, fault));
+        }
+        if !tensor.dtype().holds_weights() {
+            let fault = Fault::NotWeights { tensor: name.to_string(), dtype: tensor.dtype() };
             return Err(CheckpointError::new(&self.path, fault));
         }
         Ok(tensor)

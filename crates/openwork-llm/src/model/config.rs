@@ -76,7 +76,7 @@ pub struct Attention {
 
 /// Sizes and options of a model. Holds, once built:
 ///
-/// 1. every size is at least 1 and at most `MAX_SIZE`;
+/// 1. every size is at least 1 and at most `MAX_SIZE`, `layers` at most `MAX_LAYERS`;
 /// 2. `heads` is a multiple of `kv_heads`;
 /// 3. `head_dim` is even;
 /// 4. `attention` has one entry for each layer.
@@ -122,8 +122,10 @@ pub struct Config {
     pub notes: Vec<String>,
 }
 
-/// The largest size that is believed (layers, widths, tokens).
+/// The largest size that is believed (widths, tokens).
 pub const MAX_SIZE: usize = 1 << 24;
+/// The most layers that are believed: the largest Llama has 126.
+const MAX_LAYERS: usize = 4096;
 
 impl Config {
     /// Checks a config.json, in the spelling of transformers 4 or 5.
@@ -145,6 +147,13 @@ impl Config {
         // Sizes.
         let hidden = keys.size("hidden_size")?;
         let layers = keys.size("num_hidden_layers")?;
+        if layers > MAX_LAYERS {
+            return Err(ConfigError::Kind {
+                key: "num_hidden_layers".into(),
+                found: layers.to_string(),
+                want: "a number of layers from 1 to 4096",
+            });
+        }
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.size_or("num_key_value_heads", heads)?;
         let head_dim = match (keys.optional_size("head_dim")?, family.head_dim) {
@@ -433,6 +442,11 @@ mod tests {
             ("quantization_config", json!({"bits": 4}), "quantization_config = "),
             ("hidden_size", json!(-1), "hidden_size is -1, not a size from 1 to 16777216"),
             ("hidden_size", json!(1e30), "not a size from 1 to"),
+            (
+                "num_hidden_layers",
+                json!(1 << 24),
+                "num_hidden_layers is 16777216, not a number of layers from 1 to 4096",
+            ),
             ("hidden_size", Value::Null, "config.json has no hidden_size"),
             (
                 "num_key_value_heads",

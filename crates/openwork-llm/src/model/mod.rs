@@ -119,7 +119,7 @@ impl<'a> Model<'a> {
         let path = || checkpoint.path().to_path_buf();
         let config = Config::new(checkpoint.config())
             .map_err(|error| ModelError::Config { path: path(), error })?;
-        check_names(checkpoint, &config)?;
+        check_tensors(checkpoint, &config)?;
 
         let mut ropes: Vec<Arc<Rope>> = Vec::with_capacity(config.layers);
         for (i, a) in config.attention.iter().enumerate() {
@@ -190,9 +190,18 @@ impl<'a> Model<'a> {
         Ok(Head { norm: &self.norm, rows: Rows::Mapped(self.head_tensor()?) })
     }
 
+    /// Refuses tokens that the model has no row for, before any work is done on them.
+    pub fn check_tokens(&self, windows: &[Vec<u32>]) -> Result<(), ModelError> {
+        let vocab = self.config.vocab;
+        match windows.iter().flatten().find(|&&id| id as usize >= vocab) {
+            Some(&id) => Err(ModelError::Token { id, vocab }),
+            None => Ok(()),
+        }
+    }
+
     /// The names of the tensors of layer `index`.
     pub fn layer_tensors(&self, index: usize) -> Vec<String> {
-        Layer::tensor_names(&self.config, index)
+        Layer::tensors(&self.config, index).into_iter().map(|(name, _)| name).collect()
     }
 
     /// The embedding, `[vocabulary, hidden]`.
@@ -235,23 +244,26 @@ fn check_length(tokens: usize, config: &Config) -> Result<(), ModelError> {
     }
 }
 
-/// Refuses tensors that the forward pass would pass over.
-fn check_names(checkpoint: &Checkpoint, config: &Config) -> Result<(), ModelError> {
+/// Refuses tensors that the forward pass would pass over, and layers that lack
+/// one: it would be missed only when its layer is read.
+fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<(), ModelError> {
+    let of_layers: Vec<(String, Vec<usize>)> =
+        (0..config.layers).flat_map(|i| Layer::tensors(config, i)).collect();
     // Ours, those of a head that is tied all the same, and tables that old files carry.
-    let mut known: BTreeSet<String> =
-        (0..config.layers).flat_map(|i| Layer::tensor_names(config, i)).collect();
-    for name in ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"] {
-        known.insert(name.into());
-    }
+    let mut known: BTreeSet<&str> = of_layers.iter().map(|(name, _)| name.as_str()).collect();
+    known.extend(["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]);
     let foreign = checkpoint
         .names()
-        .find(|name| !known.contains(*name) && !name.ends_with(".rotary_emb.inv_freq"));
-    match foreign {
-        Some(name) => Err(ModelError::Foreign {
+        .find(|name| !known.contains(name) && !name.ends_with(".rotary_emb.inv_freq"));
+    if let Some(name) = foreign {
+        return Err(ModelError::Foreign {
             path: checkpoint.path().to_path_buf(),
             name: name.into(),
             family: config.family.name,
-        }),
-        None => Ok(()),
+        });
     }
+    for (name, shape) in &of_layers {
+        checkpoint.tensor_of(name, shape)?;
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::checkpoint::{Checkpoint, Dtype, Format};
 use crate::disk;
-use crate::evaluate::{self, Scored};
+use crate::evaluate::{self, EvaluateError, Scored};
 use crate::model::Model;
 use crate::report::Record;
 use crate::tokens::{Use, named_text};
@@ -170,8 +170,12 @@ impl Asked {
         let length = window("--seq-len", self.seq_len, SEQ_LEN, model)?;
         let (name, tokenizer) = (name(&self.calib), model.checkpoint().tokenizer()?);
         let how = Draw { samples: self.samples, length, starts: self.starts, seed: self.seed };
-        Calibration::draw(&tokenizer, (&name, &text), how)
-            .map_err(|error| PipelineError::Plan(format!("--calib {name}: {error}")))
+        let wrong = |error: PipelineError| PipelineError::Plan(format!("--calib {name}: {error}"));
+        let drawn = Calibration::draw(&tokenizer, (&name, &text), how).map_err(wrong)?;
+        for windows in [&drawn.windows, &drawn.starts] {
+            model.check_tokens(windows).map_err(|error| wrong(error.into()))?;
+        }
+        Ok(drawn)
     }
 
     fn evaluation(&self, model: &Model<'_>) -> Result<Option<Evaluation>, PipelineError> {
@@ -274,8 +278,9 @@ impl Evaluation {
         let options =
             evaluate::Options { seq_len: Some(length), max_tokens: tokens, detokenise: false };
         let tokenizer = model.checkpoint().tokenizer()?;
-        let scored = Scored::new(&tokenizer, text, length, &options)
-            .map_err(|error| PipelineError::Plan(format!("--eval {name}: {error}")))?;
+        let wrong = |error: EvaluateError| PipelineError::Plan(format!("--eval {name}: {error}"));
+        let scored = Scored::new(&tokenizer, text, length, &options).map_err(wrong)?;
+        model.check_tokens(&scored.windows).map_err(|error| wrong(error.into()))?;
         Ok(Self { scored, every })
     }
 }
