@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::print;
 use openwork::Pattern;
 use openwork_llm::Checkpoint;
-use openwork_llm::inspect::{Check, Inspection, TensorPart, inspect};
+use openwork_llm::inspect::{Check, Inspection, TensorPart, check_pattern, inspect};
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::structure;
 use openwork_llm::report::{Record, grouped};
@@ -38,6 +38,9 @@ impl Inspect {
         let model = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let pattern: Option<Pattern> =
             self.spec.as_deref().map(|spec| asked(spec, &model)).transpose()?;
+        if let Some(pattern) = &pattern {
+            check_pattern(&model, pattern).map_err(Failure::input)?;
+        }
         let record = match self.model.join("openwork/record.json").exists() {
             true => Some(Record::read(&self.model).map_err(Failure::input)?),
             false => None,
@@ -51,7 +54,11 @@ impl Inspect {
         if global.json {
             return print::line(serde_json::to_string(&found).map_err(Failure::running)?);
         }
-        print::text(&page(&found))
+        print::text(&page(&found))?;
+        match (&pattern, found.conforms) {
+            (Some(_), None) => print::line("no linear has zeros; nothing was checked"),
+            _ => Ok(()),
+        }
     }
 }
 
