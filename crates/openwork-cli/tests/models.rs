@@ -69,7 +69,7 @@ fn eval_refuses_what_it_cannot_do() {
 }
 
 #[test]
-fn weights_that_compute_nan_end_with_code_1() {
+fn weights_that_are_or_compute_no_numbers_are_told_apart() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = text(folder.path());
     let broken = folder.path().join("broken");
@@ -78,17 +78,33 @@ fn weights_that_compute_nan_end_with_code_1() {
         std::fs::copy(Path::new(MODELS).join("llama").join(file), broken.join(file))
             .expect("a copy");
     }
-    // The last numbers of the file belong to the last tensor: the final norm or a layer's weight.
+    // The last number of the file belongs to the final norm.
     let source = Path::new(MODELS).join("llama/model.safetensors");
-    let mut bytes = std::fs::read(source).expect("weights");
-    let end = bytes.len();
-    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
-    std::fs::write(broken.join("model.safetensors"), bytes).expect("a write");
-    let broken = broken.to_str().expect("a plain path");
-    let words = refusal(&["eval", broken, "--text", &text, "--seq-len", "32", "--quiet"], 1);
-    assert!(words.contains("NaN or infinity"), "{words}");
-    let words = refusal(&["generate", broken, "--prompt", "the wall"], 1);
-    assert!(words.contains("NaN or infinity"), "{words}");
+    let spoil = |value: f32| {
+        let mut bytes = std::fs::read(&source).expect("weights");
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&value.to_le_bytes());
+        std::fs::write(broken.join("model.safetensors"), bytes).expect("a write");
+    };
+    let model = broken.to_str().expect("a plain path");
+    let eval = ["eval", model, "--text", &text, "--seq-len", "32", "--quiet"];
+    let generate = ["generate", model, "--prompt", "the wall"];
+    // In the file: the file is at fault.
+    spoil(f32::NAN);
+    for args in [&eval[..], &generate] {
+        let words = refusal(args, 2);
+        assert!(
+            words.contains("model.safetensors: tensor \"model.norm.weight\" holds NaN or infinity"),
+            "{words}"
+        );
+    }
+    // Computed from numbers.
+    spoil(f32::MAX);
+    for args in [&eval[..], &generate] {
+        assert!(refusal(args, 1).contains("computes NaN or infinity"));
+    }
+    spoil(1e9);
+    assert!(refusal(&eval, 1).contains("nats a token, and no number holds its perplexity"));
 }
 
 #[test]
@@ -111,6 +127,15 @@ fn generate_streams_text_or_prints_one_object() {
     assert_eq!(words, "error: the prompt is empty; give at least one word\n");
     let words = refusal(&["generate", &model, "--prompt", "a", "--temperature", "-1"], 2);
     assert!(words.contains("give a number above 0"), "{words}");
+    // Options of sampling are not passed over.
+    let words =
+        refusal(&["generate", &model, "--prompt", "a", "--temperature", "0", "--top-p", "2"], 2);
+    assert!(words.contains("a top-p of 2"), "{words}");
+    for option in ["--top-p", "--top-k", "--seed"] {
+        let output = openwork(&["generate", &model, "--prompt", "a", option, "1"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--temperature <X>"), "{option}");
+    }
     let long = "wall ".repeat(100);
     assert!(refusal(&["generate", &model, "--prompt", &long], 2).contains("more than the 64"));
 }

@@ -63,6 +63,11 @@ pub enum EvaluateError {
     /// A window too short to predict anything.
     #[error("windows of {0} tokens predict nothing; take at least 2")]
     SeqLen(usize),
+    /// A loss whose exponential is no number.
+    #[error(
+        "the loss is {0:.4e} nats a token, and no number holds its perplexity (the weights may be damaged, or not what the config says)"
+    )]
+    Infinite(f64),
 }
 
 /// A text as windows, with an account of what they score.
@@ -159,7 +164,7 @@ impl Evaluation {
         (self.nats / self.words as f64).exp()
     }
 
-    /// `nats / (ln 2 * bytes)`.
+    /// `nats / (ln 2 * bytes)`; infinite if no byte is scored.
     pub fn bits_per_byte(&self) -> f64 {
         self.nats / (std::f64::consts::LN_2 * self.bytes as f64)
     }
@@ -209,8 +214,9 @@ pub fn evaluate(
     model.check_tokens(&scored.windows)?;
     let started = Instant::now();
     let mut layers = |index| model.layer(index, Storage::Packed);
-    let nats = nats(model, &mut layers, &scored.windows, watch)?;
-    Ok(Evaluation {
+    let nats =
+        nats(model, &mut layers, &scored.windows, watch).map_err(|error| model.blame(error))?;
+    let found = Evaluation {
         nats,
         tokens: scored.tokens,
         words: scored.words,
@@ -218,7 +224,11 @@ pub fn evaluate(
         windows: scored.windows.len(),
         seq_len,
         seconds: started.elapsed().as_secs_f64(),
-    })
+    };
+    match found.token_perplexity().is_finite() {
+        true => Ok(found),
+        false => Err(EvaluateError::Infinite(found.nats / found.tokens as f64)),
+    }
 }
 
 /// The summed loss of all tokens but each window's first, in nats.

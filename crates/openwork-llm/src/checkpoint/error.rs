@@ -107,6 +107,10 @@ pub enum Fault {
         "tensor {tensor:?} has type {dtype}, which does not hold weights; convert it to F32, F16 or BF16"
     )]
     NotWeights { tensor: String, dtype: Dtype },
+    #[error(
+        "tensor {tensor:?} holds NaN or infinity, first in row {row}; the file is damaged, or was written by a training that failed"
+    )]
+    NotFinite { tensor: String, row: usize },
     #[error("the tokenizer cannot be built: {0}")]
     Tokenizer(String),
     #[error("metadata {key:?}: {why}")]

@@ -257,6 +257,18 @@ impl Checkpoint {
         Ok(tensor)
     }
 
+    /// Refuses weights that are NaN or infinite in the file; reads every number once.
+    pub fn check_finite(&self) -> Result<(), CheckpointError> {
+        for stored in self.tensors.iter().filter(|stored| stored.dtype.holds_weights()) {
+            let tensor = Tensor { rounded: None, ..self.view(stored) };
+            if let Some(row) = tensor.not_finite() {
+                let fault = Fault::NotFinite { tensor: stored.name.clone(), row };
+                return Err(CheckpointError::new(self.files[stored.file].path(), fault));
+            }
+        }
+        Ok(())
+    }
+
     /// The tokenizer: from `tokenizer.json`, or rebuilt from GGUF metadata.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
         let wrong = |fault| CheckpointError::new(&self.path, fault);

@@ -199,6 +199,17 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// [`ModelError::NotFinite`] as the fault of the tensor that holds NaN or
+    /// infinity, if one does: all weights are read. Any other error as it is.
+    pub fn blame(&self, error: ModelError) -> ModelError {
+        match error {
+            ModelError::NotFinite => {
+                self.checkpoint.check_finite().map_or_else(ModelError::from, |()| error)
+            }
+            _ => error,
+        }
+    }
+
     /// The names of the tensors of layer `index`.
     pub fn layer_tensors(&self, index: usize) -> Vec<String> {
         Layer::tensors(&self.config, index).into_iter().map(|(name, _)| name).collect()

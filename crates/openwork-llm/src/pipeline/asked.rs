@@ -204,8 +204,9 @@ impl Asked {
 }
 
 impl Ready<'_> {
-    /// Prunes.
+    /// Prunes, if all weights are numbers: they are read once before anything is written.
     pub fn run(&self, watch: &dyn Watch, crew: &mut dyn Crew) -> Result<Record, PipelineError> {
+        self.job.source.check_finite()?;
         run_passes(&self.job, &self.passes, &self.out, self.start, watch, crew)
     }
 
