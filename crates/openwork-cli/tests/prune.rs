@@ -139,7 +139,8 @@ fn resumed_after_kills(folder: &Folder, args: &str, kills: usize) {
         let out = format!("out{round}");
         round += 1;
         loop {
-            let share = ((done * 7919 + 13) % 1000) as f64 / 1000.0;
+            // Another moment each time: a run that ends before its kill is not met with the same.
+            let share = (((done + round) * 7919 + 13) % 1000) as f64 / 1000.0;
             let wait = time.mul_f64(0.9 * share);
             if done >= kills {
                 assert!(start_and_kill(
