@@ -167,7 +167,7 @@ fn an_index_that_disagrees_with_its_shards_is_refused() {
         );
     }
     assert_eq!(refuse("{}", &[]), "INDEX: the weight_map is empty");
-    assert!(refuse("3", &[]).starts_with("INDEX: is not valid JSON: invalid type: integer `3`"));
+    assert!(refuse("3", &[]).starts_with("INDEX: is no list of shards: invalid type: integer `3`"));
 }
 
 #[test]

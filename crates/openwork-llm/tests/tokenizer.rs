@@ -129,3 +129,19 @@ fn what_training_left_in_the_file_changes_no_tokens() {
     assert!(tokenizer.adds_bos());
     assert_eq!(tokenizer.encode(&"ab".repeat(64)).unwrap(), [2; 64]);
 }
+
+#[test]
+fn ends_of_text_that_are_no_tokens_are_refused() {
+    for wrong in [json!("4"), json!(-1), json!([4, "x"]), json!(4.5)] {
+        let words = tokenizer(&[
+            ("tokenizer.json", tokenizer_json()),
+            ("generation_config.json", json!({"eos_token_id": wrong})),
+        ]);
+        assert_eq!(
+            words.expect_err("a refusal"),
+            format!(
+                "generation_config.json: eos_token_id is {wrong}, not a token's number or a list of them"
+            )
+        );
+    }
+}

@@ -149,7 +149,10 @@ fn weight_map(index: &Path) -> Result<Vec<(String, String)>, CheckpointError> {
         weight_map: Pairs<String>,
     }
     let bytes = small(index)?.ok_or_else(|| wrong(Fault::Missing))?;
-    let list: Index = serde_json::from_slice(&bytes).map_err(|error| wrong(Fault::Json(error)))?;
+    let list: Index = serde_json::from_slice(&bytes).map_err(|error| match error.is_data() {
+        true => wrong(Fault::Shape(format!("is no list of shards: {error}"))),
+        false => wrong(Fault::Json(error)),
+    })?;
     let pairs = list.weight_map.0;
     let mut names: Vec<&str> = pairs.iter().map(|(tensor, _)| tensor.as_str()).collect();
     names.sort_unstable();

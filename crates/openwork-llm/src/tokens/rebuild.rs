@@ -16,6 +16,8 @@ use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrap
 /// GGUF's marks for tokens.
 pub(super) const CONTROL: i32 = 3;
 pub(super) const USER_DEFINED: i32 = 4;
+/// The last of them.
+const BYTE: i32 = 6;
 /// Longest token of SentencePiece whose splits are searched for merges, in
 /// bytes; the longest of Gemma's is under 200.
 const MAX_TOKEN: usize = 256;
@@ -53,6 +55,9 @@ impl Tokenizer {
         if !marks.is_empty() && marks.len() != tokens.len() {
             let why = format!("{} tokens, but {} token types", tokens.len(), marks.len());
             return Err(Fault::Tokenizer(why));
+        }
+        if let Some(mark) = marks.iter().find(|mark| !(0..=BYTE).contains(*mark)) {
+            return Err(Fault::Tokenizer(format!("GGUF has no token type {mark}")));
         }
         let source = Source { metadata, tokens, marks, bytes };
         let plan = match metadata.text(&key("model"))?.as_deref() {
@@ -138,7 +143,10 @@ impl Source<'_> {
             (0..tokens.len()).map(|i| -(i as f32)).collect()
         } else {
             let scores = self.metadata.floats("tokenizer.ggml.scores", self.bytes)?;
-            scores.filter(|scores| scores.len() == tokens.len()).ok_or_else(|| {
+            let each = |scores: &Vec<f32>| {
+                scores.len() == tokens.len() && !scores.iter().any(|score| score.is_nan())
+            };
+            scores.filter(each).ok_or_else(|| {
                 Fault::Tokenizer("the file has no score for each of its tokens".to_string())
             })?
         };

@@ -66,11 +66,18 @@ impl Tokenizer {
         let by_id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let bos = by_text("bos_token").or_else(|| by_id(&config["bos_token_id"]));
         let mut eos: Vec<u32> = by_text("eos_token").into_iter().collect();
-        for source in [&generation["eos_token_id"], &config["eos_token_id"]] {
-            match source {
-                Value::Array(ids) => eos.extend(ids.iter().filter_map(by_id)),
-                id => eos.extend(by_id(id)),
-            }
+        for (name, source) in [("generation_config.json", &generation), ("config.json", config)] {
+            let found = &source["eos_token_id"];
+            let ids = match found {
+                Value::Null => Some(Vec::new()),
+                Value::Array(ids) => ids.iter().map(by_id).collect(),
+                id => by_id(id).map(|id| vec![id]),
+            };
+            eos.extend(ids.ok_or_else(|| {
+                let why =
+                    format!("eos_token_id is {found}, not a token's number or a list of them");
+                CheckpointError::new(&model.path().join(name), Fault::Shape(why))
+            })?);
         }
         let adds_bos = match options["add_bos_token"].as_bool() {
             Some(adds) => adds && bos.is_some(),
