@@ -63,6 +63,8 @@ fn eval_refuses_what_it_cannot_do() {
     assert!(
         eval(&["--max-tokens", "9", "--seq-len", "10"]).contains("fewer than one window of 10")
     );
+    let words = eval(&["--max-tokens", "0"]);
+    assert!(words.contains("0 tokens of the text (--max-tokens) are fewer"), "{words}");
     let gone = refusal(&["eval", &model, "--text", "no-such.txt"], 2);
     assert_eq!(gone, "error: no-such.txt: no such file\n");
     assert!(refusal(&["eval", "no-such", "--text", &text], 2).contains("no-such: no such file"));
@@ -150,4 +152,13 @@ fn families_lists_the_table() {
     for family in families {
         assert!(page.contains(family["architectures"][0].as_str().expect("a name")));
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_error_that_nobody_can_hear_is_still_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_openwork"));
+    let status = command.args(["inspect", "no-such-model"]).stderr(full).status();
+    assert_eq!(status.expect("the command runs").code(), Some(2));
 }

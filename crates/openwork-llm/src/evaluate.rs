@@ -63,6 +63,16 @@ pub enum EvaluateError {
     /// A window too short to predict anything.
     #[error("windows of {0} tokens predict nothing; take at least 2")]
     SeqLen(usize),
+    /// Fewer tokens asked for than a window has.
+    #[error(
+        "{most} tokens of the text (--max-tokens) are fewer than one window of {length}; use more of them or a shorter window"
+    )]
+    MaxTokens {
+        /// Tokens to use.
+        most: usize,
+        /// Tokens in a window.
+        length: usize,
+    },
     /// A loss whose exponential is no number.
     #[error(
         "the loss is {0:.4e} nats a token, and no number holds its perplexity (the weights may be damaged, or not what the config says)"
@@ -99,11 +109,14 @@ impl Scored {
             false => Detokenised::unchanged(text),
         };
         let (mut tokens, mut ends) = tokenizer.encode_with_ends(read.text())?;
-        if let Some(most) = options.max_tokens {
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        if let Some(most) = options.max_tokens.filter(|&most| most < tokens.len()) {
+            if most + usize::from(bos.is_some()) < seq_len {
+                return Err(EvaluateError::MaxTokens { most, length: seq_len });
+            }
             tokens.truncate(most);
             ends.truncate(most);
         }
-        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         let windows = windows(&tokens, seq_len, bos)?;
 
         // Tokens of text in a window, and how many of them come before the first scored one.

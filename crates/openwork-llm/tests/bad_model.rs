@@ -116,3 +116,17 @@ fn a_token_without_a_row_is_refused_before_the_first_window() {
     assert!(error.to_string().contains("token id 9999 is beyond the model's vocabulary"));
     assert_eq!(steps, 0);
 }
+
+#[test]
+fn what_a_file_says_cannot_steer_the_terminal() {
+    let folder = llama(|tensors, config, _| {
+        tensors[0].0 = "\u{1b}[2J".to_string();
+        config["\u{1b}[31m"] = json!(1);
+    });
+    let words = refusal(&folder);
+    assert_eq!(words, "tensor \"\\u{1b}[2J\" has no place in a llama model with this config");
+    let folder = llama(|_, config, _| config["\u{1b}[31m"] = json!(1));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let notes = Model::open(&checkpoint).unwrap().config().notes.clone();
+    assert_eq!(notes, ["config.json: \\u{1b}[31m = 1 is unknown and was not used"]);
+}

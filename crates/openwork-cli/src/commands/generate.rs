@@ -88,14 +88,14 @@ impl Generate {
             let speed = result
                 .tokens_per_second()
                 .map_or_else(String::new, |speed| format!(", {speed:.2} tokens/s"));
-            eprintln!(
+            print::aside(format!(
                 "{} tokens{speed}, {:.1} MB read per token; prompt of {} tokens in {:.2} s; ended by {}",
                 result.tokens.len(),
                 result.bytes_per_token as f64 / 1e6,
                 result.prompt_tokens,
                 result.prompt_seconds,
                 result.stop.name().replace('_', " "),
-            );
+            ));
         }
         Ok(())
     }

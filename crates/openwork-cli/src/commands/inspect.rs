@@ -9,7 +9,7 @@ use openwork_llm::inspect::{Check, Inspection, TensorPart, check_pattern, inspec
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::structure;
 use openwork_llm::report::{Record, grouped};
-use openwork_llm::words::size;
+use openwork_llm::words::{shown, size};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -102,13 +102,14 @@ fn page(found: &Inspection) -> String {
     };
     put(format!("model         {}", found.model.display()));
     put(format!("format        {}", found.format));
-    put(format!("architecture  {}", found.architecture.as_deref().unwrap_or("not given")));
+    put(format!("architecture  {}", shown(found.architecture.as_deref().unwrap_or("not given"))));
     put(format!("config        {}", summary(&found.config)));
     for file in &found.files {
         put(format!("file          {} ({})", file.path.display(), size(file.bytes as u64)));
     }
     put(String::new());
-    let width = found.tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0).max(6);
+    let width = found.tensors.iter().map(|t| shown(&t.name).chars().count()).max();
+    let width = width.unwrap_or(0).max(6);
     put(format!(
         "{:width$}  {:>16}  {:5} {:>10}  density  pattern",
         "tensor", "shape", "type", "bytes"
@@ -117,7 +118,7 @@ fn page(found: &Inspection) -> String {
         let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
         put(format!(
             "{:width$}  {shape:>16}  {:5} {:>10}  {:>7}  {}{}",
-            tensor.name,
+            shown(&tensor.name),
             tensor.dtype,
             size(tensor.bytes as u64),
             percent(tensor.density),

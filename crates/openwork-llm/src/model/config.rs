@@ -8,6 +8,7 @@
 use super::family::{Bias, FAMILIES, Family, Window};
 use super::keys::Keys;
 use super::rope::Scaling;
+use crate::words::shown;
 use serde_json::Value;
 
 /// Why a config.json cannot be run.
@@ -20,7 +21,7 @@ pub enum ConfigError {
         key: String,
     },
     /// A key has a value of another kind or out of range.
-    #[error("config.json: {key} is {found}, not {want}")]
+    #[error("config.json: {key} is {}, not {want}", shown(found))]
     Kind {
         /// The key.
         key: String,
@@ -33,7 +34,7 @@ pub enum ConfigError {
     #[error("config.json: {0}")]
     Contradiction(String),
     /// An architecture that is not in [`FAMILIES`].
-    #[error("the architecture {name} is not implemented; openwork runs {known}")]
+    #[error("the architecture {} is not implemented; openwork runs {known}", shown(name))]
     Architecture {
         /// As config.json names it.
         name: String,
@@ -41,7 +42,10 @@ pub enum ConfigError {
         known: String,
     },
     /// An option that would change the computation and is not implemented.
-    #[error("config.json: {key} = {value} is not implemented for {family} models ({only})")]
+    #[error(
+        "config.json: {key} = {} is not implemented for {family} models ({only})",
+        shown(value)
+    )]
     Unsupported {
         /// The key.
         key: String,

@@ -44,6 +44,7 @@ pub use tap::{NoTap, Site, Tap};
 pub use weight::{Storage, Weight};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Tensor};
+use crate::words::shown;
 use openwork::Matrix;
 use rope::Rope;
 use std::collections::BTreeSet;
@@ -64,7 +65,7 @@ pub enum ModelError {
         error: ConfigError,
     },
     /// A tensor that the forward pass would pass over.
-    #[error("{}: tensor {name} has no place in a {family} model with this config", path.display())]
+    #[error("{}: tensor \"{}\" has no place in a {family} model with this config", path.display(), shown(name))]
     Foreign {
         /// The model's folder or file.
         path: std::path::PathBuf,
@@ -76,6 +77,19 @@ pub enum ModelError {
     /// A token that the model has no row for.
     #[error("token id {id} is beyond the model's vocabulary of {vocab}")]
     Token {
+        /// The token.
+        id: u32,
+        /// Rows of the embedding.
+        vocab: usize,
+    },
+    /// A tokenizer that makes such a token of a text.
+    #[error(
+        "{}: token id {id} is beyond the model's vocabulary of {vocab}; its tokenizer is that of another model",
+        path.display()
+    )]
+    Tokenizer {
+        /// The model's folder or file.
+        path: std::path::PathBuf,
         /// The token.
         id: u32,
         /// Rows of the embedding.
@@ -190,11 +204,12 @@ impl<'a> Model<'a> {
         Ok(Head { norm: &self.norm, rows: Rows::Mapped(self.head_tensor()?) })
     }
 
-    /// Refuses tokens that the model has no row for, before any work is done on them.
+    /// Refuses tokens of its tokenizer that it has no row for, before any work
+    /// is done on them.
     pub fn check_tokens(&self, windows: &[Vec<u32>]) -> Result<(), ModelError> {
-        let vocab = self.config.vocab;
+        let (path, vocab) = (self.checkpoint.path().to_path_buf(), self.config.vocab);
         match windows.iter().flatten().find(|&&id| id as usize >= vocab) {
-            Some(&id) => Err(ModelError::Token { id, vocab }),
+            Some(&id) => Err(ModelError::Tokenizer { path, id, vocab }),
             None => Ok(()),
         }
     }
