@@ -53,6 +53,24 @@ fn eval_prints_one_object() {
 }
 
 #[test]
+fn a_text_without_words_has_no_word_perplexity() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = folder.path().join("text.txt");
+    std::fs::write(&text, "wall".repeat(99)).expect("the folder is writable");
+    let (model, text) = (model("llama"), text.to_str().expect("a plain path"));
+    let args = ["eval", &model, "--text", text, "--seq-len", "64"];
+    let output = openwork(&args);
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("note: no word begins in what is scored"), "{said}");
+    let page = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(page.contains("word perplexity   -\n"), "{page}");
+    let json = openwork(&[&args[..], &["--json"]].concat()).stdout;
+    let found: Value = serde_json::from_slice(&json).expect("one JSON object");
+    assert!(found["word_perplexity"].is_null() && found["token_perplexity"].is_f64());
+}
+
+#[test]
 fn eval_refuses_what_it_cannot_do() {
     let folder = tempfile::tempdir().expect("a folder");
     let (text, model) = (text(folder.path()), model("llama"));

@@ -64,6 +64,9 @@ impl Eval {
             }
             _ => Failure::input(error),
         })?;
+        if result.words == 0 {
+            global.note(&["no word begins in what is scored: it has no word perplexity".into()]);
+        }
         if global.json {
             return print::line(result.to_json());
         }
