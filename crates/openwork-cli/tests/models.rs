@@ -172,6 +172,14 @@ fn families_lists_the_table() {
     }
 }
 
+#[test]
+fn an_error_is_not_as_long_as_the_name_it_is_about() {
+    let words = refusal(&["inspect", &"x".repeat(50_000)], 2);
+    assert!(words.len() < 4100, "{}", words.len());
+    assert!(words.starts_with("error: xxx") && words.contains("x [..] x"), "{words}");
+    assert!(words.contains(": cannot be read: "), "{words}");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn an_error_that_nobody_can_hear_is_still_an_error() {
