@@ -1,6 +1,7 @@
 //! What the user typed, as text; the commands turn it into checked values.
 
 use crate::failure::Failure;
+use crate::print;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 /// Prunes neural networks to structured sparse patterns that hardware likes.
@@ -31,7 +32,7 @@ impl Global {
     /// Tells the user what they may want to know, on stderr.
     pub fn note(&self, notes: &[String]) {
         if !self.quiet {
-            notes.iter().for_each(|note| eprintln!("note: {note}"));
+            notes.iter().for_each(|note| print::aside(format!("note: {note}")));
         }
     }
 

@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+/// Characters of the longest message that is printed whole.
+const LONGEST: usize = 4000;
+
 /// Why a command stopped.
 #[derive(Debug)]
 pub enum Failure {
@@ -22,11 +25,17 @@ impl Failure {
         Self::Running(error.to_string())
     }
 
-    /// What to tell the user, without the leading `error: `.
-    pub fn message(&self) -> &str {
-        match self {
-            Self::Input(message) | Self::Running(message) => message,
+    /// What to tell the user, without the leading `error: `. A name of a million
+    /// characters would hide what is said about it: the middle is left out.
+    pub fn message(&self) -> String {
+        let (Self::Input(message) | Self::Running(message)) = self;
+        let count = message.chars().count();
+        if count <= LONGEST {
+            return message.clone();
         }
+        let head: String = message.chars().take(LONGEST / 2).collect();
+        let tail: String = message.chars().skip(count - LONGEST / 2).collect();
+        format!("{head} [..] {tail}")
     }
 
     /// The exit code that says which kind it was.

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let args = args::Args::parse();
     if let Err(failure) = args.global.set_threads().and_then(|()| commands::run(args)) {
-        eprintln!("error: {}", failure.message());
+        print::aside(format!("error: {}", failure.message()));
         return failure.code();
     }
     ExitCode::SUCCESS

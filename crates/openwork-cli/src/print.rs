@@ -1,5 +1,5 @@
 //! Results on stdout. A reader that has gone away (`openwork .. | head`) ends
-//! the command quietly; any other write error is a failure.
+//! the command quietly; any other write error is a failure. Notes on stderr.
 
 use crate::failure::Failure;
 use std::io::{ErrorKind, Write};
@@ -17,4 +17,9 @@ pub fn text(text: &str) -> Result<(), Failure> {
 /// Writes `line` and a line end to stdout.
 pub fn line(line: impl std::fmt::Display) -> Result<(), Failure> {
     text(&format!("{line}\n"))
+}
+
+/// Writes a line to stderr; what cannot be said there changes nothing.
+pub fn aside(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,6 +1,7 @@
 //! Progress on stderr: a bar on a terminal, lines elsewhere, nothing if quiet.
 
 use crate::args::Global;
+use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
 use openwork::prune::Watch;
 use std::io::IsTerminal;
@@ -80,6 +81,6 @@ fn line(last: &Mutex<Instant>, share: f64, text: &str) {
         && last.elapsed() >= EVERY
     {
         *last = Instant::now();
-        eprintln!("{text}: {:.0} %", 100.0 * share);
+        print::aside(format!("{text}: {:.0} %", 100.0 * share));
     }
 }

@@ -3,6 +3,14 @@
 use serde_json::Value;
 use std::process::{Command, Output};
 
+/// Specs that go with no tensor, and a part of what is said against each.
+const SPECS: [(&str, &str); 4] = [
+    ("rows0", "there is no preset or clause `rows0`"),
+    ("4:2", "N is at most M; found 4 of 2"),
+    ("0:0", "found 0 of 0"),
+    ("rowwise(200%)", "keep 200% is more than there are"),
+];
+
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/gguf/qwen2.gguf");
 
 fn openwork(args: &[&str]) -> Output {
@@ -82,4 +90,35 @@ fn a_model_that_cannot_be_read_is_the_users_mistake() {
             assert!(output.stdout.is_empty());
         }
     }
+}
+
+#[test]
+fn a_spec_is_bound_before_it_is_checked() {
+    for (spec, words) in SPECS {
+        let output = openwork(&["inspect", MODEL, "--spec", spec]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{spec}: {said}");
+        assert!(output.stdout.is_empty() && said.starts_with("error: "), "{spec}: {said}");
+        assert!(said.contains(words), "{spec}: {said}");
+    }
+    let output = openwork(&["inspect", "demo", "--spec", "2:4"]);
+    assert_eq!(output.status.code(), Some(0));
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(page.ends_with("\nno linear has zeros; nothing was checked\n"), "{page}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_path_that_is_no_text_is_shown_as_well_as_can_be() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(std::ffi::OsStr::from_bytes(b"m\xff.gguf"));
+    std::fs::copy(MODEL, &path).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_openwork"))
+        .args(["inspect".as_ref(), path.as_os_str(), "--json".as_ref()])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert!(found["model"].as_str().unwrap().ends_with("m\u{fffd}.gguf"));
 }

@@ -95,6 +95,24 @@ fn what_generation_config_asks_for_and_is_not_done_is_noted() {
 }
 
 #[test]
+fn a_text_without_words_has_no_word_perplexity() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = folder.path().join("text.txt");
+    std::fs::write(&text, "wall".repeat(99)).expect("the folder is writable");
+    let (model, text) = (model("llama"), text.to_str().expect("a plain path"));
+    let args = ["eval", &model, "--text", text, "--seq-len", "64"];
+    let output = openwork(&args);
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("note: no word begins in what is scored"), "{said}");
+    let page = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(page.contains("word perplexity   -\n"), "{page}");
+    let json = openwork(&[&args[..], &["--json"]].concat()).stdout;
+    let found: Value = serde_json::from_slice(&json).expect("one JSON object");
+    assert!(found["word_perplexity"].is_null() && found["token_perplexity"].is_f64());
+}
+
+#[test]
 fn eval_refuses_what_it_cannot_do() {
     let folder = tempfile::tempdir().expect("a folder");
     let (text, model) = (text(folder.path()), model("llama"));
@@ -105,13 +123,15 @@ fn eval_refuses_what_it_cannot_do() {
     assert!(
         eval(&["--max-tokens", "9", "--seq-len", "10"]).contains("fewer than one window of 10")
     );
+    let words = eval(&["--max-tokens", "0"]);
+    assert!(words.contains("0 tokens of the text (--max-tokens) are fewer"), "{words}");
     let gone = refusal(&["eval", &model, "--text", "no-such.txt"], 2);
     assert_eq!(gone, "error: no-such.txt: no such file\n");
     assert!(refusal(&["eval", "no-such", "--text", &text], 2).contains("no-such: no such file"));
 }
 
 #[test]
-fn weights_that_compute_nan_end_with_code_1() {
+fn weights_that_are_or_compute_no_numbers_are_told_apart() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = text(folder.path());
     let broken = folder.path().join("broken");
@@ -120,17 +140,33 @@ fn weights_that_compute_nan_end_with_code_1() {
         std::fs::copy(Path::new(MODELS).join("llama").join(file), broken.join(file))
             .expect("a copy");
     }
-    // The last numbers of the file belong to the last tensor: the final norm or a layer's weight.
+    // The last number of the file belongs to the final norm.
     let source = Path::new(MODELS).join("llama/model.safetensors");
-    let mut bytes = std::fs::read(source).expect("weights");
-    let end = bytes.len();
-    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
-    std::fs::write(broken.join("model.safetensors"), bytes).expect("a write");
-    let broken = broken.to_str().expect("a plain path");
-    let words = refusal(&["eval", broken, "--text", &text, "--seq-len", "32", "--quiet"], 1);
-    assert!(words.contains("NaN or infinity"), "{words}");
-    let words = refusal(&["generate", broken, "--prompt", "the wall"], 1);
-    assert!(words.contains("NaN or infinity"), "{words}");
+    let spoil = |value: f32| {
+        let mut bytes = std::fs::read(&source).expect("weights");
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&value.to_le_bytes());
+        std::fs::write(broken.join("model.safetensors"), bytes).expect("a write");
+    };
+    let model = broken.to_str().expect("a plain path");
+    let eval = ["eval", model, "--text", &text, "--seq-len", "32", "--quiet"];
+    let generate = ["generate", model, "--prompt", "the wall"];
+    // In the file: the file is at fault.
+    spoil(f32::NAN);
+    for args in [&eval[..], &generate] {
+        let words = refusal(args, 2);
+        assert!(
+            words.contains("model.safetensors: tensor \"model.norm.weight\" holds NaN or infinity"),
+            "{words}"
+        );
+    }
+    // Computed from numbers.
+    spoil(f32::MAX);
+    for args in [&eval[..], &generate] {
+        assert!(refusal(args, 1).contains("computes NaN or infinity"));
+    }
+    spoil(1e9);
+    assert!(refusal(&eval, 1).contains("nats a token, and no number holds its perplexity"));
 }
 
 #[test]
@@ -153,6 +189,15 @@ fn generate_streams_text_or_prints_one_object() {
     assert_eq!(words, "error: the prompt is empty; give at least one word\n");
     let words = refusal(&["generate", &model, "--prompt", "a", "--temperature", "-1"], 2);
     assert!(words.contains("give a number above 0"), "{words}");
+    // Options of sampling are not passed over.
+    let words =
+        refusal(&["generate", &model, "--prompt", "a", "--temperature", "0", "--top-p", "2"], 2);
+    assert!(words.contains("a top-p of 2"), "{words}");
+    for option in ["--top-p", "--top-k", "--seed"] {
+        let output = openwork(&["generate", &model, "--prompt", "a", option, "1"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--temperature <X>"), "{option}");
+    }
     let long = "wall ".repeat(100);
     assert!(refusal(&["generate", &model, "--prompt", &long], 2).contains("more than the 64"));
 }
@@ -167,4 +212,21 @@ fn families_lists_the_table() {
     for family in families {
         assert!(page.contains(family["architectures"][0].as_str().expect("a name")));
     }
+}
+
+#[test]
+fn an_error_is_not_as_long_as_the_name_it_is_about() {
+    let words = refusal(&["inspect", &"x".repeat(50_000)], 2);
+    assert!(words.len() < 4100, "{}", words.len());
+    assert!(words.starts_with("error: xxx") && words.contains("x [..] x"), "{words}");
+    assert!(words.contains(": cannot be read: "), "{words}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_error_that_nobody_can_hear_is_still_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_openwork"));
+    let status = command.args(["inspect", "no-such-model"]).stderr(full).status();
+    assert_eq!(status.expect("the command runs").code(), Some(2));
 }

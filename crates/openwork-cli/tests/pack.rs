@@ -189,6 +189,23 @@ fn a_folder_becomes_a_gguf_file_by_itself_or_is_refused_by_name() {
         let words = folder.refused(&format!("pack {model} --out x.gguf --format gguf-f16"));
         assert!(words.contains(part) && words.contains("--like FILE"), "{words}");
     }
+    // A weight that F16 cannot hold.
+    for entry in std::fs::read_dir(folder.path("pruned")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap_or_default();
+        if path.extension().is_none_or(|end| end != "safetensors") {
+            continue;
+        }
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        if let Some(start) = header["model.embed_tokens.weight"]["data_offsets"][0].as_u64() {
+            let start = 8 + length + start as usize;
+            bytes[start..start + 2].copy_from_slice(&half::bf16::from_f32(1e6).to_le_bytes());
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    let words = folder.refused("pack pruned --out x.gguf --format gguf-f16");
+    assert!(words.ends_with("write it as bf16 or f32: --format gguf-bf16"), "{words}");
 }
 
 #[test]

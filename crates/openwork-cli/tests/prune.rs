@@ -139,7 +139,8 @@ fn resumed_after_kills(folder: &Folder, args: &str, kills: usize) {
         let out = format!("out{round}");
         round += 1;
         loop {
-            let share = ((done * 7919 + 13) % 1000) as f64 / 1000.0;
+            // Another moment each time: a run that ends before its kill is not met with the same.
+            let share = (((done + round) * 7919 + 13) % 1000) as f64 / 1000.0;
             let wait = time.mul_f64(0.9 * share);
             if done >= kills {
                 assert!(start_and_kill(
@@ -312,6 +313,12 @@ fn folders_are_guarded() {
     *bad.last_mut().unwrap() ^= 1;
     std::fs::write(&shard, &bad).unwrap();
     assert!(folder.refused(&format!("{args} --out out --resume")).contains("is damaged"));
+    std::fs::remove_file(&shard).unwrap();
+    let message = folder.refused(&format!("{args} --out out --resume"));
+    assert!(
+        message.contains("is missing: the run wrote it; remove out/openwork/layers/00000.json"),
+        "{message}"
+    );
     std::fs::write(&shard, &good).unwrap();
     let state = folder.path("out/openwork/layers/00001.json");
     let text = std::fs::read_to_string(&state).unwrap().replace("0.", "1.");
@@ -347,9 +354,9 @@ fn wandas_flags_are_understood() {
 }
 
 #[test]
-fn inputs_that_are_not_numbers_name_their_layer() {
+fn weights_that_are_not_numbers_are_refused_by_name() {
     let folder = folder();
-    // Copy a model and spoil one embedding.
+    // Copy a model and spoil one weight.
     let source = PathBuf::from(model("models/llama"));
     std::fs::create_dir(folder.path("bad")).unwrap();
     for entry in std::fs::read_dir(&source).unwrap() {
@@ -365,8 +372,38 @@ fn inputs_that_are_not_numbers_name_their_layer() {
         }
         std::fs::write(folder.path("bad").join(path.file_name().unwrap()), bytes).unwrap();
     }
-    let said = folder.run(&format!("prune bad {ARGS} --out out --quiet"));
-    assert_eq!(said.code, 1, "{}", said.err);
-    assert!(said.err.contains("model.layers.1.mlp"), "{}", said.err);
-    assert!(!folder.path("out/model.safetensors.index.json").exists());
+    let words = folder.refused(&format!("prune bad {ARGS} --out out --quiet"));
+    assert_eq!(
+        words,
+        "bad/model.safetensors: tensor \"model.layers.1.mlp.up_proj.weight\" holds NaN or infinity, \
+         first in row 0; the file is damaged, or was written by a training that failed"
+    );
+}
+
+#[test]
+fn tokens_that_the_model_lacks_are_found_before_anything_is_written() {
+    let folder = folder();
+    let source = PathBuf::from(model("models/llama"));
+    std::fs::create_dir(folder.path("late")).unwrap();
+    for entry in std::fs::read_dir(&source).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path("late").join(path.file_name().unwrap())).unwrap();
+    }
+    let path = folder.path("late/tokenizer.json");
+    let mut json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    json["model"]["vocab"]["<late>"] = 9999.into();
+    json["added_tokens"].as_array_mut().unwrap().push(serde_json::json!({
+        "id": 9999, "content": "<late>", "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false, "special": true
+    }));
+    std::fs::write(&path, json.to_string()).unwrap();
+    folder.bytes("late.txt", "<late> and ".repeat(200).as_bytes());
+    let beyond = "token id 9999 is beyond the model's vocabulary";
+    let words = folder.refused(&format!("prune late {ARGS} --eval late.txt --out out --quiet"));
+    assert!(words.starts_with("--eval late.txt: ") && words.contains(beyond), "{words}");
+    let words = folder.refused(&format!(
+        "prune late {} --out out --quiet",
+        ARGS.replace("calib.txt", "late.txt")
+    ));
+    assert!(words.starts_with("--calib late.txt: ") && words.contains(beyond), "{words}");
 }

@@ -2,7 +2,7 @@
 //!
 //! A file is written under another name in the same folder, brought to the
 //! disk, renamed, and its folder brought to the disk: at every moment there is
-//! the old file or the new one under the name.
+//! the old file or the new one under the name. [`read`] takes regular files only.
 
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
@@ -27,6 +27,20 @@ pub fn free(path: &Path) -> Option<u64> {
         let _ = there;
         None
     }
+}
+
+/// The bytes of the regular file `path`, at most `most`: a pipe could keep us
+/// waiting, and a device has no end.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let found = fs::metadata(path)?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if found.len() > most {
+        let why = format!("it has {} bytes, and no more than {most} are believed", found.len());
+        return Err(io::Error::other(why));
+    }
+    fs::read(path)
 }
 
 /// A file that does not have its name yet. Dropped, it is gone.

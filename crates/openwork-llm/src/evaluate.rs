@@ -98,6 +98,21 @@ pub enum EvaluateError {
     /// A window too short to predict anything.
     #[error("windows of {0} tokens predict nothing; take at least 2")]
     SeqLen(usize),
+    /// Fewer tokens asked for than a window has.
+    #[error(
+        "{most} tokens of the text (--max-tokens) are fewer than one window of {length}; use more of them or a shorter window"
+    )]
+    MaxTokens {
+        /// Tokens to use.
+        most: usize,
+        /// Tokens in a window.
+        length: usize,
+    },
+    /// A loss whose exponential is no number.
+    #[error(
+        "the loss is {0:.4e} nats a token, and no number holds its perplexity (the weights may be damaged, or not what the config says)"
+    )]
+    Infinite(f64),
 }
 
 /// A text as windows, with an account of what they score.
@@ -131,12 +146,15 @@ impl Scored {
             false => Detokenised::unchanged(text),
         };
         let (mut tokens, mut ends) = tokenizer.encode_with_ends(read.text())?;
-        if let Some(most) = options.max_tokens {
+        let usual = if tokenizer.adds_bos() { Bos::Each } else { Bos::None };
+        let bos = options.bos.unwrap_or(usual);
+        if let Some(most) = options.max_tokens.filter(|&most| most < tokens.len()) {
+            if most + usize::from(bos != Bos::None) < seq_len {
+                return Err(EvaluateError::MaxTokens { most, length: seq_len });
+            }
             tokens.truncate(most);
             ends.truncate(most);
         }
-        let usual = if tokenizer.adds_bos() { Bos::Each } else { Bos::None };
-        let bos = options.bos.unwrap_or(usual);
         let token = || tokenizer.bos().ok_or(EvaluateError::NoBos(bos));
         // Tokens of the text in a window, and how many of them come before the
         // first scored one.
@@ -212,7 +230,7 @@ impl Evaluation {
         (self.nats / self.words as f64).exp()
     }
 
-    /// `nats / (ln 2 * bytes)`.
+    /// `nats / (ln 2 * bytes)`; infinite if no byte is scored.
     pub fn bits_per_byte(&self) -> f64 {
         self.nats / (std::f64::consts::LN_2 * self.bytes as f64)
     }
@@ -260,10 +278,12 @@ pub fn evaluate(
         return Err(ModelError::TooLong { tokens: seq_len, limit }.into());
     }
     let scored = Scored::new(&tokenizer, text, seq_len, options)?;
+    model.check_tokens(&scored.windows)?;
     let started = Instant::now();
     let mut layers = |index| model.layer(index, Storage::Packed);
-    let nats = nats(model, &mut layers, &scored.windows, watch)?;
-    Ok(Evaluation {
+    let nats =
+        nats(model, &mut layers, &scored.windows, watch).map_err(|error| model.blame(error))?;
+    let found = Evaluation {
         nats,
         tokens: scored.tokens,
         words: scored.words,
@@ -273,7 +293,11 @@ pub fn evaluate(
         bos: scored.bos,
         notes: tokenizer.notes().to_vec(),
         seconds: started.elapsed().as_secs_f64(),
-    })
+    };
+    match found.token_perplexity().is_finite() {
+        true => Ok(found),
+        false => Err(EvaluateError::Infinite(found.nats / found.tokens as f64)),
+    }
 }
 
 /// The summed loss of all tokens but each window's first, in nats.

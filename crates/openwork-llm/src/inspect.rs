@@ -5,15 +5,16 @@ use crate::model::LINEARS;
 use crate::pipeline::linear_called;
 use crate::report::Record;
 use openwork::mask::Bits;
-use openwork::{Mask, Pattern};
-use serde::Serialize;
+use openwork::{Mask, Pattern, Spec};
+use serde::{Serialize, Serializer};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a checkpoint holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inspection {
     /// The folder or file.
+    #[serde(serialize_with = "lossy")]
     pub model: PathBuf,
     /// `safetensors` or `gguf`.
     pub format: &'static str,
@@ -35,6 +36,7 @@ pub struct Inspection {
 #[derive(Clone, Debug, Serialize)]
 pub struct FilePart {
     /// Where it is.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// How long it is.
     pub bytes: usize,
@@ -126,6 +128,11 @@ pub struct Totals {
     pub density: Option<f64>,
 }
 
+/// A path as text: JSON has no others.
+fn lossy<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
+}
+
 fn density(nonzeros: u64, len: u64) -> Option<f64> {
     (len > 0).then(|| nonzeros as f64 / len as f64)
 }
@@ -202,16 +209,8 @@ fn asked(check: Check<'_>, part: &TensorPart) -> Option<Pattern> {
     match check {
         Check::None => None,
         Check::Pattern(pattern) => {
-            let linear =
-                LINEARS.iter().any(|(name, _)| part.name.ends_with(&format!("{name}.weight")));
             let zeros = part.nonzeros < part.shape.iter().product::<usize>() as u64;
-            let member = |name: &&str| {
-                linear_called(name)
-                    .is_some_and(|i| part.name.ends_with(&format!("{}.weight", LINEARS[i].0)))
-            };
-            let members = pattern.members();
-            let named = members.is_empty() || members.iter().any(member);
-            (linear && zeros && named).then(|| pattern.clone())
+            (zeros && is_for(pattern, &part.name)).then(|| pattern.clone())
         }
         Check::Record(record) => {
             let linear = record.linears().find(|linear| linear.name == part.name)?;
@@ -220,13 +219,49 @@ fn asked(check: Check<'_>, part: &TensorPart) -> Option<Pattern> {
     }
 }
 
+/// Whether `name` is a linear of a layer that the pattern is for.
+fn is_for(pattern: &Pattern, name: &str) -> bool {
+    let called = |linear: usize| name.ends_with(&format!("{}.weight", LINEARS[linear].0));
+    let members = pattern.members();
+    let member = |name: &&str| linear_called(name).is_some_and(called);
+    match members.is_empty() {
+        true => (0..LINEARS.len()).any(called),
+        false => members.iter().any(member),
+    }
+}
+
+/// Refuses a pattern that goes with no linear of the model, in the words of the
+/// first that it does not go with.
+pub fn check_pattern(model: &Checkpoint, pattern: &Pattern) -> Result<(), String> {
+    let mut wrong = None;
+    for tensor in model.tensors().filter(|tensor| is_for(pattern, tensor.name())) {
+        match bound(model, &tensor, pattern) {
+            Ok(_) => return Ok(()),
+            Err(why) => wrong = wrong.or(Some(format!("{}: {why}", tensor.name()))),
+        }
+    }
+    wrong.map_or(Ok(()), Err)
+}
+
 /// Whether the zeros of a tensor are where `pattern` puts them, together with
 /// the tensors of its layer that the pattern couples it with.
 fn conforms(model: &Checkpoint, tensor: &Tensor<'_>, pattern: &Pattern) -> Result<(), String> {
+    let (spec, tensors) = bound(model, tensor, pattern)?;
+    let tensors: Vec<&Tensor<'_>> = tensors.iter().collect();
+    mask(&tensors).allows(&spec).map_err(|breach| breach.to_string())
+}
+
+/// The pattern bound to a tensor, together with those of its layer that the
+/// pattern couples it with.
+fn bound<'a>(
+    model: &'a Checkpoint,
+    tensor: &Tensor<'a>,
+    pattern: &Pattern,
+) -> Result<(Spec, Vec<Tensor<'a>>), String> {
     let members = pattern.members();
     if members.is_empty() {
         let spec = pattern.bind(tensor.shape()).map_err(|error| error.to_string())?;
-        return mask(&[tensor]).allows(&spec).map_err(|breach| breach.to_string());
+        return Ok((spec, vec![*tensor]));
     }
     let layer = LINEARS
         .iter()
@@ -241,6 +276,5 @@ fn conforms(model: &Checkpoint, tensor: &Tensor<'_>, pattern: &Pattern) -> Resul
     let shapes: Vec<(&str, &[usize])> =
         members.iter().zip(&tensors).map(|(name, tensor)| (*name, tensor.shape())).collect();
     let spec = pattern.bind_all(&shapes).map_err(|error| error.to_string())?;
-    let tensors: Vec<&Tensor<'_>> = tensors.iter().collect();
-    mask(&tensors).allows(&spec).map_err(|breach| breach.to_string())
+    Ok((spec, tensors))
 }

@@ -1,5 +1,8 @@
 //! Tables and figures as a person reads and writes them.
 
+/// Characters of a name that are shown; longer ones are cut.
+const SHOWN: usize = 200;
+
 /// Rows as aligned columns; `right` says which are aligned to the right.
 pub fn columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String {
     let width: [usize; N] = std::array::from_fn(|column| {
@@ -18,6 +21,20 @@ pub fn columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String
         text.push('\n');
     }
     text
+}
+
+/// Text from a file as a terminal can show it: nothing that would steer it, and
+/// no more than the first 200 characters.
+pub fn shown(text: &str) -> String {
+    let mut plain = String::new();
+    for (i, c) in text.chars().enumerate() {
+        match c {
+            _ if i == SHOWN => return plain + "..",
+            c if c.is_control() => plain.extend(c.escape_default()),
+            c => plain.push(c),
+        }
+    }
+    plain
 }
 
 /// Of single tokens beside windows, if there are any.
@@ -64,7 +81,15 @@ pub fn bytes(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::{bytes, shown};
+
+    #[test]
+    fn names_cannot_steer_a_terminal_or_fill_it() {
+        assert_eq!(shown("a \"b\" \u{e9}"), "a \"b\" \u{e9}");
+        assert_eq!(shown("a\u{1b}[31m\n"), "a\\u{1b}[31m\\n");
+        assert_eq!(shown(&"x".repeat(200)), "x".repeat(200));
+        assert_eq!(shown(&"x".repeat(9999)), format!("{}..", "x".repeat(200)));
+    }
 
     #[test]
     fn sizes_are_read_in_the_usual_units() {

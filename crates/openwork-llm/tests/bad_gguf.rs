@@ -215,6 +215,19 @@ fn every_shorter_file_is_refused() {
 }
 
 #[test]
+fn tensors_without_numbers_lie_within_the_file_too() {
+    let mut file = File { data: 0, ..File::good() };
+    for (_, axes, _, offset) in &mut file.tensors {
+        (axes[0], *offset) = (0, 0);
+    }
+    // Padded to the place where the data would begin.
+    let whole = file.bytes();
+    open(&whole).expect("nothing is missing");
+    let words = open(&whole[..whole.len() - 1]).expect_err("a place past the end was given");
+    assert!(words.contains("inside the padding before the tensors' data"), "{words}");
+}
+
+#[test]
 fn a_file_of_another_kind_is_refused() {
     assert_eq!(
         open(b"not a model").unwrap_err(),
@@ -381,4 +394,24 @@ fn a_bad_tensor_is_refused_by_name() {
         refusal(|file| drop(file.tensors.remove(0))),
         "there is no matrix \"token_embd.weight\""
     );
+}
+
+#[test]
+fn scores_and_marks_of_tokens_are_checked() {
+    const I32: u32 = 5;
+    let refused = |scores: [f32; 2], marks: [i32; 2]| {
+        let mut file = File::good();
+        let key = |key: &str| format!("tokenizer.ggml.{key}");
+        file.set(&key("model"), STRING, &string("llama"));
+        file.set(&key("tokens"), LIST, &list(STRING, 2, &[string("a"), string("b")].concat()));
+        let scores = scores.map(f32::to_le_bytes).concat();
+        file.set(&key("scores"), LIST, &list(F32, 2, &scores));
+        file.set(&key("token_type"), LIST, &list(I32, 2, &marks.map(i32::to_le_bytes).concat()));
+        open(&file.bytes()).unwrap().tokenizer().err().map(|error| error.to_string())
+    };
+    assert_eq!(refused([0.0, -1.0], [1, 6]), None);
+    let words = refused([0.0, f32::NAN], [1, 6]).unwrap();
+    assert!(words.ends_with("the file has no score for each of its tokens"), "{words}");
+    let words = refused([0.0, -1.0], [1, 99]).unwrap();
+    assert!(words.ends_with("GGUF has no token type 99"), "{words}");
 }

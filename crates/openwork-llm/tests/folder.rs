@@ -167,7 +167,7 @@ fn an_index_that_disagrees_with_its_shards_is_refused() {
         );
     }
     assert_eq!(refuse("{}", &[]), "INDEX: the weight_map is empty");
-    assert!(refuse("3", &[]).starts_with("INDEX: is not valid JSON: invalid type: integer `3`"));
+    assert!(refuse("3", &[]).starts_with("INDEX: is no list of shards: invalid type: integer `3`"));
 }
 
 #[test]
@@ -256,4 +256,34 @@ fn a_bad_entry_is_refused_by_the_tensors_name() {
         "tensor \"a\" has type F8_E4M3, which openwork does not read \
          (it reads F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)"
     );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_or_a_device_is_refused_at_once() {
+    use rustix::fs::{CWD, Mode, mkfifoat};
+    use std::os::unix::fs::symlink;
+    let good: &[(&str, &[u8])] = &[
+        ("config.json", CONFIG.as_bytes()),
+        ("model.safetensors", &vectors(&["a"])),
+        ("tokenizer.json", b"{}"),
+    ];
+    for (i, (name, _)) in good.iter().enumerate() {
+        let others: Vec<_> = good.iter().filter(|(other, _)| other != name).copied().collect();
+        for device in [false, true] {
+            let folder = folder(&others);
+            let path = folder.path().join(name);
+            match device {
+                true => symlink("/dev/zero", &path).unwrap(),
+                false => mkfifoat(CWD, &path, Mode::RWXU).unwrap(),
+            }
+            let found = Checkpoint::open(folder.path()).and_then(|model| model.tokenizer());
+            let words = without_place(&found.unwrap_err().to_string(), folder.path());
+            let why = match i {
+                1 => "is neither a folder with config.json and safetensors nor a .gguf file",
+                _ => "cannot be read: it is not a regular file",
+            };
+            assert_eq!(words, format!("{name}: {why}"));
+        }
+    }
 }

@@ -212,7 +212,7 @@ fn bad_tokens_and_tensors_are_refused_by_name() {
     };
     let message = refusal(&|json| json["num_hidden_layers"] = 1.into());
     assert!(
-        message.contains("tensor model.layers.1.") && message.contains("no place"),
+        message.contains("tensor \"model.layers.1.") && message.contains("no place"),
         "{message}"
     );
     let message = refusal(&|json| json["num_hidden_layers"] = 3.into());

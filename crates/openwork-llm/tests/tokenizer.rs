@@ -128,7 +128,9 @@ fn what_begins_a_text_is_what_the_template_puts_there() {
     let say = |adds: bool| ("tokenizer_config.json", json!({"add_bos_token": adds}));
     assert_eq!(begins(&tokenizer_json(), &[say(true)]), (Some(3), true, vec![]));
     assert_eq!(begins(&bare, &[say(false)]), (None, false, vec![]));
-    assert_eq!(begins(&bare, &[say(true)]), (None, false, vec![]));
+    let nothing = "tokenizer_config.json says add_bos_token = true, but no file names a token \
+                   that is in the vocabulary: none is added";
+    assert_eq!(begins(&bare, &[say(true)]), (None, false, vec![nothing.to_string()]));
     let note = "tokenizer_config.json says add_bos_token = true, which was followed, but the \
                 template in tokenizer.json adds none, and transformers 5 goes by the template; \
                 make them agree";
@@ -173,5 +175,60 @@ fn tokens_that_only_other_files_add_are_cut_out_of_texts() {
     ] {
         let refused = with(name, content).unwrap_err();
         assert!(refused.contains(words), "{refused}");
+    }
+}
+
+#[test]
+fn a_file_that_the_library_cannot_take_is_refused_in_words() {
+    let refused = |key: &str, value: Value| {
+        let mut json = tokenizer_json();
+        json[key] = value;
+        let text = "tokens of a text";
+        let found = tokenizer(&[("tokenizer.json", json)]);
+        match found.and_then(|found| found.encode(text).map_err(|error| error.to_string())) {
+            Ok(ids) => panic!("{key}: {ids:?}"),
+            Err(words) => words,
+        }
+    };
+    let template = json!({"type": "TemplateProcessing", "pair": [], "special_tokens": {},
+                          "single": [{"SpecialToken": {"id": "ZZ", "type_id": 0}}]});
+    let gave_up = "the tokenizers library gave up: ";
+    assert!(refused("post_processor", template).contains(gave_up));
+    let length = json!({"type": "FixedLength", "length": 0});
+    assert!(refused("pre_tokenizer", length).contains(gave_up));
+
+    // These would ask for memory until the program is ended.
+    let map = json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="});
+    assert!(refused("normalizer", map).ends_with("it is shorter than it says"));
+    let grow = json!({"type": "Replace", "pattern": {"String": "e"}, "content": "e".repeat(200)});
+    let chain = json!({"type": "Sequence", "normalizers": vec![grow; 9]});
+    assert!(refused("normalizer", chain).contains("more than the 64 that are believed"));
+}
+
+#[test]
+fn what_training_left_in_the_file_changes_no_tokens() {
+    let mut json = tokenizer_json();
+    json["padding"] = json!({"strategy": {"Fixed": 1_000_000_000_000u64}, "direction": "Right",
+                             "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0,
+                             "pad_token": "x"});
+    json["model"]["dropout"] = json!(0.5);
+    let tokenizer = tokenizer(&[("tokenizer.json", json)]).unwrap();
+    assert!(tokenizer.adds_bos());
+    assert_eq!(tokenizer.encode(&"ab".repeat(64)).unwrap(), [2; 64]);
+}
+
+#[test]
+fn ends_of_text_that_are_no_tokens_are_refused() {
+    for wrong in [json!("4"), json!(-1), json!([4, "x"]), json!(4.5)] {
+        let words = tokenizer(&[
+            ("tokenizer.json", tokenizer_json()),
+            ("generation_config.json", json!({"eos_token_id": wrong})),
+        ]);
+        assert_eq!(
+            words.expect_err("a refusal"),
+            format!(
+                "generation_config.json: eos_token_id is {wrong}, not a token's number or a list of them"
+            )
+        );
     }
 }

@@ -68,16 +68,21 @@ impl Eval {
         });
         bar.end();
         let result = result.map_err(|error| match error {
-            EvaluateError::Model(ModelError::NotFinite) => Failure::running(error),
+            EvaluateError::Model(ModelError::NotFinite) | EvaluateError::Infinite(_) => {
+                Failure::running(error)
+            }
             _ => Failure::input(error),
         })?;
         global.note(&result.notes);
+        if result.words == 0 {
+            global.note(&["no word begins in what is scored: it has no word perplexity".into()]);
+        }
         if global.json {
             return print::line(result.to_json());
         }
         print::line(format!("token perplexity  {:.4}", result.token_perplexity()))?;
-        print::line(format!("word perplexity   {:.4}", result.word_perplexity()))?;
-        print::line(format!("bits per byte     {:.5}", result.bits_per_byte()))?;
+        print::line(format!("word perplexity   {}", figure(result.word_perplexity(), 4)))?;
+        print::line(format!("bits per byte     {}", figure(result.bits_per_byte(), 5)))?;
         print::line(format!(
             "{} tokens, {} words, {} bytes scored in {} windows of {}, {}; {:.1} s",
             result.tokens,
@@ -93,4 +98,9 @@ impl Eval {
             result.seconds
         ))
     }
+}
+
+/// A number, or a dash where no word or no byte is scored.
+fn figure(value: f64, digits: usize) -> String {
+    if value.is_finite() { format!("{value:.digits$}") } else { "-".to_string() }
 }

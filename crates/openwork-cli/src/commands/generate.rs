@@ -26,18 +26,18 @@ pub struct Generate {
     /// Stop after N tokens
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_new_tokens: usize,
-    /// Sample, with logits divided by X; 0 is greedy
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    temperature: f64,
+    /// Sample, with logits divided by X; 0 is greedy [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    temperature: Option<f64>,
     /// Sample from the likeliest tokens that together have probability P
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
-    top_p: f64,
+    #[arg(long, value_name = "P", requires = "temperature", allow_negative_numbers = true)]
+    top_p: Option<f64>,
     /// Sample from the K likeliest tokens
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", requires = "temperature")]
     top_k: Option<usize>,
     /// The same seed samples the same text
-    #[arg(long, value_name = "S", default_value_t = 0)]
-    seed: u64,
+    #[arg(long, value_name = "S", requires = "temperature")]
+    seed: Option<u64>,
     /// Hold weights as f32; otherwise as bf16 or f16
     #[arg(long)]
     f32: bool,
@@ -46,16 +46,7 @@ pub struct Generate {
 impl Generate {
     /// Generates and prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let choice = match self.temperature {
-            0.0 => Choice::Greedy,
-            temperature => Choice::Sampled {
-                temperature,
-                top_k: self.top_k,
-                top_p: self.top_p,
-                seed: self.seed,
-            },
-        };
-        let choice = choice.check().map_err(Failure::input)?;
+        let choice = self.choice().map_err(Failure::input)?;
         if self.prompt.is_empty() {
             return Err(Failure::input(GenerateError::Empty));
         }
@@ -81,7 +72,10 @@ impl Generate {
         let most = self.max_new_tokens;
         let result = generate(&mut decoder, &tokenizer, &self.prompt, most, choice, &mut show)
             .map_err(|error| match error {
-                GenerateError::Model(ModelError::NotFinite) => Failure::running(error),
+                GenerateError::Model(error) => match model.blame(error) {
+                    error @ ModelError::NotFinite => Failure::running(error),
+                    error => Failure::input(error),
+                },
                 _ => Failure::input(error),
             })?;
         if let Some(failure) = failure {
@@ -96,15 +90,29 @@ impl Generate {
             let speed = result
                 .tokens_per_second()
                 .map_or_else(String::new, |speed| format!(", {speed:.2} tokens/s"));
-            eprintln!(
+            print::aside(format!(
                 "{} tokens{speed}, {:.1} MB read per token; prompt of {} tokens in {:.2} s; ended by {}",
                 result.tokens.len(),
                 result.bytes_per_token as f64 / 1e6,
                 result.prompt_tokens,
                 result.prompt_seconds,
                 result.stop.name().replace('_', " "),
-            );
+            ));
         }
         Ok(())
+    }
+
+    /// How to choose tokens; numbers out of range are refused even where they
+    /// would not be used.
+    fn choice(&self) -> Result<Choice, GenerateError> {
+        let greedy = self.temperature.is_none_or(|temperature| temperature == 0.0);
+        let sampled = Choice::Sampled {
+            temperature: self.temperature.filter(|_| !greedy).unwrap_or(1.0),
+            top_k: self.top_k,
+            top_p: self.top_p.unwrap_or(1.0),
+            seed: self.seed.unwrap_or(0),
+        };
+        let sampled = sampled.check()?;
+        Ok(if greedy { Choice::Greedy } else { sampled })
     }
 }

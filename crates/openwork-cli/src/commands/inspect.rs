@@ -5,11 +5,11 @@ use crate::failure::Failure;
 use crate::print;
 use openwork::Pattern;
 use openwork_llm::Checkpoint;
-use openwork_llm::inspect::{Check, Inspection, TensorPart, inspect};
+use openwork_llm::inspect::{Check, Inspection, TensorPart, check_pattern, inspect};
 use openwork_llm::model::{Model, ties};
 use openwork_llm::pipeline::structure;
 use openwork_llm::report::{Record, grouped};
-use openwork_llm::words::size;
+use openwork_llm::words::{shown, size};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -38,6 +38,9 @@ impl Inspect {
         let model = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let pattern: Option<Pattern> =
             self.spec.as_deref().map(|spec| asked(spec, &model)).transpose()?;
+        if let Some(pattern) = &pattern {
+            check_pattern(&model, pattern).map_err(Failure::input)?;
+        }
         let record = match self.model.join("openwork/record.json").exists() {
             true => Some(Record::read(&self.model).map_err(Failure::input)?),
             false => None,
@@ -52,7 +55,11 @@ impl Inspect {
         if global.json {
             return print::line(serde_json::to_string(&found).map_err(Failure::running)?);
         }
-        print::text(&page(&found))
+        print::text(&page(&found))?;
+        match (&pattern, found.conforms) {
+            (Some(_), None) => print::line("no linear has zeros; nothing was checked"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -96,13 +103,14 @@ fn page(found: &Inspection) -> String {
     };
     put(format!("model         {}", found.model.display()));
     put(format!("format        {}", found.format));
-    put(format!("architecture  {}", found.architecture.as_deref().unwrap_or("not given")));
+    put(format!("architecture  {}", shown(found.architecture.as_deref().unwrap_or("not given"))));
     put(format!("config        {}", summary(&found.config)));
     for file in &found.files {
         put(format!("file          {} ({})", file.path.display(), size(file.bytes as u64)));
     }
     put(String::new());
-    let width = found.tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0).max(6);
+    let width = found.tensors.iter().map(|t| shown(&t.name).chars().count()).max();
+    let width = width.unwrap_or(0).max(6);
     put(format!(
         "{:width$}  {:>16}  {:5} {:>10}  density  pattern",
         "tensor", "shape", "type", "bytes"
@@ -111,7 +119,7 @@ fn page(found: &Inspection) -> String {
         let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
         put(format!(
             "{:width$}  {shape:>16}  {:5} {:>10}  {:>7}  {}{}",
-            tensor.name,
+            shown(&tensor.name),
             tensor.dtype,
             size(tensor.bytes as u64),
             percent(tensor.density),

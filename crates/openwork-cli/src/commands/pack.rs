@@ -4,6 +4,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
+use openwork_llm::checkpoint::write::WriteError;
 use openwork_llm::model::Model;
 use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
 use openwork_llm::words::{columns, size};
@@ -77,9 +78,12 @@ pub struct Unpack {
     out: PathBuf,
 }
 
-/// Failures of writing are ours, all others the user's.
+/// Failures of writing are ours, all others the user's; so is a type that is too small.
 fn failure(error: PackModelError) -> Failure {
     match error {
+        PackModelError::Write(error @ WriteError::Range { .. }) => {
+            Failure::Input(format!("{error}: --format gguf-bf16"))
+        }
         PackModelError::Write(error) => Failure::running(error),
         error => Failure::input(error),
     }

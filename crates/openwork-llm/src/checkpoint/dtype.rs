@@ -93,6 +93,12 @@ impl Dtype {
         self.row().bytes
     }
 
+    /// Whether weights are stored so; whole numbers and truth values are other things.
+    pub fn holds_weights(self) -> bool {
+        use Dtype::{Bool, I8, I16, I32, I64, U8};
+        !matches!(self, I64 | I32 | I16 | I8 | U8 | Bool)
+    }
+
     /// The type that a safetensors header calls `name`.
     pub fn from_safetensors(name: &str) -> Option<Self> {
         TABLE.iter().find(|row| row.safetensors && row.name == name).map(|row| row.dtype)

@@ -1,5 +1,6 @@
 //! What can be wrong with a checkpoint, and in which file.
 
+use super::dtype::Dtype;
 use std::path::{Path, PathBuf};
 
 /// A checkpoint that cannot be read: which file, and what is wrong with it.
@@ -102,6 +103,14 @@ pub enum Fault {
     NoTensor { tensor: String, count: usize },
     #[error("tensor {tensor:?} has shape {found:?}, but the model's config asks for {asked:?}")]
     OtherShape { tensor: String, found: Vec<usize>, asked: Vec<usize> },
+    #[error(
+        "tensor {tensor:?} has type {dtype}, which does not hold weights; convert it to F32, F16 or BF16"
+    )]
+    NotWeights { tensor: String, dtype: Dtype },
+    #[error(
+        "tensor {tensor:?} holds NaN or infinity, first in row {row}; the file is damaged, or was written by a training that failed"
+    )]
+    NotFinite { tensor: String, row: usize },
     #[error("the tokenizer cannot be built: {0}")]
     Tokenizer(String),
     #[error("metadata {key:?}: {why}")]

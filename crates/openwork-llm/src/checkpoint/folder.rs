@@ -6,6 +6,7 @@ use super::packed;
 use super::pairs::Pairs;
 use super::safetensors::{self, Metadata};
 use super::stored::Stored;
+use crate::disk;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,6 +15,9 @@ use std::path::Path;
 pub(super) const SINGLE: &str = "model.safetensors";
 /// The name of the list that says which shard has which tensor.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
+
+/// Most bytes of a file beside the tensors; Gemma's tokenizer.json has 33 MB.
+const MAX_SMALL: u64 = 1 << 28;
 
 /// The config, the mapped files and all their tensors.
 pub(super) fn open(folder: &Path) -> Result<(Value, Vec<Mapped>, Vec<Stored>), CheckpointError> {
@@ -38,13 +42,18 @@ pub(super) fn open(folder: &Path) -> Result<(Value, Vec<Mapped>, Vec<Stored>), C
     Ok((config, files, tensors))
 }
 
+/// The bytes of a file beside the tensors; `None` if there is no such file.
+pub(super) fn small(path: &Path) -> Result<Option<Vec<u8>>, CheckpointError> {
+    match disk::read(path, MAX_SMALL) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(CheckpointError::new(path, io_fault(error))),
+    }
+}
+
 /// The JSON in `path`; `None` if there is no such file.
 fn json(path: &Path) -> Result<Option<Value>, CheckpointError> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(CheckpointError::new(path, io_fault(error))),
-    };
+    let Some(bytes) = small(path)? else { return Ok(None) };
     let value = serde_json::from_slice(&bytes);
     value.map(Some).map_err(|error| CheckpointError::new(path, Fault::Json(error)))
 }
@@ -139,8 +148,11 @@ fn weight_map(index: &Path) -> Result<Vec<(String, String)>, CheckpointError> {
     struct Index {
         weight_map: Pairs<String>,
     }
-    let bytes = std::fs::read(index).map_err(|error| wrong(io_fault(error)))?;
-    let list: Index = serde_json::from_slice(&bytes).map_err(|error| wrong(Fault::Json(error)))?;
+    let bytes = small(index)?.ok_or_else(|| wrong(Fault::Missing))?;
+    let list: Index = serde_json::from_slice(&bytes).map_err(|error| match error.is_data() {
+        true => wrong(Fault::Shape(format!("is no list of shards: {error}"))),
+        false => wrong(Fault::Json(error)),
+    })?;
     let pairs = list.weight_map.0;
     let mut names: Vec<&str> = pairs.iter().map(|(tensor, _)| tensor.as_str()).collect();
     names.sort_unstable();

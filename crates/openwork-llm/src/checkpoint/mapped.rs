@@ -22,10 +22,11 @@ impl Mapped {
     /// Maps the regular file at `path`.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let fail = |error: std::io::Error| CheckpointError::new(path, io_fault(error));
-        let file = File::open(path).map_err(fail)?;
-        if !file.metadata().map_err(fail)?.is_file() {
+        // Before it is opened: a pipe would keep us waiting.
+        if !std::fs::metadata(path).map_err(fail)?.is_file() {
             return Err(CheckpointError::new(path, Fault::Kind));
         }
+        let file = File::open(path).map_err(fail)?;
         // SAFETY: the map is read-only and owned here. As with every mapped file,
         // another process that shortens it while we read can stop this one with
         // SIGBUS; no reader of mapped files can prevent that.

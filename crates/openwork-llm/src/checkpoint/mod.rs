@@ -28,7 +28,7 @@ pub(crate) use gguf::write::like as write_gguf;
 pub(crate) use packed::parts as packed_parts;
 pub use stored::Tensor;
 
-use crate::tokens::Tokenizer;
+use crate::tokens::{Tokenizer, caught};
 use mapped::Mapped;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -169,14 +169,7 @@ impl Checkpoint {
             Beside::Carried(files) => {
                 Ok(files.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.to_vec()))
             }
-            Beside::Folder => {
-                let path = self.path.join(name);
-                match std::fs::read(&path) {
-                    Ok(bytes) => Ok(Some(bytes)),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                    Err(error) => Err(CheckpointError::new(&path, mapped::io_fault(error))),
-                }
-            }
+            Beside::Folder => folder::small(&self.path.join(name)),
         }
     }
 
@@ -267,7 +260,7 @@ impl Checkpoint {
         Ok(self.view(stored))
     }
 
-    /// The tensor `name`, if it has the shape that the config asks for.
+    /// The weights `name`, if they have the shape that the config asks for.
     pub fn tensor_of(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
         let tensor = self.tensor(name)?;
         if tensor.shape() != shape {
@@ -275,16 +268,35 @@ impl Checkpoint {
             let fault = Fault::OtherShape { tensor, found, asked: shape.to_vec() };
             return Err(CheckpointError::new(&self.path, fault));
         }
+        if !tensor.dtype().holds_weights() {
+            let fault = Fault::NotWeights { tensor: name.to_string(), dtype: tensor.dtype() };
+            return Err(CheckpointError::new(&self.path, fault));
+        }
         Ok(tensor)
+    }
+
+    /// Refuses weights that are NaN or infinite in the file; reads every number once.
+    pub fn check_finite(&self) -> Result<(), CheckpointError> {
+        for stored in self.tensors.iter().filter(|stored| stored.dtype.holds_weights()) {
+            let tensor = Tensor { rounded: None, ..self.view(stored) };
+            if let Some(row) = tensor.not_finite() {
+                let fault = Fault::NotFinite { tensor: stored.name.clone(), row };
+                return Err(CheckpointError::new(self.files[stored.file].path(), fault));
+            }
+        }
+        Ok(())
     }
 
     /// The tokenizer: from `tokenizer.json`, or rebuilt from GGUF metadata.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
-        match &self.beside {
+        let wrong = |fault| CheckpointError::new(&self.path, fault);
+        let built = caught(|| match &self.beside {
             Beside::Folder | Beside::Carried(_) => Tokenizer::from_files(self),
-            Beside::Gguf(metadata) => Tokenizer::from_gguf(metadata, self.files[0].bytes())
-                .map_err(|fault| CheckpointError::new(&self.path, fault)),
-        }
+            Beside::Gguf(metadata) => {
+                Tokenizer::from_gguf(metadata, self.files[0].bytes()).map_err(wrong)
+            }
+        });
+        built.map_err(|panic| wrong(Fault::Tokenizer(panic)))?
     }
 
     fn find(&self, name: &str) -> Option<&Stored> {

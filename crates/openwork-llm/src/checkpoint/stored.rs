@@ -201,16 +201,34 @@ impl<'a> Tensor<'a> {
         if let Some(place) = &self.stored.packed {
             return place.nonzeros(self.data);
         }
-        let step = PARALLEL.div_ceil(n);
+        let count = |_, w: &[f32]| w.iter().filter(|&&w| w != 0.0).count() as u64;
+        self.pieces(PARALLEL.div_ceil(n), count).iter().sum()
+    }
+
+    /// The first row that holds NaN or infinity, sought on all threads.
+    pub fn not_finite(&self) -> Option<usize> {
+        let n = self.row_len();
+        if n == 0 || self.rows() == 0 {
+            return None;
+        }
+        // A packed tensor is unpacked whole, whatever is asked for.
+        let step = if self.stored.packed.is_some() { self.rows() } else { PARALLEL.div_ceil(n) };
+        let first = |row, w: &[f32]| Some(row + w.iter().position(|w| !w.is_finite())? / n);
+        self.pieces(step, first).into_iter().flatten().next()
+    }
+
+    /// What `look` finds in each `step` rows, given the first row's number and
+    /// their numbers.
+    fn pieces<T: Send>(&self, step: usize, look: impl Fn(usize, &[f32]) -> T + Sync) -> Vec<T> {
         (0..self.rows().div_ceil(step))
             .into_par_iter()
             .map_init(Vec::new, |buffer, i| {
                 let rows = i * step..((i + 1) * step).min(self.rows());
-                buffer.resize(rows.len() * n, 0.0);
+                buffer.resize(rows.len() * self.row_len(), 0.0);
                 self.rows_f32(rows, buffer);
-                buffer.iter().filter(|&&w| w != 0.0).count() as u64
+                look(i * step, buffer)
             })
-            .sum()
+            .collect()
     }
 }
 
@@ -275,12 +293,23 @@ mod tests {
     }
 
     #[test]
+    fn the_first_row_that_is_not_finite_is_found() {
+        let (stored, mut data) = numbered(&[1000, 100], Order::AsStored, 0.0);
+        assert_eq!(Tensor { stored: &stored, data: &data, rounded: None }.not_finite(), None);
+        for (at, value) in [(99_900, f32::INFINITY), (70_199, f32::NAN)] {
+            data[4 * at..][..4].copy_from_slice(&value.to_le_bytes());
+            let found = Tensor { stored: &stored, data: &data, rounded: None }.not_finite();
+            assert_eq!(found, Some(at / 100));
+        }
+    }
+
+    #[test]
     fn tensors_without_numbers_are_harmless() {
         for shape in [&[0][..], &[0, 5], &[5, 0], &[0, 0]] {
             let (stored, data) = numbered(shape, Order::AsStored, 0.0);
             let tensor = Tensor { stored: &stored, data: &data, rounded: None };
             assert_eq!(tensor.to_f32(), [0.0; 0]);
-            assert_eq!(tensor.nonzeros(), 0);
+            assert_eq!((tensor.nonzeros(), tensor.not_finite()), (0, None));
         }
         let (stored, data) = numbered(&[], Order::AsStored, 0.0);
         assert_eq!(Tensor { stored: &stored, data: &data, rounded: None }.to_f32(), [0.0]);

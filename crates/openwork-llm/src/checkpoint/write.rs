@@ -37,9 +37,7 @@ pub enum WriteError {
         error: io::Error,
     },
     /// A number that the type cannot hold.
-    #[error(
-        "tensor {tensor:?} has {value}, which {dtype} cannot hold; write it as bf16 or f32 (--dtype)"
-    )]
+    #[error("tensor {tensor:?} has {value}, which {dtype} cannot hold; write it as bf16 or f32")]
     Range {
         /// The tensor.
         tensor: String,
@@ -329,7 +327,7 @@ mod tests {
         let error = shard(&path, &[part], &[]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "tensor \"w\" has 1000000, which F16 cannot hold; write it as bf16 or f32 (--dtype)"
+            "tensor \"w\" has 1000000, which F16 cannot hold; write it as bf16 or f32"
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }

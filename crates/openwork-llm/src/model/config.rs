@@ -8,6 +8,7 @@
 use super::family::{Bias, FAMILIES, Family, Window};
 use super::keys::Keys;
 use super::rope::Scaling;
+use crate::words::shown;
 use serde_json::Value;
 
 /// Why a config.json cannot be run.
@@ -20,7 +21,7 @@ pub enum ConfigError {
         key: String,
     },
     /// A key has a value of another kind or out of range.
-    #[error("config.json: {key} is {found}, not {want}")]
+    #[error("config.json: {key} is {}, not {want}", shown(found))]
     Kind {
         /// The key.
         key: String,
@@ -33,7 +34,7 @@ pub enum ConfigError {
     #[error("config.json: {0}")]
     Contradiction(String),
     /// An architecture that is not in [`FAMILIES`].
-    #[error("the architecture {name} is not implemented; openwork runs {known}")]
+    #[error("the architecture {} is not implemented; openwork runs {known}", shown(name))]
     Architecture {
         /// As config.json names it.
         name: String,
@@ -41,7 +42,10 @@ pub enum ConfigError {
         known: String,
     },
     /// An option that would change the computation and is not implemented.
-    #[error("config.json: {key} = {value} is not implemented for {family} models ({only})")]
+    #[error(
+        "config.json: {key} = {} is not implemented for {family} models ({only})",
+        shown(value)
+    )]
     Unsupported {
         /// The key.
         key: String,
@@ -76,7 +80,7 @@ pub struct Attention {
 
 /// Sizes and options of a model. Holds, once built:
 ///
-/// 1. every size is at least 1 and at most `MAX_SIZE`;
+/// 1. every size is at least 1 and at most `MAX_SIZE`, `layers` at most `MAX_LAYERS`;
 /// 2. `heads` is a multiple of `kv_heads`;
 /// 3. `head_dim` is even;
 /// 4. `attention` has one entry for each layer.
@@ -128,8 +132,10 @@ const NORM_EPS: f64 = 1e-6;
 const QUERY_SCALAR: f64 = 256.0;
 const SLIDING_WINDOW: usize = 4096;
 const MAX_WINDOW_LAYERS: usize = 28;
-/// The largest size that is believed (layers, widths, tokens).
+/// The largest size that is believed (widths, tokens).
 pub const MAX_SIZE: usize = 1 << 24;
+/// The most layers that are believed: the largest Llama has 126.
+const MAX_LAYERS: usize = 4096;
 
 impl Config {
     /// Checks a config.json, in the spelling of transformers 4 or 5.
@@ -151,6 +157,13 @@ impl Config {
         // Sizes.
         let hidden = keys.size("hidden_size")?;
         let layers = keys.size("num_hidden_layers")?;
+        if layers > MAX_LAYERS {
+            return Err(ConfigError::Kind {
+                key: "num_hidden_layers".into(),
+                found: layers.to_string(),
+                want: "a number of layers from 1 to 4096",
+            });
+        }
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = match family.kv_heads.filter(|_| keys.absent("num_key_value_heads")) {
             Some(default) => default,
@@ -513,6 +526,11 @@ mod tests {
             ("quantization_config", json!({"bits": 4}), "quantization_config = "),
             ("hidden_size", json!(-1), "hidden_size is -1, not a size from 1 to 16777216"),
             ("hidden_size", json!(1e30), "not a size from 1 to"),
+            (
+                "num_hidden_layers",
+                json!(1 << 24),
+                "num_hidden_layers is 16777216, not a number of layers from 1 to 4096",
+            ),
             ("hidden_size", Value::Null, "config.json has no hidden_size"),
             (
                 "num_key_value_heads",

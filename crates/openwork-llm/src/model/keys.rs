@@ -2,6 +2,7 @@
 
 use super::config::{ConfigError, MAX_SIZE};
 use super::rope::Scaling;
+use crate::words::shown;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
@@ -357,6 +358,7 @@ impl<'a> Keys<'a> {
                     ));
                 }
                 None => {
+                    let (key, value) = (shown(key), shown(&value.to_string()));
                     notes.push(format!("config.json: {key} = {value} is unknown and was not used"))
                 }
             }

@@ -174,20 +174,21 @@ impl Layer {
         })
     }
 
-    /// The names of all tensors that layer `index` of such a model has.
-    pub(super) fn tensor_names(c: &Config, index: usize) -> Vec<String> {
+    /// The names and shapes of all tensors that layer `index` of such a model has.
+    pub(super) fn tensors(c: &Config, index: usize) -> Vec<(String, Vec<usize>)> {
         let norms = &c.family.norms;
-        let mut names = vec![norms.before_attention, norms.before_mlp];
-        names.extend(norms.after_attention);
-        names.extend(norms.after_mlp);
+        let mut names = vec![(norms.before_attention, c.hidden), (norms.before_mlp, c.hidden)];
+        names.extend(norms.after_attention.map(|name| (name, c.hidden)));
+        names.extend(norms.after_mlp.map(|name| (name, c.hidden)));
         if c.family.qk_norm {
-            names.extend(["self_attn.q_norm", "self_attn.k_norm"]);
+            names.extend(["self_attn.q_norm", "self_attn.k_norm"].map(|name| (name, c.head_dim)));
         }
         let prefix = prefix(index);
-        let norms = names.into_iter().map(|name| format!("{prefix}{name}.weight"));
-        let linears = LINEARS.iter().zip(shapes(c)).flat_map(|((name, _), (_, bias))| {
-            let bias = bias.then(|| format!("{prefix}{name}.bias"));
-            [Some(format!("{prefix}{name}.weight")), bias].into_iter().flatten()
+        let norms =
+            names.into_iter().map(|(name, width)| (format!("{prefix}{name}.weight"), vec![width]));
+        let linears = LINEARS.iter().zip(shapes(c)).flat_map(|((name, _), ([n, k], bias))| {
+            let bias = bias.then(|| (format!("{prefix}{name}.bias"), vec![n]));
+            [Some((format!("{prefix}{name}.weight"), vec![n, k])), bias].into_iter().flatten()
         });
         norms.chain(linears).collect()
     }

@@ -44,6 +44,7 @@ pub use tap::{NoTap, Site, Tap};
 pub use weight::{Storage, Weight};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Tensor};
+use crate::words::shown;
 use openwork::Matrix;
 use rope::Rope;
 use std::collections::BTreeSet;
@@ -64,7 +65,7 @@ pub enum ModelError {
         error: ConfigError,
     },
     /// A tensor that the forward pass would pass over.
-    #[error("{}: tensor {name} has no place in a {family} model with this config", path.display())]
+    #[error("{}: tensor \"{}\" has no place in a {family} model with this config", path.display(), shown(name))]
     Foreign {
         /// The model's folder or file.
         path: std::path::PathBuf,
@@ -76,6 +77,19 @@ pub enum ModelError {
     /// A token that the model has no row for.
     #[error("token id {id} is beyond the model's vocabulary of {vocab}")]
     Token {
+        /// The token.
+        id: u32,
+        /// Rows of the embedding.
+        vocab: usize,
+    },
+    /// A tokenizer that makes such a token of a text.
+    #[error(
+        "{}: token id {id} is beyond the model's vocabulary of {vocab}; its tokenizer is that of another model",
+        path.display()
+    )]
+    Tokenizer {
+        /// The model's folder or file.
+        path: std::path::PathBuf,
         /// The token.
         id: u32,
         /// Rows of the embedding.
@@ -120,7 +134,7 @@ impl<'a> Model<'a> {
         let mut config = Config::new(checkpoint.config())
             .map_err(|error| ModelError::Config { path: path(), error })?;
         config.notes.splice(..0, checkpoint.notes().iter().cloned());
-        check_names(checkpoint, &config)?;
+        check_tensors(checkpoint, &config)?;
 
         let mut ropes: Vec<Arc<Rope>> = Vec::with_capacity(config.layers);
         for (i, a) in config.attention.iter().enumerate() {
@@ -191,9 +205,30 @@ impl<'a> Model<'a> {
         Ok(Head { norm: &self.norm, rows: Rows::Mapped(self.head_tensor()?) })
     }
 
+    /// Refuses tokens of its tokenizer that it has no row for, before any work
+    /// is done on them.
+    pub fn check_tokens(&self, windows: &[Vec<u32>]) -> Result<(), ModelError> {
+        let (path, vocab) = (self.checkpoint.path().to_path_buf(), self.config.vocab);
+        match windows.iter().flatten().find(|&&id| id as usize >= vocab) {
+            Some(&id) => Err(ModelError::Tokenizer { path, id, vocab }),
+            None => Ok(()),
+        }
+    }
+
+    /// [`ModelError::NotFinite`] as the fault of the tensor that holds NaN or
+    /// infinity, if one does: all weights are read. Any other error as it is.
+    pub fn blame(&self, error: ModelError) -> ModelError {
+        match error {
+            ModelError::NotFinite => {
+                self.checkpoint.check_finite().map_or_else(ModelError::from, |()| error)
+            }
+            _ => error,
+        }
+    }
+
     /// The names of the tensors of layer `index`.
     pub fn layer_tensors(&self, index: usize) -> Vec<String> {
-        Layer::tensor_names(&self.config, index)
+        Layer::tensors(&self.config, index).into_iter().map(|(name, _)| name).collect()
     }
 
     /// The embedding, `[vocabulary, hidden]`.
@@ -236,23 +271,26 @@ fn check_length(tokens: usize, config: &Config) -> Result<(), ModelError> {
     }
 }
 
-/// Refuses tensors that the forward pass would pass over.
-fn check_names(checkpoint: &Checkpoint, config: &Config) -> Result<(), ModelError> {
+/// Refuses tensors that the forward pass would pass over, and layers that lack
+/// one: it would be missed only when its layer is read.
+fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<(), ModelError> {
+    let of_layers: Vec<(String, Vec<usize>)> =
+        (0..config.layers).flat_map(|i| Layer::tensors(config, i)).collect();
     // Ours, those of a head that is tied all the same, and tables that old files carry.
-    let mut known: BTreeSet<String> =
-        (0..config.layers).flat_map(|i| Layer::tensor_names(config, i)).collect();
-    for name in ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"] {
-        known.insert(name.into());
-    }
+    let mut known: BTreeSet<&str> = of_layers.iter().map(|(name, _)| name.as_str()).collect();
+    known.extend(["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]);
     let foreign = checkpoint
         .names()
-        .find(|name| !known.contains(*name) && !name.ends_with(".rotary_emb.inv_freq"));
-    match foreign {
-        Some(name) => Err(ModelError::Foreign {
+        .find(|name| !known.contains(name) && !name.ends_with(".rotary_emb.inv_freq"));
+    if let Some(name) = foreign {
+        return Err(ModelError::Foreign {
             path: checkpoint.path().to_path_buf(),
             name: name.into(),
             family: config.family.name,
-        }),
-        None => Ok(()),
+        });
     }
+    for (name, shape) in &of_layers {
+        checkpoint.tensor_of(name, shape)?;
+    }
+    Ok(())
 }

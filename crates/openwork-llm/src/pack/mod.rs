@@ -138,10 +138,10 @@ pub fn pack(
         |_| {},
         |layer, names, shard| {
             let groups: Vec<&Group> = groups.iter().filter(|group| group.layer == layer).collect();
-            let packed: Vec<Vec<Packed>> = groups
-                .par_iter()
-                .map(|group| pack_group(source, group))
-                .collect::<Result<_, _>>()?;
+            let packed: Vec<Result<Vec<Packed>, _>> =
+                groups.par_iter().map(|group| pack_group(source, group)).collect();
+            // The first error by place, not by time: the same words at any thread count.
+            let packed: Vec<Vec<Packed>> = packed.into_iter().collect::<Result<_, _>>()?;
             let named: BTreeMap<&str, &Packed> = groups
                 .iter()
                 .zip(&packed)

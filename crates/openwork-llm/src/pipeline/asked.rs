@@ -7,15 +7,19 @@ use super::{
 };
 use crate::checkpoint::{Checkpoint, Dtype, Format};
 use crate::disk;
-use crate::evaluate::{self, Scored};
+use crate::evaluate::{self, EvaluateError, Scored};
 use crate::model::Model;
 use crate::report::Record;
 use crate::tokens::{Use, named_text};
 use crate::words::{bytes, size};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Tokens in a calibration window if nothing is said.
 const SEQ_LEN: usize = 1024;
+/// Most bytes of a recipe.
+const MAX_RECIPE: u64 = 1 << 20;
 
 /// A run as a user asks for it.
 #[derive(Clone, Debug)]
@@ -151,7 +155,7 @@ impl Asked {
                 let at = |why: &dyn std::fmt::Display| {
                     PipelineError::Plan(format!("{}: {why}", path.display()))
                 };
-                let text = std::fs::read_to_string(path).map_err(|error| at(&error))?;
+                let text = recipe_text(path).map_err(|error| at(&error))?;
                 Recipe::parse(&text).map_err(|error| at(&error))?
             }
         };
@@ -171,8 +175,12 @@ impl Asked {
         let (name, tokenizer) = (name(&self.calib), model.checkpoint().tokenizer()?);
         note(tokenizer.notes());
         let how = Draw { samples: self.samples, length, starts: self.starts, seed: self.seed };
-        Calibration::draw(&tokenizer, (&name, &text), how)
-            .map_err(|error| PipelineError::Plan(format!("--calib {name}: {error}")))
+        let wrong = |error: PipelineError| PipelineError::Plan(format!("--calib {name}: {error}"));
+        let drawn = Calibration::draw(&tokenizer, (&name, &text), how).map_err(wrong)?;
+        for windows in [&drawn.windows, &drawn.starts] {
+            model.check_tokens(windows).map_err(|error| wrong(error.into()))?;
+        }
+        Ok(drawn)
     }
 
     fn evaluation(&self, model: &Model<'_>) -> Result<Option<Evaluation>, PipelineError> {
@@ -201,8 +209,9 @@ impl Asked {
 }
 
 impl Ready<'_> {
-    /// Prunes.
+    /// Prunes, if all weights are numbers: they are read once before anything is written.
     pub fn run(&self, watch: &dyn Watch, crew: &mut dyn Crew) -> Result<Record, PipelineError> {
+        self.job.source.check_finite()?;
         run_passes(&self.job, &self.passes, &self.out, self.start, watch, crew)
     }
 
@@ -210,6 +219,17 @@ impl Ready<'_> {
     pub fn spills(&self) -> bool {
         self.job.room.is_some_and(|room| self.needs.spilled > room)
     }
+}
+
+/// The text of a recipe, from a file or from a pipe that a shell makes.
+fn recipe_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let count = File::open(path)?.take(MAX_RECIPE + 1).read_to_string(&mut text)?;
+    if count as u64 > MAX_RECIPE {
+        let why = format!("it has more than {MAX_RECIPE} bytes; a recipe is a short text");
+        return Err(std::io::Error::other(why));
+    }
+    Ok(text)
 }
 
 fn name(path: &Path) -> String {
@@ -264,8 +284,9 @@ impl Evaluation {
         let options =
             evaluate::Options { seq_len: Some(length), max_tokens: tokens, ..Default::default() };
         let tokenizer = model.checkpoint().tokenizer()?;
-        let scored = Scored::new(&tokenizer, text, length, &options)
-            .map_err(|error| PipelineError::Plan(format!("--eval {name}: {error}")))?;
+        let wrong = |error: EvaluateError| PipelineError::Plan(format!("--eval {name}: {error}"));
+        let scored = Scored::new(&tokenizer, text, length, &options).map_err(wrong)?;
+        model.check_tokens(&scored.windows).map_err(|error| wrong(error.into()))?;
         Ok(Self { scored, every })
     }
 }

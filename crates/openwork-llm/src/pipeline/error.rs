@@ -101,6 +101,7 @@ impl PipelineError {
                         | ModelError::Config { .. }
                         | ModelError::Foreign { .. }
                         | ModelError::Token { .. }
+                        | ModelError::Tokenizer { .. }
                         | ModelError::TooLong { .. }
                 )
         )

@@ -20,6 +20,7 @@ use crate::report::{EvaluationRecord, LayerRecord};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// What to do if there is something in the folder.
@@ -208,13 +209,19 @@ impl RunDir {
         for layer in 0..self.layers {
             let Some(state) = read_sealed::<LayerDone>(&self.layer_file(layer))? else { break };
             let shard = self.shard(layer);
-            let found =
-                disk::sha256_of(&shard).map_err(|error| PipelineError::io(&shard, error))?;
-            if found != state.sha256 {
+            let wrong = match disk::sha256_of(&shard) {
+                Ok(found) if found == state.sha256 => None,
+                Ok(_) => Some("is damaged: its content is not what the run wrote"),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    Some("is missing: the run wrote it")
+                }
+                Err(error) => return Err(PipelineError::io(&shard, error)),
+            };
+            if let Some(wrong) = wrong {
                 return Err(PipelineError::State {
                     path: shard,
                     why: format!(
-                        "is damaged: its content is not what the run wrote; remove {} to prune this layer and those after it again",
+                        "{wrong}; remove {} to prune this layer and those after it again",
                         self.layer_file(layer).display()
                     ),
                 });

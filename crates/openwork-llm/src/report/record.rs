@@ -2,9 +2,13 @@
 //!
 //! Pages and tables read a record, never the model.
 
+use crate::disk;
 use crate::shrink::Sizes;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+
+/// Most bytes of a record: far more than any run writes.
+const MAX_RECORD: u64 = 1 << 28;
 
 /// What happened when a model was pruned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -218,8 +222,8 @@ impl Record {
         let file =
             if path.is_dir() { path.join("openwork/record.json") } else { path.to_path_buf() };
         let shown = || file.display().to_string();
-        let bytes =
-            std::fs::read(&file).map_err(|error| RecordError::File { path: shown(), error })?;
+        let bytes = disk::read(&file, MAX_RECORD)
+            .map_err(|error| RecordError::File { path: shown(), error })?;
         serde_json::from_slice(&bytes).map_err(|error| RecordError::Json { path: shown(), error })
     }
 

@@ -1,11 +1,12 @@
 //! The tokenizer of a Hugging Face folder: `tokenizer.json`, and what the files
 //! beside it add to it.
 
+use super::guard;
 use super::tokenizer::{Special, Tokenizer};
 use crate::checkpoint::{Checkpoint, CheckpointError, Fault};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
-use tokenizers::{AddedToken, Encoding, Token};
+use tokenizers::{AddedToken, Encoding, ModelWrapper, Token};
 
 /// The keys that name special tokens, one each and several.
 const NAMED: &[&str] =
@@ -22,10 +23,10 @@ impl Tokenizer {
         let wrong = |why: String| CheckpointError::new(&path, Fault::Tokenizer(why));
         let failed = |why: tokenizers::Error| wrong(why.to_string());
         check_merges(&bytes).map_err(wrong)?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(failed)?;
-        // Some files carry the truncation of their training run; text is never cut here.
-        inner.with_truncation(None).map_err(failed)?;
-        inner.with_padding(None);
+        guard::check(&bytes).map_err(wrong)?;
+        let read = || tokenizers::Tokenizer::from_bytes(&bytes);
+        let mut inner = guard::caught(read).map_err(wrong)?.map_err(failed)?;
+        whole(&mut inner).map_err(failed)?;
         let json = |name: &str| match model.companion(name)? {
             None => Ok(Value::Null),
             Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
@@ -42,20 +43,34 @@ impl Tokenizer {
         let by_text = |key: &str| named.text(key).and_then(|text| inner.token_to_id(text));
         let by_id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let mut eos: Vec<u32> = by_text("eos_token").into_iter().collect();
-        for source in [&generation["eos_token_id"], &config["eos_token_id"]] {
-            match source {
-                Value::Array(ids) => eos.extend(ids.iter().filter_map(by_id)),
-                id => eos.extend(by_id(id)),
-            }
+        for (name, source) in [("generation_config.json", &generation), ("config.json", config)] {
+            let found = &source["eos_token_id"];
+            let ids = match found {
+                Value::Null => Some(Vec::new()),
+                Value::Array(ids) => ids.iter().map(by_id).collect(),
+                id => by_id(id).map(|id| vec![id]),
+            };
+            eos.extend(ids.ok_or_else(|| {
+                let why =
+                    format!("eos_token_id is {found}, not a token's number or a list of them");
+                CheckpointError::new(&model.path().join(name), Fault::Shape(why))
+            })?);
         }
         let name = by_text("bos_token").or_else(|| by_id(&config["bos_token_id"]));
-        let template = leading(&inner).map_err(failed)?;
+        let template = guard::caught(|| leading(&inner)).map_err(wrong)?.map_err(failed)?;
         let said = options["add_bos_token"].as_bool();
         let (bos, adds_bos) = match said.unwrap_or(template.is_some()) {
             true => (template.or(name), template.or(name).is_some()),
             false => (name.or(template), false),
         };
         let mut notes = Vec::new();
+        if said == Some(true) && bos.is_none() {
+            notes.push(
+                "tokenizer_config.json says add_bos_token = true, but no file names a token that \
+                 is in the vocabulary: none is added"
+                    .to_string(),
+            );
+        }
         if said.is_some_and(|said| said != template.is_some()) && bos.is_some() {
             let adds = if adds_bos { "none" } else { "one" };
             notes.push(format!(
@@ -143,6 +158,21 @@ fn complete(
         .map(|text| AddedToken::from(text, true))
         .collect();
     inner.add_tokens(missing).map_err(failed)?;
+    Ok(())
+}
+
+/// Undoes what some files carry from their training run: here no text is cut
+/// or filled up, and the same text gives the same tokens.
+fn whole(inner: &mut tokenizers::Tokenizer) -> tokenizers::Result<()> {
+    inner.with_truncation(None)?;
+    inner.with_padding(None);
+    if let ModelWrapper::BPE(bpe) = inner.get_model()
+        && bpe.dropout.is_some()
+    {
+        let mut model = bpe.clone();
+        model.dropout = None;
+        inner.with_model(model);
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 
 mod error;
 mod files;
+mod guard;
 mod listed;
 mod pre;
 mod rebuild;
@@ -12,6 +13,7 @@ mod tokenizer;
 mod windows;
 
 pub use error::TextError;
+pub(crate) use guard::caught;
 pub(crate) use listed::Listed;
 pub use stream::Stream;
 pub use text::{Use, join, named_text, read_text};

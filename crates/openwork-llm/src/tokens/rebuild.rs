@@ -19,11 +19,16 @@ use tokenizers::{
 const UNKNOWN: i32 = 2;
 pub(super) const CONTROL: i32 = 3;
 pub(super) const USER_DEFINED: i32 = 4;
+/// The last of them.
+const BYTE: i32 = 6;
 /// Tokens with these are cut out of a text before it is merged.
 const CUT_OUT: [i32; 3] = [UNKNOWN, CONTROL, USER_DEFINED];
 /// Longest token of SentencePiece whose splits are searched for merges, in
 /// bytes; the longest of Gemma's is under 200.
-const MAX_TOKEN: usize = 1024;
+const MAX_TOKEN: usize = 256;
+/// Bytes of implied merges for each byte of the vocabulary, at most: most tokens
+/// can be split in a few places only.
+const MERGES: usize = 64;
 /// SentencePiece's mark for a space.
 const SPACE: &str = "\u{2581}";
 
@@ -55,6 +60,9 @@ impl Tokenizer {
         if !marks.is_empty() && marks.len() != tokens.len() {
             let why = format!("{} tokens, but {} token types", tokens.len(), marks.len());
             return Err(Fault::Tokenizer(why));
+        }
+        if let Some(mark) = marks.iter().find(|mark| !(0..=BYTE).contains(*mark)) {
+            return Err(Fault::Tokenizer(format!("GGUF has no token type {mark}")));
         }
         let source = Source { metadata, tokens, marks, bytes };
         let plan = match metadata.text(&key("model"))?.as_deref() {
@@ -143,7 +151,10 @@ impl Source<'_> {
             (0..tokens.len()).map(|i| -(i as f32)).collect()
         } else {
             let scores = self.metadata.floats("tokenizer.ggml.scores", self.bytes)?;
-            scores.filter(|scores| scores.len() == tokens.len()).ok_or_else(|| {
+            let each = |scores: &Vec<f32>| {
+                scores.len() == tokens.len() && !scores.iter().any(|score| score.is_nan())
+            };
+            scores.filter(each).ok_or_else(|| {
                 Fault::Tokenizer("the file has no score for each of its tokens".to_string())
             })?
         };
@@ -225,11 +236,17 @@ fn respell(token: &str, gemma: bool) -> String {
 }
 
 /// The merges that the vocabulary implies: every split of a token into two
-/// tokens, the best token first; then longer left parts, then longer right.
+/// tokens, the best token first; then longer left parts, then longer right. A
+/// spelling that is listed twice counts once, as its last token.
 fn implied_merges(tokens: &[&str], scores: &[f32]) -> Result<Merges, Fault> {
     let ids: HashMap<&str, usize> = tokens.iter().copied().zip(0..).collect();
+    let room = MERGES * tokens.iter().map(|token| token.len()).sum::<usize>();
+    let mut taken = 0;
     let mut merges = Vec::new();
     for (id, (&token, &score)) in tokens.iter().zip(scores).enumerate() {
+        if ids.get(token) != Some(&id) {
+            continue;
+        }
         if token.len() > MAX_TOKEN {
             let why = format!("token {id} has {} bytes, more than {MAX_TOKEN}", token.len());
             return Err(Fault::Tokenizer(why));
@@ -241,10 +258,43 @@ fn implied_merges(tokens: &[&str], scores: &[f32]) -> Result<Merges, Fault> {
                 splits.push((l, r, left, right));
             }
         }
+        taken += splits.len() * token.len();
+        if taken > room {
+            let why = format!("its tokens imply more than {room} bytes of merges");
+            return Err(Fault::Tokenizer(why));
+        }
         splits.sort_by_key(|&(l, r, ..)| (l, r));
         merges.extend(splits.into_iter().map(|(_, _, left, right)| (score, left, right)));
     }
     let lengths = |left: &str, right: &str| (left.chars().count(), right.chars().count());
     merges.sort_by(|(p, a, b), (q, c, d)| q.total_cmp(p).then(lengths(c, d).cmp(&lengths(a, b))));
     Ok(merges.into_iter().map(|(_, left, right)| (left.to_string(), right.to_string())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spelling_that_is_listed_twice_is_merged_once() {
+        let merges = implied_merges(&["ab", "a", "b", "ab"], &[0.0, 1.0, 1.0, 2.0]).unwrap();
+        assert_eq!(merges, [("a".to_string(), "b".to_string())]);
+    }
+
+    #[test]
+    fn tokens_that_split_everywhere_are_refused() {
+        let runs: Vec<String> = (1..=MAX_TOKEN).map(|length| "a".repeat(length)).collect();
+        let tokens: Vec<&str> = runs.iter().map(String::as_str).collect();
+        let refusal = |tokens: &[&str]| {
+            let scores = vec![0.0; tokens.len()];
+            implied_merges(tokens, &scores).err().map(|fault| fault.to_string())
+        };
+        assert_eq!(refusal(&tokens[..32]), None);
+        assert!(refusal(&tokens).is_some_and(|words| words.ends_with("bytes of merges")));
+        let long = "a".repeat(MAX_TOKEN + 1);
+        assert_eq!(
+            refusal(&[&long]).unwrap(),
+            "the tokenizer cannot be built: token 0 has 257 bytes, more than 256"
+        );
+    }
 }

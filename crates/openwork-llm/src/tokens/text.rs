@@ -1,7 +1,7 @@
 //! Texts from files.
 
 use super::error::TextError;
-use crate::demo;
+use crate::{demo, disk};
 use std::path::Path;
 
 /// What a text is wanted for.
@@ -35,7 +35,7 @@ pub fn read_text(path: &Path) -> Result<Vec<String>, TextError> {
         _ if !path.exists() => return Err(TextError::Missing(path.to_path_buf())),
         _ => return Err(TextError::Kind(path.to_path_buf())),
     };
-    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+    let bytes = disk::read(path, u64::MAX).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => TextError::Missing(path.to_path_buf()),
         _ => TextError::Io { path: path.to_path_buf(), error },
     })?;
@@ -55,15 +55,24 @@ fn lines(path: &Path, text: &str) -> Result<Vec<String>, TextError> {
     struct Document {
         text: String,
     }
+    // Some editors put a byte order mark before the first line.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let filled = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     filled
-        .map(|(i, line)| match serde_json::from_str::<Document>(line) {
-            Ok(document) => Ok(document.text),
-            Err(error) => Err(TextError::Line {
-                path: path.to_path_buf(),
-                line: i + 1,
-                why: error.to_string(),
-            }),
+        .map(|(i, line)| {
+            let wrong = |why| TextError::Line { path: path.to_path_buf(), line: i + 1, why };
+            // A list of one text would pass for an object with one field.
+            if line.trim_start().starts_with('[') {
+                return Err(wrong("it is a list".to_string()));
+            }
+            let found = serde_json::from_str::<Document>(line);
+            found.map(|document| document.text).map_err(|error| {
+                // Every line is the first one to the reader.
+                let place = format!(" at line {} column {}", error.line(), error.column());
+                let why = error.to_string();
+                let why = why.strip_suffix(&place).unwrap_or(&why);
+                wrong(format!("{why} at column {}", error.column()))
+            })
         })
         .collect()
 }
@@ -93,6 +102,7 @@ mod tests {
         let documents = read("a.jsonl", lines).unwrap();
         assert_eq!(documents, ["one", "two"]);
         assert_eq!(join(&documents), "one\n\ntwo");
+        assert_eq!(read("a.jsonl", b"\xef\xbb\xbf{\"text\": \"one\"}").unwrap(), ["one"]);
     }
 
     #[test]
@@ -104,8 +114,12 @@ mod tests {
         assert_eq!(refused("a.jsonl", b"\n"), "a.jsonl: there is no text in it");
         assert_eq!(
             refused("a.jsonl", b"{\"text\": \"x\"}\n{\"body\": \"x\"}"),
-            "a.jsonl: line 2: missing field `text` at line 1 column 13; \
+            "a.jsonl: line 2: missing field `text` at column 13; \
              every line is an object with a `text` field"
+        );
+        assert_eq!(
+            refused("a.jsonl", b"[\"only\"]"),
+            "a.jsonl: line 1: it is a list; every line is an object with a `text` field"
         );
         assert!(refused("a.jsonl", b"not json").starts_with("a.jsonl: line 1: expected"));
         assert!(refused("a.bin", b"x").contains("a text is a .txt file, or a .jsonl file"));

@@ -1,6 +1,7 @@
 //! The tokenizer of a model.
 
 use super::error::TextError;
+use super::guard;
 use super::stream::Stream;
 use serde_json::Value;
 
@@ -52,8 +53,7 @@ impl Tokenizer {
 
     /// The tokens of `text`, no special token added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let encoding = self.inner.encode_fast(text, false);
-        let encoding = encoding.map_err(|why| TextError::Tokenizer(why.to_string()))?;
+        let encoding = called(|| self.inner.encode_fast(text, false))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -61,8 +61,7 @@ impl Tokenizer {
     /// after its last in `text`. A token begins where the one before it ends,
     /// so that every byte up to the last end belongs to one token.
     pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>), TextError> {
-        let encoding = self.inner.encode(text, false);
-        let encoding = encoding.map_err(|why| TextError::Tokenizer(why.to_string()))?;
+        let encoding = called(|| self.inner.encode(text, false))?;
         // Some tokenizers trim spaces off a token's place: such spaces go to
         // the next token, and places never run backwards.
         let mut last = 0;
@@ -79,7 +78,7 @@ impl Tokenizer {
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= self.count) {
             return Err(TextError::Token { id, count: self.count });
         }
-        self.inner.decode(tokens, false).map_err(|why| TextError::Tokenizer(why.to_string()))
+        called(|| self.inner.decode(tokens, false))
     }
 
     /// Decodes token by token, for text that appears as it is generated.
@@ -154,4 +153,10 @@ impl Tokenizer {
             ("generation_config.json", pretty(generation)),
         ]
     }
+}
+
+/// What the library returns, its panics as errors too.
+fn called<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TextError> {
+    let result = guard::caught(call).map_err(TextError::Tokenizer)?;
+    result.map_err(|why| TextError::Tokenizer(why.to_string()))
 }

@@ -1,6 +1,7 @@
 //! What a person sees while a model is pruned.
 
 use crate::args::Global;
+use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
 use openwork_llm::pipeline::{Event, Step, Watch};
 use openwork_llm::report::LayerRecord;
@@ -69,8 +70,8 @@ impl Screen {
 
     fn line(&self, text: String) {
         match &self.how {
-            How::Lines => eprintln!("{text}"),
-            How::Bars { overall, .. } => overall.suspend(|| eprintln!("{text}")),
+            How::Lines => print::aside(text),
+            How::Bars { overall, .. } => overall.suspend(|| print::aside(text)),
             _ => {}
         }
     }
@@ -99,7 +100,7 @@ impl Watch for Screen {
     fn see(&self, event: Event<'_>) {
         if let How::Events = &self.how {
             if let Some(line) = event.to_json() {
-                eprintln!("{line}");
+                print::aside(line);
             }
             return;
         }

@@ -112,7 +112,7 @@ impl Tensor {
             crate::print::line(show::json(&spec, &weights, &outcomes))
         } else {
             if !global.quiet {
-                eprint!("{}", show::notes(&outcomes));
+                show::notes(&outcomes).lines().for_each(crate::print::aside);
             }
             crate::print::text(&show::table(&spec, &weights, &outcomes))
         }

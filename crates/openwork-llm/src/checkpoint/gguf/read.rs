@@ -124,7 +124,14 @@ fn place(
     length: u64,
 ) -> Result<(), Fault> {
     tensors.sort_by_key(|(offset, _)| *offset);
-    let data = length.saturating_sub(start);
+    let Some(data) = length.checked_sub(start) else {
+        // A tensor without numbers would have its place past the end.
+        let what = "the padding before the tensors' data".to_string();
+        return match tensors {
+            [] => Ok(()),
+            _ => Err(Fault::Truncated { what, needed: start.into(), length }),
+        };
+    };
     let mut last: Option<(u64, String)> = None;
     for (offset, tensor) in tensors {
         let offset = *offset;
