@@ -173,21 +173,14 @@ impl Weight {
 pub fn apply(x: MatrixRef<'_>, products: &mut [(&Weight, MatrixMut<'_>)]) {
     if x.rows() > FEW {
         // Those in f32 together: their input is prepared once.
-        let (wide, others): (Vec<_>, Vec<_>) = products
-            .iter_mut()
-            .map(|(weight, y)| (*weight, y.reborrow()))
-            .partition(|(weight, _)| matches!(weight, Weight::F32(_)));
-        let mut wide: Vec<_> = wide
-            .into_iter()
-            .filter_map(|(weight, y)| match weight {
-                Weight::F32(w) => Some((w.view().t(), y)),
-                _ => None,
-            })
-            .collect();
-        gemm_each(0.0, 1.0, x, &mut wide, Threads::All);
-        for (weight, y) in others {
-            multiply(0.0, y, x, weight);
+        let mut wide = Vec::new();
+        for (weight, y) in products {
+            match weight {
+                Weight::F32(w) => wide.push((w.view().t(), y.reborrow())),
+                _ => multiply(0.0, y.reborrow(), x, weight),
+            }
         }
+        gemm_each(0.0, 1.0, x, &mut wide, Threads::All);
         return;
     }
     // Two tasks for each thread, so that one that is held up holds up less.

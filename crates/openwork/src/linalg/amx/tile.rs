@@ -98,39 +98,29 @@ macro_rules! product {
 }
 
 // Small products first; each change of part loads two tiles.
-product!(
-    three,
-    3,
-    rows!(0),
-    columns!(2),
-    times!(),
-    columns!(1),
-    times!(),
-    rows!(1),
-    times!(),
-    columns!(0),
-    times!(),
-    rows!(2),
-    times!(),
-    rows!(0),
-    times!()
+#[rustfmt::skip]
+product!(three, 3,
+    rows!(0), columns!(2), times!(), // A_0 B_2
+    columns!(1), times!(),           // A_0 B_1
+    rows!(1), times!(),              // A_1 B_1
+    columns!(0), times!(),           // A_1 B_0
+    rows!(2), times!(),              // A_2 B_0
+    rows!(0), times!()               // A_0 B_0
 );
-product!(
-    two,
-    2,
-    rows!(0),
-    columns!(1),
-    times!(),
-    rows!(1),
-    times!(),
-    columns!(0),
-    times!(),
-    rows!(2),
-    times!(),
-    rows!(0),
-    times!()
+#[rustfmt::skip]
+product!(two, 2,
+    rows!(0), columns!(1), times!(), // A_0 B_1
+    rows!(1), times!(),              // A_1 B_1
+    columns!(0), times!(),           // A_1 B_0
+    rows!(2), times!(),              // A_2 B_0
+    rows!(0), times!()               // A_0 B_0
 );
-product!(one, 1, columns!(0), rows!(2), times!(), rows!(1), times!(), rows!(0), times!());
+#[rustfmt::skip]
+product!(one, 1,
+    columns!(0), rows!(2), times!(), // A_2 B_0
+    rows!(1), times!(),              // A_1 B_0
+    rows!(0), times!()               // A_0 B_0
+);
 
 /// `sums <- A B` of two packed panels. The unit is configured on this thread.
 ///
