@@ -139,7 +139,7 @@ pub fn gemm<T: Scalar>(
     gemm_each(beta, alpha, a, &mut [(b, c)], threads);
 }
 
-/// [`gemm`] of one `A` with several `B`, each with a `C` of its own: what is done
+/// [`gemm()`] of one `A` with several `B`, each with a `C` of its own: what is done
 /// to `A` beforehand is done once.
 ///
 /// ```
@@ -182,7 +182,7 @@ pub fn gemm_each<T: Scalar>(
     }
 }
 
-/// [`gemm`] by the `gemm` crate; shapes fit.
+/// [`gemm()`] by the `gemm` crate; shapes fit.
 fn by_crate<T: Scalar>(
     beta: T,
     mut c: MatrixMut<'_, T>,
