@@ -13,6 +13,7 @@ __all__ = [
     "clear",
     "fold",
     "grid_order",
+    "instructions",
     "masks",
     "scale",
     "stays",
