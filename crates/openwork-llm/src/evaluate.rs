@@ -117,7 +117,7 @@ pub enum EvaluateError {
 
 /// A text as windows, with an account of what they score.
 #[derive(Clone, Debug)]
-pub struct Scored {
+pub struct ScoredWindows {
     /// Each of the same length.
     pub windows: Vec<Vec<u32>>,
     /// Tokens that are predicted.
@@ -130,7 +130,7 @@ pub struct Scored {
     pub bos: Bos,
 }
 
-impl Scored {
+impl ScoredWindows {
     /// Cuts `text` into windows of `seq_len` tokens.
     pub fn new(
         tokenizer: &Tokenizer,
@@ -255,7 +255,7 @@ impl Evaluation {
 
 /// How far it has come: `done` of `total` steps, and the perplexity so far.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct EvaluateProgress {
     /// Windows times layers that are through.
     pub done: usize,
     /// Windows times layers in all.
@@ -269,7 +269,7 @@ pub fn evaluate(
     model: &Model<'_>,
     text: &str,
     options: &Options,
-    watch: &mut dyn FnMut(Progress),
+    watch: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<Evaluation, EvaluateError> {
     let tokenizer = model.checkpoint().tokenizer()?;
     let limit = model.config().max_positions;
@@ -277,12 +277,12 @@ pub fn evaluate(
     if seq_len > limit {
         return Err(ModelError::TooLong { tokens: seq_len, limit }.into());
     }
-    let scored = Scored::new(&tokenizer, text, seq_len, options)?;
+    let scored = ScoredWindows::new(&tokenizer, text, seq_len, options)?;
     model.check_tokens(&scored.windows)?;
     let started = Instant::now();
     let mut layers = |index| model.layer(index, Storage::Packed);
-    let nats =
-        nats(model, &mut layers, &scored.windows, watch).map_err(|error| model.blame(error))?;
+    let nats = nats(model, &mut layers, &scored.windows, watch)
+        .map_err(|error| model.explain_not_finite(error))?;
     let found = Evaluation {
         nats,
         tokens: scored.tokens,
@@ -308,12 +308,13 @@ pub fn nats(
     model: &Model<'_>,
     layer: &mut dyn FnMut(usize) -> Result<Layer, ModelError>,
     windows: &[Vec<u32>],
-    watch: &mut dyn FnMut(Progress),
+    watch: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<f64, ModelError> {
     let (layers, len) = (model.config().layers, windows.first().map_or(0, Vec::len));
     let window_bytes = len * model.config().hidden * size_of::<f32>();
     let group = (GROUP_BYTES / window_bytes.max(1)).max(1);
-    let mut progress = Progress { done: 0, total: windows.len() * layers, perplexity: None };
+    let mut progress =
+        EvaluateProgress { done: 0, total: windows.len() * layers, perplexity: None };
     let (mut nats, mut scored) = (0.0, 0);
     watch(progress);
     for windows in windows.chunks(group) {

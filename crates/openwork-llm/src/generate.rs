@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Choice {
+pub enum Sampling {
     /// The likeliest; the first of equals.
     Greedy,
     /// At random, by the model's probabilities.
@@ -42,20 +42,22 @@ pub enum GenerateError {
     Option(String),
 }
 
-impl Choice {
+impl Sampling {
     /// Checks the numbers.
     pub fn check(self) -> Result<Self, GenerateError> {
         let wrong = |message: String| Err(GenerateError::Option(message));
         match self {
-            Choice::Sampled { temperature, .. }
+            Sampling::Sampled { temperature, .. }
                 if !(temperature > 0.0 && temperature.is_finite()) =>
             {
                 wrong(format!("a temperature of {temperature}: give a number above 0"))
             }
-            Choice::Sampled { top_p, .. } if !(top_p > 0.0 && top_p <= 1.0) => {
+            Sampling::Sampled { top_p, .. } if !(top_p > 0.0 && top_p <= 1.0) => {
                 wrong(format!("a top-p of {top_p}: give a number above 0 and up to 1"))
             }
-            Choice::Sampled { top_k: Some(0), .. } => wrong("a top-k of 0 leaves no token".into()),
+            Sampling::Sampled { top_k: Some(0), .. } => {
+                wrong("a top-k of 0 leaves no token".into())
+            }
             _ => Ok(self),
         }
     }
@@ -63,7 +65,7 @@ impl Choice {
 
 /// What a model's `generation_config.json` asks of every generation and is not
 /// done here, in words for the user.
-pub fn ignored(model: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
+pub fn unsupported_options(model: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
     const NAME: &str = "generation_config.json";
     /// Options and the values at which they do nothing.
     const NEUTRAL: &[(&str, f64)] = &[("repetition_penalty", 1.0), ("no_repeat_ngram_size", 0.0)];
@@ -78,20 +80,20 @@ pub fn ignored(model: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
 }
 
 /// Chooses tokens by their logits.
-struct Chooser {
-    choice: Choice,
+struct Sampler {
+    sampling: Sampling,
     random: SplitMix,
 }
 
-impl Chooser {
-    fn new(choice: Choice) -> Self {
-        let seed = if let Choice::Sampled { seed, .. } = choice { seed } else { 0 };
-        Self { choice, random: SplitMix(seed) }
+impl Sampler {
+    fn new(sampling: Sampling) -> Self {
+        let seed = if let Sampling::Sampled { seed, .. } = sampling { seed } else { 0 };
+        Self { sampling, random: SplitMix(seed) }
     }
 
     /// The next token. The logits are finite and at least one.
     fn choose(&mut self, logits: &[f32]) -> u32 {
-        let Choice::Sampled { temperature, top_k, top_p, .. } = self.choice else {
+        let Sampling::Sampled { temperature, top_k, top_p, .. } = self.sampling else {
             let most = (0..logits.len()).reduce(|a, b| if logits[b] > logits[a] { b } else { a });
             return most.unwrap_or(0) as u32;
         };
@@ -127,7 +129,7 @@ impl Chooser {
 
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     /// The model said so.
     EndOfText,
     /// As many tokens as asked for.
@@ -138,14 +140,14 @@ pub enum Stop {
     Watcher,
 }
 
-impl Stop {
+impl StopReason {
     /// `end_of_text`, `max_new_tokens`, `max_positions` or `watcher`.
     pub fn name(self) -> &'static str {
         match self {
-            Stop::EndOfText => "end_of_text",
-            Stop::MaxNewTokens => "max_new_tokens",
-            Stop::MaxPositions => "max_positions",
-            Stop::Watcher => "watcher",
+            StopReason::EndOfText => "end_of_text",
+            StopReason::MaxNewTokens => "max_new_tokens",
+            StopReason::MaxPositions => "max_positions",
+            StopReason::Watcher => "watcher",
         }
     }
 }
@@ -166,7 +168,7 @@ pub struct Generation {
     /// Bytes of weights and cache that the last pass read.
     pub bytes_per_token: usize,
     /// Why it ended.
-    pub stop: Stop,
+    pub stop: StopReason,
 }
 
 impl Generation {
@@ -198,10 +200,10 @@ pub fn generate(
     tokenizer: &Tokenizer,
     prompt: &str,
     most: usize,
-    choice: Choice,
+    sampling: Sampling,
     watch: &mut (dyn FnMut(&str) -> ControlFlow<()> + Send),
 ) -> Result<Generation, GenerateError> {
-    let mut chooser = Chooser::new(choice.check()?);
+    let mut sampler = Sampler::new(sampling.check()?);
     let mut tokens = tokenizer.encode(prompt)?;
     if tokens.is_empty() {
         return Err(GenerateError::Empty);
@@ -221,25 +223,25 @@ pub fn generate(
         let (mut new, mut stream) = (Vec::new(), tokenizer.stream());
         let stop = loop {
             if new.len() >= most {
-                break Stop::MaxNewTokens;
+                break StopReason::MaxNewTokens;
             }
-            let token = chooser.choose(&logits);
+            let token = sampler.choose(&logits);
             if tokenizer.eos().contains(&token) {
-                break Stop::EndOfText;
+                break StopReason::EndOfText;
             }
             new.push(token);
             // A model may have rows for tokens that its tokenizer does not know: no text.
             if (token as usize) < tokenizer.count() {
                 let part = stream.push(token)?;
                 if !part.is_empty() && watch(&part).is_break() {
-                    break Stop::Watcher;
+                    break StopReason::Watcher;
                 }
             }
             if new.len() >= most {
-                break Stop::MaxNewTokens;
+                break StopReason::MaxNewTokens;
             }
             if decoder.len() >= decoder.config().max_positions {
-                break Stop::MaxPositions;
+                break StopReason::MaxPositions;
             }
             logits = decoder.next(&[token])?;
         };
@@ -264,20 +266,21 @@ pub fn generate(
 mod tests {
     use super::*;
 
-    const SAMPLED: Choice = Choice::Sampled { temperature: 1.0, top_k: None, top_p: 1.0, seed: 1 };
+    const SAMPLED: Sampling =
+        Sampling::Sampled { temperature: 1.0, top_k: None, top_p: 1.0, seed: 1 };
 
     #[test]
     fn greedy_takes_the_first_of_the_likeliest() {
-        assert_eq!(Chooser::new(Choice::Greedy).choose(&[0.0, 2.0, 1.0, 2.0]), 1);
+        assert_eq!(Sampler::new(Sampling::Greedy).choose(&[0.0, 2.0, 1.0, 2.0]), 1);
     }
 
     #[test]
     fn sampling_follows_the_probabilities() {
         let logits = [1.0f32, 0.0, 2.0, f32::MIN];
-        let mut chooser = Chooser::new(SAMPLED);
+        let mut sampler = Sampler::new(SAMPLED);
         let mut counts = [0.0f64; 4];
         let draws = 20_000;
-        (0..draws).for_each(|_| counts[chooser.choose(&logits) as usize] += 1.0);
+        (0..draws).for_each(|_| counts[sampler.choose(&logits) as usize] += 1.0);
         let total: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
         for (count, logit) in counts.iter().zip(logits) {
             let want = f64::from(logit).exp() / total;
@@ -289,9 +292,9 @@ mod tests {
     fn top_k_and_top_p_keep_the_likeliest() {
         let logits = [1.0f32, 0.0, 2.0, 0.5];
         let draw = |top_k, top_p| {
-            let choice = Choice::Sampled { temperature: 1.0, top_k, top_p, seed: 3 };
-            let mut chooser = Chooser::new(choice);
-            (0..500).map(|_| chooser.choose(&logits)).collect::<std::collections::BTreeSet<_>>()
+            let sampling = Sampling::Sampled { temperature: 1.0, top_k, top_p, seed: 3 };
+            let mut sampler = Sampler::new(sampling);
+            (0..500).map(|_| sampler.choose(&logits)).collect::<std::collections::BTreeSet<_>>()
         };
         assert_eq!(draw(Some(1), 1.0), [2].into());
         assert_eq!(draw(Some(2), 1.0), [0, 2].into());
@@ -303,21 +306,21 @@ mod tests {
 
     #[test]
     fn options_out_of_range_are_refused() {
-        for (choice, words) in [
+        for (sampling, words) in [
             (
-                Choice::Sampled { temperature: 0.0, top_k: None, top_p: 1.0, seed: 0 },
+                Sampling::Sampled { temperature: 0.0, top_k: None, top_p: 1.0, seed: 0 },
                 "temperature of 0",
             ),
             (
-                Choice::Sampled { temperature: 1.0, top_k: None, top_p: 1.5, seed: 0 },
+                Sampling::Sampled { temperature: 1.0, top_k: None, top_p: 1.5, seed: 0 },
                 "top-p of 1.5",
             ),
             (
-                Choice::Sampled { temperature: 1.0, top_k: Some(0), top_p: 1.0, seed: 0 },
+                Sampling::Sampled { temperature: 1.0, top_k: Some(0), top_p: 1.0, seed: 0 },
                 "top-k of 0",
             ),
         ] {
-            assert!(choice.check().expect_err("a refusal").to_string().contains(words));
+            assert!(sampling.check().expect_err("a refusal").to_string().contains(words));
         }
     }
 }

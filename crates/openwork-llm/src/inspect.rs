@@ -21,11 +21,11 @@ pub struct Inspection {
     /// Hugging Face's class, the first of `architectures` in the config.
     pub architecture: Option<String>,
     /// The files that hold the tensors.
-    pub files: Vec<FilePart>,
+    pub files: Vec<FileSummary>,
     /// The whole config, in Hugging Face's names.
     pub config: Value,
     /// Every tensor, in natural order of the names.
-    pub tensors: Vec<TensorPart>,
+    pub tensors: Vec<TensorSummary>,
     /// Sums over all tensors.
     pub totals: Totals,
     /// Whether every tensor that was checked conforms; none if none was.
@@ -34,7 +34,7 @@ pub struct Inspection {
 
 /// One file of a checkpoint.
 #[derive(Clone, Debug, Serialize)]
-pub struct FilePart {
+pub struct FileSummary {
     /// Where it is.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
@@ -44,7 +44,7 @@ pub struct FilePart {
 
 /// One tensor of a checkpoint.
 #[derive(Clone, Debug, Serialize)]
-pub struct TensorPart {
+pub struct TensorSummary {
     /// Hugging Face's name.
     pub name: String,
     /// The extent of each axis.
@@ -59,7 +59,7 @@ pub struct TensorPart {
     pub density: Option<f64>,
     /// How it is packed, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub packed: Option<PackedPart>,
+    pub packed: Option<PackedSummary>,
     /// For a matrix with zeros: the patterns among [`KNOWN`] that they fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub presets: Vec<&'static str>,
@@ -76,7 +76,7 @@ pub struct TensorPart {
 
 /// How a tensor is packed.
 #[derive(Clone, Debug, Serialize)]
-pub struct PackedPart {
+pub struct PackedSummary {
     /// The spec's text.
     pub spec: String,
     /// The format's name.
@@ -147,14 +147,14 @@ pub fn inspect(model: &Checkpoint, check: Check<'_>) -> Inspection {
         totals.parameters += len;
         totals.bytes += tensor.stored_bytes() as u64;
         totals.nonzeros += nonzeros;
-        let mut part = TensorPart {
+        let mut part = TensorSummary {
             name: tensor.name().to_string(),
             shape: tensor.shape().to_vec(),
             dtype: tensor.dtype().name(),
             bytes: tensor.stored_bytes(),
             nonzeros,
             density: density(nonzeros, len),
-            packed: tensor.packing().map(|(spec, format)| PackedPart {
+            packed: tensor.packing().map(|(spec, format)| PackedSummary {
                 spec: spec.to_string(),
                 format: format.to_string(),
                 share: tensor.stored_bytes() as f64
@@ -181,7 +181,10 @@ pub fn inspect(model: &Checkpoint, check: Check<'_>) -> Inspection {
         model: model.path().to_path_buf(),
         format: model.format().name(),
         architecture: model.config()["architectures"][0].as_str().map(str::to_string),
-        files: model.files().map(|(path, bytes)| FilePart { path: path.into(), bytes }).collect(),
+        files: model
+            .files()
+            .map(|(path, bytes)| FileSummary { path: path.into(), bytes })
+            .collect(),
         config: model.config().clone(),
         conforms: tensors.iter().filter_map(|part| part.conforms).reduce(|a, b| a && b),
         tensors,
@@ -205,7 +208,7 @@ fn mask(tensors: &[&Tensor<'_>]) -> Mask {
 }
 
 /// The pattern that a tensor should conform to.
-fn asked(check: Check<'_>, part: &TensorPart) -> Option<Pattern> {
+fn asked(check: Check<'_>, part: &TensorSummary) -> Option<Pattern> {
     match check {
         Check::None => None,
         Check::Pattern(pattern) => {

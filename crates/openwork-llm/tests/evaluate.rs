@@ -1,8 +1,8 @@
 //! Perplexity against its definition, on the tiny checkpoints.
 
 use openwork_llm::Checkpoint;
-use openwork_llm::evaluate::{Bos, Options, Scored, evaluate};
-use openwork_llm::generate::{Choice, Stop, generate};
+use openwork_llm::evaluate::{Bos, Options, ScoredWindows, evaluate};
+use openwork_llm::generate::{Sampling, StopReason, generate};
 use openwork_llm::model::{Decoder, Model, Storage};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -58,27 +58,27 @@ fn windows_account_for_every_byte_and_word_they_score() {
 
     // One window over everything: all but the first token.
     let n = tokens.len();
-    let whole = Scored::new(&tokenizer, TEXT, n, &options(n)).expect("one window");
+    let whole = ScoredWindows::new(&tokenizer, TEXT, n, &options(n)).expect("one window");
     assert_eq!((whole.windows.len(), whole.tokens), (1, n - 1));
     assert_eq!(whole.bytes, TEXT.len() - ends[0]);
     assert_eq!(whole.words, TEXT.split_whitespace().count() - 1);
 
     // Two windows: what the first tokens own is not counted.
     let half = n / 2;
-    let two = Scored::new(&tokenizer, TEXT, half, &options(half)).expect("two windows");
+    let two = ScoredWindows::new(&tokenizer, TEXT, half, &options(half)).expect("two windows");
     let owned = |i: usize| ends[i] - if i == 0 { 0 } else { ends[i - 1] };
     assert_eq!(two.bytes, ends[2 * half - 1] - owned(0) - owned(half));
 
     // At most so many tokens.
     let most = Options { max_tokens: Some(half + 1), ..options(half) };
-    let one = Scored::new(&tokenizer, TEXT, half, &most).expect("one window");
+    let one = ScoredWindows::new(&tokenizer, TEXT, half, &most).expect("one window");
     assert_eq!((one.windows.len(), one.bytes), (1, ends[half - 1] - ends[0]));
 
     // Detokenised: fewer tokens to read, the words and bytes of the original.
     let read = openwork_llm::detokenise::wikitext(TEXT);
     let n = tokenizer.encode(read.text()).expect("tokens").len();
     let lm_eval = Options { detokenise: true, ..options(n) };
-    let scored = Scored::new(&tokenizer, TEXT, n, &lm_eval).expect("one window");
+    let scored = ScoredWindows::new(&tokenizer, TEXT, n, &lm_eval).expect("one window");
     assert_eq!((scored.bytes, scored.words), (whole.bytes, whole.words));
 }
 
@@ -89,7 +89,8 @@ fn bos_goes_where_it_is_asked_for() {
     let bos = tokenizer.bos().expect("a token that begins texts");
     let (tokens, ends) = tokenizer.encode_with_ends(TEXT).expect("tokens");
     let scored = |length: usize, bos: Option<Bos>| {
-        Scored::new(&tokenizer, TEXT, length, &Options { bos, ..options(length) }).expect("windows")
+        ScoredWindows::new(&tokenizer, TEXT, length, &Options { bos, ..options(length) })
+            .expect("windows")
     };
     // This tokenizer adds none by itself.
     assert_eq!(scored(9, None).bos, Bos::None);
@@ -116,7 +117,7 @@ fn bos_goes_where_it_is_asked_for() {
     let tokenizer = Checkpoint::open(&gguf).expect("a file").tokenizer().expect("a tokenizer");
     let asked = Options { bos: Some(Bos::First), ..options(9) };
     assert_eq!(
-        Scored::new(&tokenizer, TEXT, 9, &asked).expect_err("a refusal").to_string(),
+        ScoredWindows::new(&tokenizer, TEXT, 9, &asked).expect_err("a refusal").to_string(),
         "a BOS token is asked for (first), and the tokenizer has none; ask for none"
     );
 }
@@ -155,16 +156,16 @@ fn generation_is_greedy_or_repeats_by_seed() {
             assert_eq!(made.text, shown);
             made
         };
-        let greedy = run(Choice::Greedy, 10);
-        assert_eq!(greedy.tokens, run(Choice::Greedy, 10).tokens);
+        let greedy = run(Sampling::Greedy, 10);
+        assert_eq!(greedy.tokens, run(Sampling::Greedy, 10).tokens);
         let sampled =
-            |seed| Choice::Sampled { temperature: 1.5, top_k: Some(50), top_p: 0.9, seed };
+            |seed| Sampling::Sampled { temperature: 1.5, top_k: Some(50), top_p: 0.9, seed };
         assert_eq!(run(sampled(1), 12).tokens, run(sampled(1), 12).tokens);
         assert_ne!(run(sampled(1), 12).tokens, run(sampled(2), 12).tokens);
-        assert_eq!(run(Choice::Greedy, 0).tokens.len(), 0);
+        assert_eq!(run(Sampling::Greedy, 0).tokens.len(), 0);
         // The last place the model has is filled, and its token is still chosen.
-        let long = run(Choice::Greedy, 1000);
-        if long.stop == Stop::MaxPositions {
+        let long = run(Sampling::Greedy, 1000);
+        if long.stop == StopReason::MaxPositions {
             assert_eq!(long.prompt_tokens + long.tokens.len(), model.config().max_positions + 1);
         }
 
@@ -178,7 +179,7 @@ fn generation_is_greedy_or_repeats_by_seed() {
             assert!(logits[token as usize] >= most - 1e-4 * most.abs());
             tokens.push(token);
         }
-        let empty = generate(&mut whole, &tokenizer, "", 3, Choice::Greedy, &mut |_| {
+        let empty = generate(&mut whole, &tokenizer, "", 3, Sampling::Greedy, &mut |_| {
             ControlFlow::Continue(())
         });
         assert_eq!(

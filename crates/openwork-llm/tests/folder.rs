@@ -87,7 +87,7 @@ fn one_file_opens_and_every_tensor_is_there() {
         "FOLDER: there is no tensor \"lm_head\" among its 3"
     );
     assert_eq!(
-        words(model.tensor_of("norm", &[3]).unwrap_err()),
+        words(model.tensor_with_shape("norm", &[3]).unwrap_err()),
         "FOLDER: tensor \"norm\" has shape [2], but the model's config asks for [3]"
     );
     assert_eq!(

@@ -108,7 +108,7 @@ fn decoding_with_a_cache_equals_the_whole_forward() {
 struct Keep(BTreeMap<&'static str, Vec<f32>>);
 
 impl Tap for Keep {
-    fn see(&mut self, site: Site, inputs: MatrixRef<'_>) {
+    fn on_input(&mut self, site: Site, inputs: MatrixRef<'_>) {
         let rows = (0..inputs.rows()).flat_map(|i| inputs.row(i)).copied();
         self.0.entry(site.name()).or_default().extend(rows);
     }

@@ -3,7 +3,7 @@
 use openwork::{Mask, Pattern};
 use openwork_llm::checkpoint::write::{self, Data, Listed, Part};
 use openwork_llm::evaluate::{Options, evaluate};
-use openwork_llm::generate::{Choice, generate};
+use openwork_llm::generate::{Sampling, generate};
 use openwork_llm::model::{Decoder, LINEARS, Layer, Model, Storage, Weight};
 use openwork_llm::pack::{Patterns, compare, pack, unpack};
 use openwork_llm::{Checkpoint, Dtype};
@@ -55,7 +55,7 @@ fn text_of(folder: &Path) -> (String, f64) {
     let tokenizer = checkpoint.tokenizer().expect("a tokenizer");
     let mut decoder = Decoder::load(&model, Storage::Half).expect("a decoder");
     let watch = &mut |_: &str| ControlFlow::Continue(());
-    let text = generate(&mut decoder, &tokenizer, "the open", 12, Choice::Greedy, watch)
+    let text = generate(&mut decoder, &tokenizer, "the open", 12, Sampling::Greedy, watch)
         .expect("a text")
         .text;
     let options = Options { seq_len: Some(12), ..Options::default() };

@@ -26,7 +26,7 @@ fn calibration(samples: usize, seq_len: usize) -> Calibration {
 struct Inputs(Site, HessianSum);
 
 impl Tap for Inputs {
-    fn see(&mut self, site: Site, inputs: MatrixRef<'_>) {
+    fn on_input(&mut self, site: Site, inputs: MatrixRef<'_>) {
         if site == self.0 {
             self.1.add(inputs).unwrap();
         }

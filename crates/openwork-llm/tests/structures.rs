@@ -3,7 +3,7 @@
 
 use openwork::Matrix;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
-use openwork_llm::evaluate::{Bos, Scored, nats};
+use openwork_llm::evaluate::{Bos, ScoredWindows, nats};
 use openwork_llm::model::{LINEARS, Layer, Model, NoTap, Storage};
 use openwork_llm::pipeline::{
     Calibration, Choice, Evaluation, Job, Passes, Plan, Recipe, Start, depth, run, run_passes,
@@ -78,7 +78,7 @@ fn run_all(name: &str, recipe: &str, out: &Path, start: Start) -> Result<Record,
     let passes = passes.map_err(|error| error.to_string())?;
     let windows = calibration(3, 12).windows;
     let (words, bytes, tokens) = (1, 1, 3 * 11);
-    let scored = Scored { windows, tokens, words, bytes, bos: Bos::None };
+    let scored = ScoredWindows { windows, tokens, words, bytes, bos: Bos::None };
     let job = Job {
         source: &source,
         plan: passes.list[0].plan.clone(),

@@ -295,7 +295,7 @@ pub fn shard_linears<'py>(
         let source = Checkpoint::open(&model)?;
         let dtype = written_dtype(Some(dtype), &source)?;
         let shard = Checkpoint::open_shard(&shard, source.config().clone())?;
-        let layer = Model::open(&source)?.layer_of(&shard, layer, Storage::F32)?;
+        let layer = Model::open(&source)?.layer_from(&shard, layer, Storage::F32)?;
         let mut all = Vec::new();
         for linear in layer.linears() {
             let mut bytes = Vec::new();

@@ -6,7 +6,7 @@ use crate::print;
 use crate::progress::Progress;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::demo;
-use openwork_llm::evaluate::{Options, Scored};
+use openwork_llm::evaluate::{Options, ScoredWindows};
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{
     Calibration, Choice, Draw, Evaluation, Job, Plan, Recipe, Start, run,
@@ -54,7 +54,7 @@ impl Demo {
         let draw = Draw { samples: SAMPLES, length: SEQ_LEN, starts: None, seed: 0 };
         let calibration = Calibration::draw(&tokenizer, text, draw);
         let calibration = calibration.map_err(Failure::running)?;
-        let scored = Scored::new(&tokenizer, demo::EVALUATION, SEQ_LEN, &Options::default());
+        let scored = ScoredWindows::new(&tokenizer, demo::EVALUATION, SEQ_LEN, &Options::default());
         let scored = scored.map_err(Failure::running)?;
         let folder = tempfile::tempdir().map_err(Failure::running)?;
 

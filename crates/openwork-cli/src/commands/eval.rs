@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use openwork_llm::Checkpoint;
 use openwork_llm::evaluate::{Bos, EvaluateError, Options, evaluate};
 use openwork_llm::model::{Model, ModelError};
-use openwork_llm::tokens::{Use, named_text};
+use openwork_llm::tokens::{TextUse, load_text};
 use std::path::PathBuf;
 
 /// Perplexity of a model on a text: per token, per word, and bits per byte.
@@ -48,7 +48,7 @@ pub struct Eval {
 impl Eval {
     /// Measures and prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let text = named_text(&self.text, Use::Evaluate).map_err(Failure::input)?;
+        let text = load_text(&self.text, TextUse::Evaluate).map_err(Failure::input)?;
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
         global.note(&model.config().notes);

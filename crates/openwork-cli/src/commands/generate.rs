@@ -4,7 +4,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
 use openwork_llm::Checkpoint;
-use openwork_llm::generate::{Choice, GenerateError, generate, ignored};
+use openwork_llm::generate::{GenerateError, Sampling, generate, unsupported_options};
 use openwork_llm::model::{Decoder, Model, ModelError, Storage};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -46,14 +46,14 @@ pub struct Generate {
 impl Generate {
     /// Generates and prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let choice = self.choice().map_err(Failure::input)?;
+        let sampling = self.sampling().map_err(Failure::input)?;
         if self.prompt.is_empty() {
             return Err(Failure::input(GenerateError::Empty));
         }
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
         global.note(&model.config().notes);
-        global.note(&ignored(&checkpoint).map_err(Failure::input)?);
+        global.note(&unsupported_options(&checkpoint).map_err(Failure::input)?);
         let tokenizer = checkpoint.tokenizer().map_err(Failure::input)?;
         global.note(tokenizer.notes());
         let storage = if self.f32 { Storage::F32 } else { Storage::Half };
@@ -70,9 +70,9 @@ impl Generate {
             ControlFlow::Continue(())
         };
         let most = self.max_new_tokens;
-        let result = generate(&mut decoder, &tokenizer, &self.prompt, most, choice, &mut show)
+        let result = generate(&mut decoder, &tokenizer, &self.prompt, most, sampling, &mut show)
             .map_err(|error| match error {
-                GenerateError::Model(error) => match model.blame(error) {
+                GenerateError::Model(error) => match model.explain_not_finite(error) {
                     error @ ModelError::NotFinite => Failure::running(error),
                     error => Failure::input(error),
                 },
@@ -104,15 +104,15 @@ impl Generate {
 
     /// How to choose tokens; numbers out of range are refused even where they
     /// would not be used.
-    fn choice(&self) -> Result<Choice, GenerateError> {
+    fn sampling(&self) -> Result<Sampling, GenerateError> {
         let greedy = self.temperature.is_none_or(|temperature| temperature == 0.0);
-        let sampled = Choice::Sampled {
+        let sampled = Sampling::Sampled {
             temperature: self.temperature.filter(|_| !greedy).unwrap_or(1.0),
             top_k: self.top_k,
             top_p: self.top_p.unwrap_or(1.0),
             seed: self.seed.unwrap_or(0),
         };
         let sampled = sampled.check()?;
-        Ok(if greedy { Choice::Greedy } else { sampled })
+        Ok(if greedy { Sampling::Greedy } else { sampled })
     }
 }

@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use crate::print;
 use openwork::Pattern;
 use openwork_llm::Checkpoint;
-use openwork_llm::inspect::{Check, Inspection, TensorPart, check_pattern, inspect};
-use openwork_llm::model::{Model, ties};
+use openwork_llm::inspect::{Check, Inspection, TensorSummary, check_pattern, inspect};
+use openwork_llm::model::{Model, ties_embeddings};
 use openwork_llm::pipeline::structure;
 use openwork_llm::report::{Record, grouped};
 use openwork_llm::words::{shown, size};
@@ -89,7 +89,7 @@ fn summary(config: &Value) -> String {
         .iter()
         .filter_map(|(key, name)| Some(format!("{} {name}", grouped(config[*key].as_u64()?))))
         .collect();
-    if ties(config) {
+    if ties_embeddings(config) {
         facts.push("tied embeddings".to_string());
     }
     facts.join(", ")
@@ -152,7 +152,7 @@ fn page(found: &Inspection) -> String {
 }
 
 /// What is known of a tensor's zeros, in a few words.
-fn pattern(tensor: &TensorPart) -> String {
+fn pattern(tensor: &TensorSummary) -> String {
     match (&tensor.spec, &tensor.breach) {
         (Some(spec), None) => format!("{spec}: conforms"),
         (Some(spec), Some(breach)) => format!("{spec}: {breach}"),

@@ -84,7 +84,7 @@ pub enum Fault {
     #[error("packed tensor {tensor:?}: {why}")]
     Packed { tensor: String, why: String },
     #[error("tensor {tensor:?} {why}")]
-    Place { tensor: String, why: String },
+    Tensor { tensor: String, why: String },
     #[error("bytes {start}..{end} of the data belong to no tensor; the file is damaged")]
     Hole { start: u64, end: u64 },
     #[error(

@@ -1,11 +1,11 @@
 //! A Hugging Face folder: `config.json` and one or many safetensors files.
 
 use super::error::{CheckpointError, Fault};
+use super::json_entries::JsonEntries;
 use super::mapped::{Mapped, io_fault};
 use super::packed;
-use super::pairs::Pairs;
 use super::safetensors::{self, Metadata};
-use super::stored::Stored;
+use super::tensor::TensorInfo;
 use crate::disk;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,9 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 const MAX_SMALL: u64 = 1 << 28;
 
 /// The config, the mapped files and all their tensors.
-pub(super) fn open(folder: &Path) -> Result<(Value, Vec<Mapped>, Vec<Stored>), CheckpointError> {
+pub(super) fn open(
+    folder: &Path,
+) -> Result<(Value, Vec<Mapped>, Vec<TensorInfo>), CheckpointError> {
     let lacks = |what| CheckpointError::new(folder, Fault::Incomplete { what });
     let config = json(&folder.join("config.json"))?.ok_or_else(|| lacks("config.json"))?;
     if !config.is_object() {
@@ -58,7 +60,7 @@ fn json(path: &Path) -> Result<Option<Value>, CheckpointError> {
     value.map(Some).map_err(|error| CheckpointError::new(path, Fault::Json(error)))
 }
 
-fn header(file: &Mapped, number: usize) -> Result<(Vec<Stored>, Metadata), CheckpointError> {
+fn header(file: &Mapped, number: usize) -> Result<(Vec<TensorInfo>, Metadata), CheckpointError> {
     safetensors::read(file.bytes(), number)
         .map_err(|fault| CheckpointError::new(file.path(), fault))
 }
@@ -66,16 +68,16 @@ fn header(file: &Mapped, number: usize) -> Result<(Vec<Stored>, Metadata), Check
 /// The tensors of a file, packed ones in the place of their parts.
 pub(super) fn joined(
     file: &Mapped,
-    tensors: Vec<Stored>,
+    tensors: Vec<TensorInfo>,
     metadata: &Metadata,
-) -> Result<Vec<Stored>, CheckpointError> {
+) -> Result<Vec<TensorInfo>, CheckpointError> {
     packed::join(file.bytes(), tensors, metadata)
         .map_err(|fault| CheckpointError::new(file.path(), fault))
 }
 
 /// Opens every shard of the index. Holds for what is returned: the index and
 /// the shards name the same tensors, each in one shard.
-fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<Stored>), CheckpointError> {
+fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<TensorInfo>), CheckpointError> {
     let wrong = |fault| CheckpointError::new(index, fault);
     let listed = weight_map(index)?;
     // Shards by name; for each, the first tensor listed in it, to name in errors.
@@ -84,7 +86,7 @@ fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<Stored>), Che
         names.entry(shard).or_insert(tensor);
     }
     let mut files = Vec::with_capacity(names.len());
-    let mut tensors: Vec<Stored> = Vec::new();
+    let mut tensors: Vec<TensorInfo> = Vec::new();
     let mut metadata = Vec::with_capacity(names.len());
     let mut found: HashMap<String, &str> = HashMap::new();
     for (&shard, &tensor) in &names {
@@ -123,7 +125,7 @@ fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<Stored>), Che
             return Err(wrong(Fault::NotInShard { tensor, shard }));
         }
     }
-    let mut by_file: Vec<Vec<Stored>> = files.iter().map(|_| Vec::new()).collect();
+    let mut by_file: Vec<Vec<TensorInfo>> = files.iter().map(|_| Vec::new()).collect();
     tensors.into_iter().for_each(|stored| by_file[stored.file].push(stored));
     let mut tensors = Vec::new();
     for ((file, of_file), metadata) in files.iter().zip(by_file).zip(&metadata) {
@@ -146,7 +148,7 @@ fn weight_map(index: &Path) -> Result<Vec<(String, String)>, CheckpointError> {
     let wrong = |fault| CheckpointError::new(index, fault);
     #[derive(serde::Deserialize)]
     struct Index {
-        weight_map: Pairs<String>,
+        weight_map: JsonEntries<String>,
     }
     let bytes = small(index)?.ok_or_else(|| wrong(Fault::Missing))?;
     let list: Index = serde_json::from_slice(&bytes).map_err(|error| match error.is_data() {

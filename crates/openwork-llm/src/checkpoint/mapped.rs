@@ -15,7 +15,7 @@ pub(super) struct Mapped {
 #[derive(Debug)]
 enum Source {
     File(memmap2::Mmap),
-    Program(&'static [u8]),
+    BuiltIn(&'static [u8]),
 }
 
 impl Mapped {
@@ -35,8 +35,8 @@ impl Mapped {
     }
 
     /// Bytes that the program carries, under a name.
-    pub fn carried(name: &str, bytes: &'static [u8]) -> Self {
-        Self { path: PathBuf::from(name), source: Source::Program(bytes) }
+    pub fn built_in(name: &str, bytes: &'static [u8]) -> Self {
+        Self { path: PathBuf::from(name), source: Source::BuiltIn(bytes) }
     }
 
     /// Lets the system drop the pages that are in memory.
@@ -56,7 +56,7 @@ impl Mapped {
     pub fn bytes(&self) -> &[u8] {
         match &self.source {
             Source::File(map) => map,
-            Source::Program(bytes) => bytes,
+            Source::BuiltIn(bytes) => bytes,
         }
     }
 }

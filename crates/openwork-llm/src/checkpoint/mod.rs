@@ -9,30 +9,30 @@ mod dtype;
 mod error;
 mod folder;
 mod gguf;
+mod json_entries;
 mod mapped;
-mod natural;
-mod nested;
+mod multimodal;
+mod natural_order;
 mod packed;
-mod pairs;
 mod quant;
 mod safetensors;
-mod stored;
-mod tied;
+mod tensor;
+mod tied_embeddings;
 pub mod write;
 
 pub use dtype::Dtype;
 pub use error::{CheckpointError, Fault};
 pub(crate) use gguf::Metadata;
-pub(crate) use gguf::anew::anew as write_gguf_anew;
+pub(crate) use gguf::export::export as export_gguf;
 pub(crate) use gguf::write::like as write_gguf;
 pub(crate) use packed::parts as packed_parts;
-pub use stored::Tensor;
+pub use tensor::Tensor;
 
-use crate::tokens::{Tokenizer, caught};
+use crate::tokens::{Tokenizer, catch_panic};
 use mapped::Mapped;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use stored::Stored;
+use tensor::TensorInfo;
 
 /// An opened model. Holds, once built:
 ///
@@ -43,10 +43,10 @@ use stored::Stored;
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    beside: Beside,
+    companions: Companions,
     config: Value,
     files: Vec<Mapped>,
-    tensors: Vec<Stored>,
+    tensors: Vec<TensorInfo>,
     rounded: Option<Dtype>,
     /// What the user should know, in words.
     notes: Vec<String>,
@@ -54,13 +54,13 @@ pub struct Checkpoint {
 
 /// What there is beside the tensors.
 #[derive(Debug)]
-enum Beside {
+enum Companions {
     /// Files in the folder.
     Folder,
     /// All that a GGUF file says.
     Gguf(Metadata),
     /// Files that the program carries.
-    Carried(&'static [(&'static str, &'static [u8])]),
+    BuiltIn(&'static [(&'static str, &'static [u8])]),
 }
 
 /// How a checkpoint is kept.
@@ -100,26 +100,26 @@ impl Checkpoint {
     /// ```
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         if path == Path::new("demo") && !path.exists() {
-            return Self::carried(crate::demo::FILES);
+            return Self::built_in(crate::demo::FILES);
         }
         let kind = std::fs::metadata(path)
             .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;
-        let (config, beside, files, mut tensors, notes) = if kind.is_dir() {
+        let (config, companions, files, mut tensors, notes) = if kind.is_dir() {
             let (mut config, files, mut tensors) = folder::open(path)?;
-            let notes = nested::text_model(&mut config, &mut tensors).into_iter().collect();
-            (config, Beside::Folder, files, tensors, notes)
+            let notes = multimodal::text_model(&mut config, &mut tensors).into_iter().collect();
+            (config, Companions::Folder, files, tensors, notes)
         } else {
             let file = Mapped::open(path)?;
             if !file.bytes().starts_with(gguf::MAGIC) {
                 return Err(CheckpointError::new(path, Fault::Kind));
             }
-            let gguf::Opened { config, metadata, tensors, notes } = gguf::open(&file)?;
-            (config, Beside::Gguf(metadata), vec![file], tensors, notes)
+            let gguf::GgufContents { config, metadata, tensors, notes } = gguf::open(&file)?;
+            (config, Companions::Gguf(metadata), vec![file], tensors, notes)
         };
-        tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
+        tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         let path = path.to_path_buf();
-        let mut model = Self { path, beside, config, files, tensors, rounded: None, notes };
-        model.settle_ties();
+        let mut model = Self { path, companions, config, files, tensors, rounded: None, notes };
+        model.resolve_tied_embeddings();
         Ok(model)
     }
 
@@ -130,14 +130,14 @@ impl Checkpoint {
         let (tensors, metadata) = safetensors::read(file.bytes(), 0)
             .map_err(|fault| CheckpointError::new(path, fault))?;
         let mut tensors = folder::joined(&file, tensors, &metadata)?;
-        tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
+        tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         let (path, files) = (path.to_path_buf(), vec![file]);
-        let (beside, notes) = (Beside::Folder, Vec::new());
-        Ok(Self { path, beside, config, files, tensors, rounded: None, notes })
+        let (companions, notes) = (Companions::Folder, Vec::new());
+        Ok(Self { path, companions, config, files, tensors, rounded: None, notes })
     }
 
     /// Opens the files of a folder that the program carries.
-    fn carried(files: &'static [(&'static str, &'static [u8])]) -> Result<Self, CheckpointError> {
+    fn built_in(files: &'static [(&'static str, &'static [u8])]) -> Result<Self, CheckpointError> {
         let file = |name: &'static str| {
             let found = files.iter().find(|(known, _)| *known == name);
             found.map(|(_, bytes)| *bytes).ok_or_else(|| {
@@ -147,13 +147,13 @@ impl Checkpoint {
         let wrong = |fault| CheckpointError::new(Path::new("demo"), fault);
         let config = serde_json::from_slice(file("config.json")?)
             .map_err(|error| wrong(Fault::Json(error)))?;
-        let weights = Mapped::carried("demo", file(folder::SINGLE)?);
+        let weights = Mapped::built_in("demo", file(folder::SINGLE)?);
         let (tensors, metadata) = safetensors::read(weights.bytes(), 0).map_err(wrong)?;
         let mut tensors = folder::joined(&weights, tensors, &metadata)?;
-        tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
+        tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         Ok(Self {
             path: PathBuf::from("demo"),
-            beside: Beside::Carried(files),
+            companions: Companions::BuiltIn(files),
             config,
             files: vec![weights],
             tensors,
@@ -164,12 +164,12 @@ impl Checkpoint {
 
     /// A small file beside the tensors, for instance `tokenizer.json`; none for GGUF.
     pub fn companion(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
-        match &self.beside {
-            Beside::Gguf(_) => Ok(None),
-            Beside::Carried(files) => {
+        match &self.companions {
+            Companions::Gguf(_) => Ok(None),
+            Companions::BuiltIn(files) => {
                 Ok(files.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.to_vec()))
             }
-            Beside::Folder => folder::small(&self.path.join(name)),
+            Companions::Folder => folder::small(&self.path.join(name)),
         }
     }
 
@@ -188,8 +188,8 @@ impl Checkpoint {
 
     /// The chat template of a GGUF file, if it has one.
     pub fn chat_template(&self) -> Option<String> {
-        match &self.beside {
-            Beside::Gguf(metadata) => metadata.text("tokenizer.chat_template").ok()?,
+        match &self.companions {
+            Companions::Gguf(metadata) => metadata.text("tokenizer.chat_template").ok()?,
             _ => None,
         }
     }
@@ -201,8 +201,8 @@ impl Checkpoint {
 
     /// How it is kept.
     pub fn format(&self) -> Format {
-        match self.beside {
-            Beside::Gguf(_) => Format::Gguf,
+        match self.companions {
+            Companions::Gguf(_) => Format::Gguf,
             _ => Format::HuggingFace,
         }
     }
@@ -261,7 +261,11 @@ impl Checkpoint {
     }
 
     /// The weights `name`, if they have the shape that the config asks for.
-    pub fn tensor_of(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
+    pub fn tensor_with_shape(
+        &self,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<Tensor<'_>, CheckpointError> {
         let tensor = self.tensor(name)?;
         if tensor.shape() != shape {
             let (tensor, found) = (name.to_string(), tensor.shape().to_vec());
@@ -290,21 +294,22 @@ impl Checkpoint {
     /// The tokenizer: from `tokenizer.json`, or rebuilt from GGUF metadata.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
         let wrong = |fault| CheckpointError::new(&self.path, fault);
-        let built = caught(|| match &self.beside {
-            Beside::Folder | Beside::Carried(_) => Tokenizer::from_files(self),
-            Beside::Gguf(metadata) => {
+        let built = catch_panic(|| match &self.companions {
+            Companions::Folder | Companions::BuiltIn(_) => Tokenizer::from_files(self),
+            Companions::Gguf(metadata) => {
                 Tokenizer::from_gguf(metadata, self.files[0].bytes()).map_err(wrong)
             }
         });
         built.map_err(|panic| wrong(Fault::Tokenizer(panic)))?
     }
 
-    fn find(&self, name: &str) -> Option<&Stored> {
-        let found = self.tensors.binary_search_by(|stored| natural::compare(&stored.name, name));
+    fn find(&self, name: &str) -> Option<&TensorInfo> {
+        let found =
+            self.tensors.binary_search_by(|stored| natural_order::compare(&stored.name, name));
         found.ok().map(|at| &self.tensors[at])
     }
 
-    fn view<'a>(&'a self, stored: &'a Stored) -> Tensor<'a> {
+    fn view<'a>(&'a self, stored: &'a TensorInfo) -> Tensor<'a> {
         let file = self.files[stored.file].bytes();
         // The parts of a packed tensor have places of their own.
         let data = if stored.packed.is_some() { file } else { &file[stored.range.clone()] };

@@ -3,7 +3,7 @@
 
 use super::dtype::Dtype;
 use super::error::Fault;
-use super::stored::Stored;
+use super::tensor::TensorInfo;
 use super::write::{Data, Part};
 use openwork::sparse::{Packed, PartsError, ValueType, Values};
 use openwork::{Pattern, Spec};
@@ -40,7 +40,7 @@ struct Entry {
 /// Where a packed tensor's parts are in its file. Holds: they are parts that
 /// [`Packed::from_parts`] takes.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct PackedInfo {
     pub format: String,
     pub spec: Arc<Spec>,
     tensor: usize,
@@ -49,7 +49,7 @@ pub(super) struct Place {
     pub index: Range<usize>,
 }
 
-impl Place {
+impl PackedInfo {
     /// Copies the parts from the file `bytes`.
     pub fn read(&self, bytes: &[u8]) -> Result<Packed, PartsError> {
         let values = Values::from_le_bytes(self.value_type, &bytes[self.values.clone()])
@@ -97,9 +97,9 @@ fn value_type(dtype: Dtype) -> Option<ValueType> {
 /// Puts each packed tensor in the place of its parts, and checks them.
 pub(super) fn join(
     bytes: &[u8],
-    mut tensors: Vec<Stored>,
+    mut tensors: Vec<TensorInfo>,
     metadata: &HashMap<String, String>,
-) -> Result<Vec<Stored>, Fault> {
+) -> Result<Vec<TensorInfo>, Fault> {
     let mut packed: Vec<(&str, &str)> = metadata
         .iter()
         .filter_map(|(key, text)| Some((key.strip_prefix(KEY)?, text.as_str())))
@@ -110,7 +110,7 @@ pub(super) fn join(
     packed.sort_unstable();
     let at: HashMap<&str, usize> =
         tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.as_str(), i)).collect();
-    let joined: Vec<Stored> = packed
+    let joined: Vec<TensorInfo> = packed
         .par_iter()
         .map(|&(name, text)| {
             let part = |end: &str| at.get(format!("{name}{end}").as_str()).map(|&i| &tensors[i]);
@@ -134,9 +134,9 @@ fn place(
     bytes: &[u8],
     name: &str,
     text: &str,
-    values: Option<&Stored>,
-    index: Option<&Stored>,
-) -> Result<Stored, String> {
+    values: Option<&TensorInfo>,
+    index: Option<&TensorInfo>,
+) -> Result<TensorInfo, String> {
     let entry: Entry = serde_json::from_str(text).map_err(|error| format!("metadata: {error}"))?;
     let lacks = |end: &str| format!("there is no tensor \"{name}{end}\" in its file");
     let values = values.ok_or_else(|| lacks(VALUES))?;
@@ -164,7 +164,7 @@ fn place(
     let stored = &bytes[index.range.clone()];
     Packed::check_parts(&spec, tensor, &entry.format, stored, count, value_type)
         .map_err(|error| error.to_string())?;
-    let place = Place {
+    let place = PackedInfo {
         format: entry.format,
         spec,
         tensor,
@@ -172,7 +172,7 @@ fn place(
         values: values.range.clone(),
         index: index.range.clone(),
     };
-    Ok(Stored {
+    Ok(TensorInfo {
         name: name.to_string(),
         shape: entry.shape,
         packed: Some(Box::new(place)),

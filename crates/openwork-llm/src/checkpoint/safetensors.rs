@@ -6,8 +6,8 @@
 
 use super::dtype::Dtype;
 use super::error::Fault;
-use super::pairs::Pairs;
-use super::stored::{Order, Stored};
+use super::json_entries::JsonEntries;
+use super::tensor::{RowOrder, TensorInfo};
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use std::collections::HashMap;
 use std::fmt;
@@ -29,7 +29,7 @@ pub(super) type Metadata = HashMap<String, String>;
 /// 2. every tensor's bytes are as many as its shape and type need;
 /// 3. the tensors cover the data from its first byte to its last, without
 ///    overlaps or holes.
-pub(super) fn read(bytes: &[u8], file: usize) -> Result<(Vec<Stored>, Metadata), Fault> {
+pub(super) fn read(bytes: &[u8], file: usize) -> Result<(Vec<TensorInfo>, Metadata), Fault> {
     let length = bytes.len() as u64;
     let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
         return Err(truncated("the header's length", PREFIX as u128, length));
@@ -44,7 +44,7 @@ pub(super) fn read(bytes: &[u8], file: usize) -> Result<(Vec<Stored>, Metadata),
         return Err(truncated("the header", PREFIX as u128 + u128::from(claimed), length));
     };
     let header = std::str::from_utf8(header).map_err(|error| Fault::Header(error.to_string()))?;
-    let Pairs(entries, metadata): Pairs<Entry> =
+    let JsonEntries(entries, metadata): JsonEntries<Entry> =
         serde_json::from_str(header).map_err(|error| Fault::Header(error.to_string()))?;
 
     let mut tensors = Vec::with_capacity(entries.len());
@@ -98,7 +98,7 @@ pub(super) fn read(bytes: &[u8], file: usize) -> Result<(Vec<Stored>, Metadata),
 }
 
 /// Promise 2 for one entry; its place in the file follows later.
-fn check(name: String, entry: Entry, file: usize) -> Result<Stored, Fault> {
+fn check(name: String, entry: Entry, file: usize) -> Result<TensorInfo, Fault> {
     let Some(dtype) = Dtype::from_safetensors(&entry.dtype) else {
         let known = Dtype::known(false);
         return Err(Fault::Type { tensor: name, dtype: entry.dtype, known });
@@ -116,13 +116,13 @@ fn check(name: String, entry: Entry, file: usize) -> Result<Stored, Fault> {
         let dtype = dtype.name();
         return Err(Fault::Size { tensor: name, dtype, shape, needed, start, end, found });
     }
-    Ok(Stored {
+    Ok(TensorInfo {
         name,
         shape,
         dtype,
         file,
         range: 0..0,
-        order: Order::AsStored,
+        order: RowOrder::AsStored,
         shift: 0.0,
         packed: None,
     })

@@ -217,7 +217,7 @@ pub fn index(folder: &Path, shards: &[Listed]) -> Result<(), WriteError> {
         .iter()
         .flat_map(|s| s.tensors.iter().map(|t| (t.as_str(), s.shard.as_str())))
         .collect();
-    map.sort_by(|a, b| super::natural::compare(a.0, b.0));
+    map.sort_by(|a, b| super::natural_order::compare(a.0, b.0));
     let map: Map<String, Value> = map.into_iter().map(|(t, s)| (t.to_string(), json!(s))).collect();
     let total: u64 = shards.iter().map(|s| s.bytes).sum();
     let list = json!({"metadata": {"total_size": total}, "weight_map": map});

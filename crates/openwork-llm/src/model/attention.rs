@@ -29,14 +29,14 @@ const TILE_TOKENS: usize = 64;
 const FEW_SCORES: usize = 256;
 
 thread_local! {
-    /// Room for one task's scores. Its products run on its own thread, so no
+    /// Buffer for one task's scores. Its products run on its own thread, so no
     /// other task can want it meanwhile.
     static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What one attention is about. Rows of `q` are `[heads, head_dim]`, rows of
 /// `k` and `v` are `[kv_heads, head_dim]`.
-pub struct Heads {
+pub struct GroupedQueryAttention {
     /// Query heads.
     pub heads: usize,
     /// Key and value heads.
@@ -49,7 +49,7 @@ pub struct Heads {
     pub window: Option<usize>,
 }
 
-impl Heads {
+impl GroupedQueryAttention {
     /// The keys that the query at position `p` sees.
     fn seen(&self, p: usize) -> Range<usize> {
         self.window.map_or(0, |window| (p + 1).saturating_sub(window))..p + 1
@@ -136,7 +136,7 @@ impl Heads {
             }
         }
 
-        // 2. Scores: [group * n, s], in room that a thread keeps: fresh pages
+        // 2. Scores: [group * n, s], in a buffer that a thread keeps: fresh pages
         // for every tile cost a few percent of a forward.
         SCORES.with_borrow_mut(|scores| {
             scores.resize(scores.len().max(group * n * s), 0.0);
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     /// The definition, in f64.
-    fn slow(a: &Heads, q: &[f32], k: &[f32], v: &[f32]) -> Vec<f32> {
+    fn slow(a: &GroupedQueryAttention, q: &[f32], k: &[f32], v: &[f32]) -> Vec<f32> {
         let (d, width, kv_width) = (a.head_dim, a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let (t, s) = (q.len() / width, k.len() / kv_width);
         let mut out = vec![0.0; q.len()];
@@ -227,7 +227,8 @@ mod tests {
         let groups = sizes.map(|size| (6, size)).into_iter().chain([(2, (191, 0)), (2, (200, 3))]);
         for (heads, (t, past)) in groups {
             for window in [None, Some(1), Some(5), Some(1000)] {
-                let a = Heads { heads, kv_heads: 2, head_dim: 4, scale: 0.5, window };
+                let a =
+                    GroupedQueryAttention { heads, kv_heads: 2, head_dim: 4, scale: 0.5, window };
                 let q: Vec<f32> = (0..t * heads * 4).map(number).collect();
                 let k: Vec<f32> = (0..(t + past) * 8).map(|i| number(i + 1)).collect();
                 let v: Vec<f32> = (0..(t + past) * 8).map(|i| number(i + 2)).collect();

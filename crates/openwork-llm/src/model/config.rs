@@ -5,8 +5,8 @@
 //! compute, or *unknown*, which is noted, for transformers too ignores what
 //! its class does not read. Nothing is passed over in silence.
 
-use super::family::{Bias, FAMILIES, Family, Window};
-use super::keys::Keys;
+use super::config_reader::ConfigReader;
+use super::family::{Bias, FAMILIES, Family, SlidingWindow};
 use super::rope::Scaling;
 use crate::words::shown;
 use serde_json::Value;
@@ -69,7 +69,7 @@ pub enum Activation {
 
 /// What one layer's attention sees and how it rotates.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Attention {
+pub struct LayerAttention {
     /// Each token sees this many last tokens, itself included; `None` is all.
     pub window: Option<usize>,
     /// The base of the rotation.
@@ -121,7 +121,7 @@ pub struct Config {
     /// What the embedding is multiplied by.
     pub embedding_scale: f32,
     /// One entry for each layer.
-    pub attention: Vec<Attention>,
+    pub attention: Vec<LayerAttention>,
     /// Keys that were passed over, in words for the user.
     pub notes: Vec<String>,
 }
@@ -141,7 +141,7 @@ impl Config {
     /// Checks a config.json, in the spelling of transformers 4 or 5.
     pub fn new(json: &Value) -> Result<Self, ConfigError> {
         let family = family(json)?;
-        let mut keys = Keys::new(json, family.name)?;
+        let mut keys = ConfigReader::new(json, family.name)?;
         for key in ["architectures", "model_type"] {
             keys.value(key);
         }
@@ -230,7 +230,7 @@ impl Config {
     }
 
     /// Query heads that share one key and value head.
-    pub fn group(&self) -> usize {
+    pub fn group_size(&self) -> usize {
         self.heads / self.kv_heads
     }
 
@@ -247,7 +247,7 @@ impl Config {
 
 /// Whether a config.json says that the head is the embedding; where it does
 /// not say, its family does.
-pub fn ties(json: &Value) -> bool {
+pub fn ties_embeddings(json: &Value) -> bool {
     let by_family = || family(json).is_ok_and(|family| family.tied);
     json["tie_word_embeddings"].as_bool().unwrap_or_else(by_family)
 }
@@ -266,7 +266,7 @@ fn family(json: &Value) -> Result<&'static Family, ConfigError> {
             });
         }
     };
-    Family::of(name).ok_or_else(|| ConfigError::Architecture {
+    Family::find(name).ok_or_else(|| ConfigError::Architecture {
         name: name.into(),
         known: FAMILIES
             .iter()
@@ -278,7 +278,7 @@ fn family(json: &Value) -> Result<&'static Family, ConfigError> {
 }
 
 /// The function inside the MLP.
-fn activation(keys: &mut Keys<'_>, family: &Family) -> Result<Activation, ConfigError> {
+fn activation(keys: &mut ConfigReader<'_>, family: &Family) -> Result<Activation, ConfigError> {
     // Older Gemma configs have both keys, and the other one is not read by anyone.
     let other = if family.activation_key == "hidden_act" { None } else { Some("hidden_act") };
     let key = family.activation_key;
@@ -300,27 +300,27 @@ fn activation(keys: &mut Keys<'_>, family: &Family) -> Result<Activation, Config
 
 /// Windows and rotations of every layer.
 fn attention(
-    keys: &mut Keys<'_>,
+    keys: &mut ConfigReader<'_>,
     family: &Family,
     layers: usize,
-) -> Result<Vec<Attention>, ConfigError> {
+) -> Result<Vec<LayerAttention>, ConfigError> {
     // Which layers slide.
     let window = match family.window {
-        Window::Never => None,
+        SlidingWindow::Never => None,
         _ if keys.absent("sliding_window") => Some(SLIDING_WINDOW),
         _ => keys.optional_size("sliding_window")?,
     };
     let slides: Vec<bool> = match family.window {
-        Window::Never => vec![false; layers],
-        Window::AllIfSet => vec![window.is_some(); layers],
-        Window::UpperIfAsked => {
+        SlidingWindow::Never => vec![false; layers],
+        SlidingWindow::AllIfSet => vec![window.is_some(); layers],
+        SlidingWindow::UpperIfAsked => {
             let asked = keys.flag_or("use_sliding_window", false)?;
             let from = keys.optional_count("max_window_layers")?.unwrap_or(MAX_WINDOW_LAYERS);
             keys.layer_types(layers)?.unwrap_or_else(|| {
                 (0..layers).map(|i| asked && window.is_some() && i >= from).collect()
             })
         }
-        Window::Pattern => {
+        SlidingWindow::Pattern => {
             let new = keys.optional_size("_sliding_window_pattern")?;
             let every = keys.optional_size("sliding_window_pattern")?.or(new).unwrap_or(6);
             keys.layer_types(layers)?
@@ -340,14 +340,14 @@ fn attention(
         .map(|slides| {
             let (rope_theta, rope_scaling) =
                 ropes[usize::from(slides && family.local_rope.is_some())].clone();
-            Attention { window: window.filter(|_| slides), rope_theta, rope_scaling }
+            LayerAttention { window: window.filter(|_| slides), rope_theta, rope_scaling }
         })
         .collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::NEUTRAL;
+    use super::super::config_reader::NEUTRAL;
     use super::*;
     use serde_json::json;
 

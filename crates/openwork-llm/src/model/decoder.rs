@@ -1,10 +1,10 @@
 //! A whole model in memory, with a cache: token after token.
 
-use super::awake::awake;
 use super::cache::Cache;
 use super::config::Config;
-use super::head::{Head, Rows};
-use super::hidden::{Hidden, Room};
+use super::head::{EmbeddingRows, Head};
+use super::hidden::{Hidden, Scratch};
+use super::keep_awake::keep_awake;
 use super::layer::{Layer, load};
 use super::norm::Norm;
 use super::weight::{Storage, Weight, apply};
@@ -25,7 +25,7 @@ pub struct Decoder {
     /// Tokens so far.
     len: usize,
     /// Kept from token to token.
-    room: Room,
+    scratch: Scratch,
 }
 
 impl Decoder {
@@ -45,7 +45,7 @@ impl Decoder {
             norm: model.norm.clone(),
             config,
             len: 0,
-            room: Room::default(),
+            scratch: Scratch::default(),
         })
     }
 
@@ -88,22 +88,22 @@ impl Decoder {
             return Err(ModelError::Windows);
         }
         check_length(self.len + tokens.len(), &self.config)?;
-        let states = embed(&Rows::Held(&self.embedding), tokens, &self.config)?;
+        let states = embed(&EmbeddingRows::Held(&self.embedding), tokens, &self.config)?;
         let mut hidden = Hidden::new(states, tokens.len());
         hidden.start = self.len;
-        hidden.room = std::mem::take(&mut self.room);
+        hidden.scratch = std::mem::take(&mut self.scratch);
         for (layer, cache) in self.layers.iter().zip(&mut self.caches) {
             layer.forward_cached(&mut hidden, cache);
         }
         self.len += tokens.len();
-        self.room = std::mem::take(&mut hidden.room);
+        self.scratch = std::mem::take(&mut hidden.scratch);
         Ok(hidden.into_states())
     }
 
     /// Takes in the next tokens of the sequence; returns the logits after the
     /// last of them.
     pub fn next(&mut self, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
-        awake(|| self.step(tokens))
+        keep_awake(|| self.step(tokens))
     }
 
     fn step(&mut self, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
@@ -138,9 +138,9 @@ impl Decoder {
         tokens: &[u32],
         logits: MatrixMut<'_>,
     ) -> Result<(), ModelError> {
-        awake(|| {
+        keep_awake(|| {
             let states = self.hidden(tokens)?;
-            let head = Head { norm: &self.norm, rows: Rows::Held(self.head_weight()) };
+            let head = Head { norm: &self.norm, rows: EmbeddingRows::Held(self.head_weight()) };
             head.logits_into(states.view(), logits);
             Ok(())
         })

@@ -24,7 +24,7 @@ pub struct Family {
     /// The norms around the two halves of a layer.
     pub norms: Norms,
     /// Which layers see a sliding window only.
-    pub window: Window,
+    pub window: SlidingWindow,
     /// The base of rotations where config.json gives none.
     pub rope_theta: f64,
     /// The base that sliding layers rotate by where config.json gives none, if
@@ -79,7 +79,7 @@ pub struct Norms {
 
 /// Which layers see a sliding window only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
+pub enum SlidingWindow {
     /// None.
     Never,
     /// All, unless `sliding_window` is null.
@@ -108,7 +108,7 @@ const LLAMA: Family = Family {
     qk_norm: false,
     norm_offset: 0.0,
     norms: TWO_NORMS,
-    window: Window::Never,
+    window: SlidingWindow::Never,
     // Llama 1 and 2 were made before the key.
     rope_theta: 10_000.0,
     local_rope: None,
@@ -131,7 +131,7 @@ pub const FAMILIES: &[Family] = &[
         architectures: &["MistralForCausalLM"],
         model_type: "mistral",
         bias: Bias::Never,
-        window: Window::AllIfSet,
+        window: SlidingWindow::AllIfSet,
         kv_heads: Some(8),
         max_positions: 131_072,
         heads_divide_hidden: false,
@@ -146,7 +146,7 @@ pub const FAMILIES: &[Family] = &[
         kv_heads: Some(32),
         max_positions: 32_768,
         heads_divide_hidden: false,
-        window: Window::UpperIfAsked,
+        window: SlidingWindow::UpperIfAsked,
         ..LLAMA
     },
     Family {
@@ -156,7 +156,7 @@ pub const FAMILIES: &[Family] = &[
         model_type: "qwen3",
         bias: Bias::Configured { mlp: false },
         qk_norm: true,
-        window: Window::UpperIfAsked,
+        window: SlidingWindow::UpperIfAsked,
         head_dim: Some(128),
         kv_heads: Some(32),
         max_positions: 32_768,
@@ -177,7 +177,7 @@ pub const FAMILIES: &[Family] = &[
             before_mlp: "pre_feedforward_layernorm",
             after_mlp: Some("post_feedforward_layernorm"),
         },
-        window: Window::Pattern,
+        window: SlidingWindow::Pattern,
         rope_theta: 1_000_000.0,
         local_rope: Some(10_000.0),
         query_scalar: true,
@@ -196,10 +196,10 @@ impl Family {
     ///
     /// ```
     /// use openwork_llm::model::Family;
-    /// assert_eq!(Family::of("Qwen3ForCausalLM").unwrap().name, "qwen3");
-    /// assert!(Family::of("Qwen3MoeForCausalLM").is_none());
+    /// assert_eq!(Family::find("Qwen3ForCausalLM").unwrap().name, "qwen3");
+    /// assert!(Family::find("Qwen3MoeForCausalLM").is_none());
     /// ```
-    pub fn of(architecture: &str) -> Option<&'static Family> {
+    pub fn find(architecture: &str) -> Option<&'static Family> {
         FAMILIES.iter().find(|family| family.architectures.contains(&architecture))
     }
 
@@ -212,10 +212,10 @@ impl Family {
             Bias::Never => {}
         }
         match self.window {
-            Window::Never => {}
-            Window::AllIfSet => traits.push("sliding window if set"),
-            Window::UpperIfAsked => traits.push("sliding upper layers if asked"),
-            Window::Pattern => traits.push("sliding and global layers"),
+            SlidingWindow::Never => {}
+            SlidingWindow::AllIfSet => traits.push("sliding window if set"),
+            SlidingWindow::UpperIfAsked => traits.push("sliding upper layers if asked"),
+            SlidingWindow::Pattern => traits.push("sliding and global layers"),
         }
         for (has, text) in [
             (self.qk_norm, "q/k norm"),

@@ -15,27 +15,27 @@ const PANEL_ROWS: usize = 4096;
 const STATE_ROWS: usize = 1024;
 
 /// The rows of an embedding or head, held in memory or read where they are mapped.
-pub enum Rows<'a> {
+pub enum EmbeddingRows<'a> {
     /// In memory.
     Held(&'a Weight),
     /// In the file.
     Mapped(Tensor<'a>),
 }
 
-impl Rows<'_> {
+impl EmbeddingRows<'_> {
     /// Number of rows: the vocabulary.
     pub fn count(&self) -> usize {
         match self {
-            Rows::Held(weight) => weight.rows(),
-            Rows::Mapped(tensor) => tensor.rows(),
+            EmbeddingRows::Held(weight) => weight.rows(),
+            EmbeddingRows::Mapped(tensor) => tensor.rows(),
         }
     }
 
     /// Some rows, widened.
     pub fn read(&self, rows: Range<usize>, out: &mut [f32]) {
         match self {
-            Rows::Held(weight) => weight.rows_f32(rows, out),
-            Rows::Mapped(tensor) => tensor.rows_f32(rows, out),
+            EmbeddingRows::Held(weight) => weight.rows_f32(rows, out),
+            EmbeddingRows::Mapped(tensor) => tensor.rows_f32(rows, out),
         }
     }
 
@@ -54,7 +54,7 @@ pub struct Head<'a> {
     /// The last norm.
     pub norm: &'a Norm,
     /// The head's rows.
-    pub rows: Rows<'a>,
+    pub rows: EmbeddingRows<'a>,
 }
 
 impl Head<'_> {
@@ -98,7 +98,8 @@ impl Head<'_> {
     pub fn losses(&self, states: MatrixRef<'_>, targets: &[Option<u32>]) -> Vec<f64> {
         assert_eq!(states.rows(), targets.len(), "a target for each state");
         let normed = self.normed(states);
-        let mut runs = vec![Run { max: f32::NEG_INFINITY, sum: 0.0, target: 0.0 }; targets.len()];
+        let mut runs =
+            vec![LogSumExp { max: f32::NEG_INFINITY, sum: 0.0, target: 0.0 }; targets.len()];
         let mut logits =
             vec![0.0; STATE_ROWS.min(targets.len()) * PANEL_ROWS.min(self.rows.count())];
         self.panels(|rows, panel| {
@@ -117,7 +118,7 @@ impl Head<'_> {
                 });
             }
         });
-        runs.iter().map(Run::loss).collect()
+        runs.iter().map(LogSumExp::loss).collect()
     }
 
     /// The states, normalised.
@@ -128,12 +129,12 @@ impl Head<'_> {
     }
 
     /// Shows the head's rows, widened, a panel at a time.
-    fn panels(&self, mut see: impl FnMut(Range<usize>, MatrixRef<'_>)) {
+    fn panels(&self, mut visit: impl FnMut(Range<usize>, MatrixRef<'_>)) {
         let (v, d) = (self.rows.count(), self.norm.width());
-        if let Rows::Held(Weight::F32(matrix)) = &self.rows {
+        if let EmbeddingRows::Held(Weight::F32(matrix)) = &self.rows {
             for start in (0..v).step_by(PANEL_ROWS) {
                 let rows = start..v.min(start + PANEL_ROWS);
-                see(rows.clone(), matrix.view().part(start, rows.len(), 0, d));
+                visit(rows.clone(), matrix.view().part(start, rows.len(), 0, d));
             }
             return;
         }
@@ -142,20 +143,20 @@ impl Head<'_> {
             let rows = start..v.min(start + PANEL_ROWS);
             let panel = &mut panel[..rows.len() * d];
             self.rows.read_parallel(rows.clone(), d, panel);
-            see(rows.clone(), MatrixRef::new(panel, rows.len(), d));
+            visit(rows.clone(), MatrixRef::new(panel, rows.len(), d));
         }
     }
 }
 
 /// A sum of exponentials, so far: `sum * e^max`.
 #[derive(Clone)]
-struct Run {
+struct LogSumExp {
     max: f32,
     sum: f64,
     target: f32,
 }
 
-impl Run {
+impl LogSumExp {
     /// Takes in some more logits.
     fn add(&mut self, logits: &[f32]) {
         let max = vector::max(logits).max(self.max);

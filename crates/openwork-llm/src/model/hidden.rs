@@ -1,4 +1,4 @@
-//! The hidden state of a batch of windows, and room to work in.
+//! The hidden state of a batch of windows, and buffers to work in.
 
 use openwork::Matrix;
 
@@ -14,12 +14,12 @@ pub struct Hidden {
     /// Position of each window's first token: 0, unless a cache holds earlier ones.
     pub(super) start: usize,
     /// Kept from layer to layer, so that it is allocated once.
-    pub(super) room: Room,
+    pub(super) scratch: Scratch,
 }
 
 /// Activations of one window inside a layer; only their capacity outlives it.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct Scratch {
     pub normed: Vec<f32>,
     pub q: Vec<f32>,
     pub k: Vec<f32>,
@@ -39,7 +39,7 @@ impl Hidden {
     pub fn new(states: Matrix, len: usize) -> Self {
         assert!(len > 0 && states.rows().is_multiple_of(len), "rows do not make windows of {len}");
         let windows = states.rows() / len;
-        Self { states, windows, len, start: 0, room: Room::default() }
+        Self { states, windows, len, start: 0, scratch: Scratch::default() }
     }
 
     /// Number of sequences.
@@ -62,7 +62,7 @@ impl Hidden {
         &mut self.states
     }
 
-    /// The states, without the room to work in.
+    /// The states, without the buffers.
     pub fn into_states(self) -> Matrix {
         self.states
     }

@@ -1,10 +1,10 @@
 //! One decoder layer: loading it, its seven linears, its forward pass.
 
-use super::attention::Heads;
-use super::awake::awake;
+use super::attention::GroupedQueryAttention;
 use super::cache::Cache;
 use super::config::{Activation, Config};
-use super::hidden::{Hidden, Room};
+use super::hidden::{Hidden, Scratch};
+use super::keep_awake::keep_awake;
 use super::norm::Norm;
 use super::rope::Rope;
 use super::tap::{Site, Tap};
@@ -131,16 +131,20 @@ impl Layer {
         let c = config.as_ref();
         let prefix = prefix(index);
         let norm = |name: &str, width: usize| -> Result<Norm, CheckpointError> {
-            let weights = checkpoint.tensor_of(&format!("{prefix}{name}.weight"), &[width])?;
+            let weights =
+                checkpoint.tensor_with_shape(&format!("{prefix}{name}.weight"), &[width])?;
             Ok(Norm::new(weights.to_f32(), c.family.norm_offset, c.norm_eps))
         };
         let shapes = shapes(c);
         let linear = |i: usize| -> Result<Linear, CheckpointError> {
             let (name, site) = LINEARS[i];
             let ([n, k], has_bias) = shapes[i];
-            let tensor = checkpoint.tensor_of(&format!("{prefix}{name}.weight"), &[n, k])?;
+            let tensor =
+                checkpoint.tensor_with_shape(&format!("{prefix}{name}.weight"), &[n, k])?;
             let bias = match has_bias {
-                true => Some(checkpoint.tensor_of(&format!("{prefix}{name}.bias"), &[n])?.to_f32()),
+                true => Some(
+                    checkpoint.tensor_with_shape(&format!("{prefix}{name}.bias"), &[n])?.to_f32(),
+                ),
                 false => None,
             };
             let weight = load(checkpoint, &tensor, storage)?;
@@ -226,39 +230,39 @@ impl Layer {
     /// Takes every window through the layer, in place; `tap` sees the inputs
     /// of the linears, window after window.
     pub fn forward(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        self.each_window(hidden, |layer, h, start, room| {
-            layer.attention(h, start, None, room, tap);
-            layer.mlp(h, room, tap);
+        self.each_window(hidden, |layer, h, start, scratch| {
+            layer.attention(h, start, None, scratch, tap);
+            layer.mlp(h, scratch, tap);
         });
     }
 
     /// The first half of [`forward`](Self::forward): attention and what it adds.
     pub fn forward_attention(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        self.each_window(hidden, |layer, h, start, room| {
-            layer.attention(h, start, None, room, tap)
+        self.each_window(hidden, |layer, h, start, scratch| {
+            layer.attention(h, start, None, scratch, tap)
         });
     }
 
     /// The second half of [`forward`](Self::forward), after the first: the MLP.
     pub fn forward_mlp(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        self.each_window(hidden, |layer, h, _, room| layer.mlp(h, room, tap));
+        self.each_window(hidden, |layer, h, _, scratch| layer.mlp(h, scratch, tap));
     }
 
     /// Shows `tap` the inputs up to those of `site`, from the half of the layer
     /// that `site` is in, and leaves the states as they are: before the first
     /// half for [`Site::Qkv`] and [`Site::Out`], between the halves for the
     /// others.
-    pub fn look(&self, hidden: &mut Hidden, site: Site, tap: &mut dyn Tap) {
-        self.each_window(hidden, |layer, h, start, room| match site {
-            Site::Qkv => layer.attention_input(h, room, tap),
+    pub fn observe_inputs(&self, hidden: &mut Hidden, site: Site, tap: &mut dyn Tap) {
+        self.each_window(hidden, |layer, h, start, scratch| match site {
+            Site::Qkv => layer.attention_input(h, scratch, tap),
             Site::Out => {
-                layer.attention_input(h, room, tap);
-                layer.attend(h.len(), start, None, room, tap);
+                layer.attention_input(h, scratch, tap);
+                layer.attend(h.len(), start, None, scratch, tap);
             }
-            Site::GateUp => layer.mlp_input(h, room, tap),
+            Site::GateUp => layer.mlp_input(h, scratch, tap),
             Site::Down => {
-                layer.mlp_input(h, room, tap);
-                layer.gate(h.len(), room, tap);
+                layer.mlp_input(h, scratch, tap);
+                layer.gate(h.len(), scratch, tap);
             }
         });
     }
@@ -271,23 +275,23 @@ impl Layer {
     /// If there is more than one window.
     pub(super) fn forward_cached(&self, hidden: &mut Hidden, cache: &mut Cache) {
         assert_eq!(hidden.windows, 1, "a cache holds one sequence");
-        let Hidden { states, start, room, .. } = hidden;
+        let Hidden { states, start, scratch, .. } = hidden;
         let (h, tap) = (states.data_mut(), &mut super::tap::NoTap);
-        self.attention(h, *start, Some(cache), room, tap);
-        self.mlp(h, room, tap);
+        self.attention(h, *start, Some(cache), scratch, tap);
+        self.mlp(h, scratch, tap);
     }
 
     /// Runs `work` on the states of each window, with the position of its first token.
     fn each_window(
         &self,
         hidden: &mut Hidden,
-        mut work: impl FnMut(&Self, &mut [f32], usize, &mut Room) + Send,
+        mut work: impl FnMut(&Self, &mut [f32], usize, &mut Scratch) + Send,
     ) {
-        let Hidden { states, windows, len, start, room } = hidden;
+        let Hidden { states, windows, len, start, scratch } = hidden;
         let size = *len * self.config.hidden;
-        awake(|| {
+        keep_awake(|| {
             for window in states.data_mut().chunks_exact_mut(size).take(*windows) {
-                work(self, window, *start, room);
+                work(self, window, *start, scratch);
             }
         });
     }
@@ -299,32 +303,32 @@ impl Layer {
         h: &mut [f32],
         start: usize,
         cache: Option<&mut Cache>,
-        room: &mut Room,
+        scratch: &mut Scratch,
         tap: &mut dyn Tap,
     ) {
-        self.attention_input(h, room, tap);
-        self.attend(h.len(), start, cache, room, tap);
-        let Room { mixed, out, .. } = room;
+        self.attention_input(h, scratch, tap);
+        self.attend(h.len(), start, cache, scratch, tap);
+        let Scratch { mixed, out, .. } = scratch;
         let q_width = self.config.q_width();
         let x = MatrixRef::new(mixed, h.len() / self.config.hidden, q_width);
         self.add_back(x, &self.linears[3], &self.after_attention, out, h);
     }
 
     /// The MLP on one window.
-    fn mlp(&self, h: &mut [f32], room: &mut Room, tap: &mut dyn Tap) {
-        self.mlp_input(h, room, tap);
-        self.gate(h.len(), room, tap);
-        let Room { gate, out, .. } = room;
+    fn mlp(&self, h: &mut [f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
+        self.mlp_input(h, scratch, tap);
+        self.gate(h.len(), scratch, tap);
+        let Scratch { gate, out, .. } = scratch;
         let x = MatrixRef::new(gate, h.len() / self.config.hidden, self.config.ff);
         self.add_back(x, &self.linears[6], &self.after_mlp, out, h);
     }
 
     /// Normalises `h` into `normed`: `[T, hidden]`.
-    fn attention_input(&self, h: &[f32], room: &mut Room, tap: &mut dyn Tap) {
-        room.normed.resize(h.len(), 0.0);
-        self.before_attention.apply(h, &mut room.normed);
+    fn attention_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
+        scratch.normed.resize(h.len(), 0.0);
+        self.before_attention.apply(h, &mut scratch.normed);
         let d = self.config.hidden;
-        tap.see(Site::Qkv, MatrixRef::new(&room.normed, h.len() / d, d));
+        tap.on_input(Site::Qkv, MatrixRef::new(&scratch.normed, h.len() / d, d));
     }
 
     /// From `normed`, of `size` entries, to `mixed`: `[T, heads * head_dim]`.
@@ -333,14 +337,14 @@ impl Layer {
         size: usize,
         start: usize,
         cache: Option<&mut Cache>,
-        room: &mut Room,
+        scratch: &mut Scratch,
         tap: &mut dyn Tap,
     ) {
         let c = self.config.as_ref();
         let [q_proj, k_proj, v_proj, ..] = &self.linears;
         let (d, q_width, kv_width) = (c.hidden, c.q_width(), c.kv_width());
         let t = size / d;
-        let Room { normed, q, k, v, mixed, .. } = room;
+        let Scratch { normed, q, k, v, mixed, .. } = scratch;
         let x = MatrixRef::new(normed, t, d);
 
         // 1. Queries [T, heads * head_dim]; keys, values [T, kv_heads * head_dim].
@@ -376,7 +380,7 @@ impl Layer {
 
         // 3. Attend, to the cached tokens too.
         let mixed = sized(mixed, t * q_width);
-        let heads = Heads {
+        let heads = GroupedQueryAttention {
             heads: c.heads,
             kv_heads: c.kv_heads,
             head_dim: c.head_dim,
@@ -390,23 +394,23 @@ impl Layer {
                 heads.attend(q, cache.keys(), cache.values(), mixed);
             }
         }
-        tap.see(Site::Out, MatrixRef::new(mixed, t, q_width));
+        tap.on_input(Site::Out, MatrixRef::new(mixed, t, q_width));
     }
 
     /// Normalises `h` into `normed`: `[T, hidden]`.
-    fn mlp_input(&self, h: &[f32], room: &mut Room, tap: &mut dyn Tap) {
-        room.normed.resize(h.len(), 0.0);
-        self.before_mlp.apply(h, &mut room.normed);
+    fn mlp_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
+        scratch.normed.resize(h.len(), 0.0);
+        self.before_mlp.apply(h, &mut scratch.normed);
         let d = self.config.hidden;
-        tap.see(Site::GateUp, MatrixRef::new(&room.normed, h.len() / d, d));
+        tap.on_input(Site::GateUp, MatrixRef::new(&scratch.normed, h.len() / d, d));
     }
 
     /// From `normed`, of `size` entries, to `gate`: `[T, ff]`.
-    fn gate(&self, size: usize, room: &mut Room, tap: &mut dyn Tap) {
+    fn gate(&self, size: usize, scratch: &mut Scratch, tap: &mut dyn Tap) {
         let c = self.config.as_ref();
         let [_, _, _, _, gate_proj, up_proj, _] = &self.linears;
         let (t, ff) = (size / c.hidden, c.ff);
-        let Room { normed, gate, up, .. } = room;
+        let Scratch { normed, gate, up, .. } = scratch;
         let x = MatrixRef::new(normed, t, c.hidden);
         let (gate, up) = (sized(gate, t * ff), sized(up, t * ff));
         apply(
@@ -423,7 +427,7 @@ impl Layer {
             Activation::GeluTanh => vector::gelu_gate,
         };
         gate.par_chunks_mut(BLEND).zip(up.par_chunks(BLEND)).for_each(|(g, u)| blend(g, u));
-        tap.see(Site::Down, MatrixRef::new(gate, t, ff));
+        tap.on_input(Site::Down, MatrixRef::new(gate, t, ff));
     }
 
     /// `h <- h + norm(x W' + b)`, the norm where the family has one.
@@ -455,9 +459,9 @@ impl Layer {
 const BLEND: usize = 1 << 14;
 
 /// The vector with that many entries, whatever they are.
-fn sized(room: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    room.resize(len, 0.0);
-    room
+fn sized(scratch: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    scratch.resize(len, 0.0);
+    scratch
 }
 
 /// Shape `[out, in]` of each linear, and whether it has a bias.

@@ -17,14 +17,14 @@
 //! ```
 
 mod attention;
-mod awake;
 mod cache;
 mod config;
+mod config_reader;
 mod decoder;
 mod family;
 mod head;
 mod hidden;
-mod keys;
+mod keep_awake;
 mod layer;
 mod norm;
 mod rope;
@@ -32,10 +32,10 @@ mod tap;
 mod vector;
 mod weight;
 
-pub use config::{Activation, Attention, Config, ConfigError, ties};
+pub use config::{Activation, Config, ConfigError, LayerAttention, ties_embeddings};
 pub use decoder::Decoder;
-pub use family::{Bias, FAMILIES, Family, Norms, Window};
-pub use head::{Head, Rows};
+pub use family::{Bias, FAMILIES, Family, Norms, SlidingWindow};
+pub use head::{EmbeddingRows, Head};
 pub use hidden::Hidden;
 pub use layer::{LINEARS, Layer, Linear};
 pub use norm::Norm;
@@ -146,7 +146,7 @@ impl<'a> Model<'a> {
                 None => Arc::new(Rope::new(config.head_dim, a.rope_theta, &a.rope_scaling)),
             });
         }
-        let weights = checkpoint.tensor_of("model.norm.weight", &[config.hidden])?.to_f32();
+        let weights = checkpoint.tensor_with_shape("model.norm.weight", &[config.hidden])?.to_f32();
         let norm = Norm::new(weights, config.family.norm_offset, config.norm_eps);
         let model = Self { checkpoint, config: Arc::new(config), ropes, norm };
         model.embedding()?;
@@ -170,7 +170,7 @@ impl<'a> Model<'a> {
     ///
     /// If there is no such layer.
     pub fn layer(&self, index: usize, storage: Storage) -> Result<Layer, ModelError> {
-        self.layer_of(self.checkpoint, index, storage)
+        self.layer_from(self.checkpoint, index, storage)
     }
 
     /// Reads layer `index` of this model from other files, for instance those
@@ -179,7 +179,7 @@ impl<'a> Model<'a> {
     /// # Panics
     ///
     /// If there is no such layer.
-    pub fn layer_of(
+    pub fn layer_from(
         &self,
         files: &Checkpoint,
         index: usize,
@@ -196,13 +196,13 @@ impl<'a> Model<'a> {
         }
         check_length(len, &self.config)?;
         let tokens: Vec<u32> = windows.iter().flatten().copied().collect();
-        let states = embed(&Rows::Mapped(self.embedding()?), &tokens, &self.config)?;
+        let states = embed(&EmbeddingRows::Mapped(self.embedding()?), &tokens, &self.config)?;
         Ok(Hidden::new(states, len))
     }
 
     /// What turns the last hidden states into logits.
     pub fn head(&self) -> Result<Head<'_>, ModelError> {
-        Ok(Head { norm: &self.norm, rows: Rows::Mapped(self.head_tensor()?) })
+        Ok(Head { norm: &self.norm, rows: EmbeddingRows::Mapped(self.head_tensor()?) })
     }
 
     /// Refuses tokens of its tokenizer that it has no row for, before any work
@@ -217,7 +217,7 @@ impl<'a> Model<'a> {
 
     /// [`ModelError::NotFinite`] as the fault of the tensor that holds NaN or
     /// infinity, if one does: all weights are read. Any other error as it is.
-    pub fn blame(&self, error: ModelError) -> ModelError {
+    pub fn explain_not_finite(&self, error: ModelError) -> ModelError {
         match error {
             ModelError::NotFinite => {
                 self.checkpoint.check_finite().map_or_else(ModelError::from, |()| error)
@@ -234,7 +234,7 @@ impl<'a> Model<'a> {
     /// The embedding, `[vocabulary, hidden]`.
     fn embedding(&self) -> Result<Tensor<'a>, ModelError> {
         let shape = [self.config.vocab, self.config.hidden];
-        Ok(self.checkpoint.tensor_of("model.embed_tokens.weight", &shape)?)
+        Ok(self.checkpoint.tensor_with_shape("model.embed_tokens.weight", &shape)?)
     }
 
     /// The head, `[vocabulary, hidden]`: the embedding, if tied.
@@ -243,12 +243,12 @@ impl<'a> Model<'a> {
             return self.embedding();
         }
         let shape = [self.config.vocab, self.config.hidden];
-        Ok(self.checkpoint.tensor_of("lm_head.weight", &shape)?)
+        Ok(self.checkpoint.tensor_with_shape("lm_head.weight", &shape)?)
     }
 }
 
 /// Rows of the embedding, scaled where the family does: `[tokens, hidden]`.
-fn embed(rows: &Rows<'_>, tokens: &[u32], config: &Config) -> Result<Matrix, ModelError> {
+fn embed(rows: &EmbeddingRows<'_>, tokens: &[u32], config: &Config) -> Result<Matrix, ModelError> {
     let mut states = Matrix::zeros(tokens.len(), config.hidden);
     for (i, &id) in tokens.iter().enumerate() {
         let row = id as usize;
@@ -290,7 +290,7 @@ fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<(), ModelEr
         });
     }
     for (name, shape) in &of_layers {
-        checkpoint.tensor_of(name, shape)?;
+        checkpoint.tensor_with_shape(name, shape)?;
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ impl Site {
 /// Sees the inputs of a layer's linears, one window after the other.
 pub trait Tap: Send {
     /// `inputs` is `[tokens of one window, width of the site]`.
-    fn see(&mut self, site: Site, inputs: MatrixRef<'_>);
+    fn on_input(&mut self, site: Site, inputs: MatrixRef<'_>);
 }
 
 /// Watches nothing.
@@ -41,5 +41,5 @@ pub trait Tap: Send {
 pub struct NoTap;
 
 impl Tap for NoTap {
-    fn see(&mut self, _: Site, _: MatrixRef<'_>) {}
+    fn on_input(&mut self, _: Site, _: MatrixRef<'_>) {}
 }

@@ -20,20 +20,20 @@ macro_rules! vectorised {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]
-                fn wide($($arg: $type),*) $(-> $out)? {
+                fn avx2($($arg: $type),*) $(-> $out)? {
                     body::<true>($($arg),*)
                 }
                 #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
-                fn wider($($arg: $type),*) $(-> $out)? {
+                fn avx512($($arg: $type),*) $(-> $out)? {
                     body::<true>($($arg),*)
                 }
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
                         // SAFETY: the machine has these features.
-                        return unsafe { wider($($arg),*) };
+                        return unsafe { avx512($($arg),*) };
                     }
                     // SAFETY: the machine has both features.
-                    return unsafe { wide($($arg),*) };
+                    return unsafe { avx2($($arg),*) };
                 }
             }
             body::<false>($($arg),*)

@@ -2,7 +2,7 @@
 
 use super::{Folder, PackModelError, Patterns, list, pack_group, plain};
 use crate::checkpoint::write::{Data, Part, WriteError};
-use crate::checkpoint::{Dtype, Format, write_gguf, write_gguf_anew};
+use crate::checkpoint::{Dtype, Format, export_gguf, write_gguf};
 use crate::model::Model;
 use openwork::sparse::{Packed, Values};
 use serde_json::{Map, json};
@@ -138,7 +138,7 @@ pub fn gguf(
     let own = (source.format() == Format::Gguf).then(|| source.path());
     let written = match like.or(own) {
         Some(like) => write_gguf(source, like, out, dtype),
-        None => write_gguf_anew(source, model.config(), out, dtype),
+        None => export_gguf(source, model.config(), out, dtype),
     };
     match written {
         Ok(_) => Ok(()),

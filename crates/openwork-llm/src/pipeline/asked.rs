@@ -7,10 +7,10 @@ use super::{
 };
 use crate::checkpoint::{Checkpoint, Dtype, Format};
 use crate::disk;
-use crate::evaluate::{self, EvaluateError, Scored};
+use crate::evaluate::{self, EvaluateError, ScoredWindows};
 use crate::model::Model;
 use crate::report::Record;
-use crate::tokens::{Use, named_text};
+use crate::tokens::{TextUse, load_text};
 use crate::words::{bytes, size};
 use std::fs::File;
 use std::io::Read;
@@ -170,7 +170,7 @@ impl Asked {
         model: &Model<'_>,
         note: &dyn Fn(&[String]),
     ) -> Result<Calibration, PipelineError> {
-        let text = named_text(&self.calib, Use::Calibrate)?;
+        let text = load_text(&self.calib, TextUse::Calibrate)?;
         let length = window("--seq-len", self.seq_len, SEQ_LEN, model)?;
         let (name, tokenizer) = (name(&self.calib), model.checkpoint().tokenizer()?);
         note(tokenizer.notes());
@@ -185,7 +185,7 @@ impl Asked {
 
     fn evaluation(&self, model: &Model<'_>) -> Result<Option<Evaluation>, PipelineError> {
         let Some(path) = &self.eval else { return Ok(None) };
-        let text = named_text(path, Use::Evaluate)?;
+        let text = load_text(path, TextUse::Evaluate)?;
         let (every, tokens, seq_len) = (self.eval_every, self.eval_tokens, self.eval_seq_len);
         Evaluation::of(model, (&name(path), &text), every, tokens, seq_len).map(Some)
     }
@@ -285,7 +285,7 @@ impl Evaluation {
             evaluate::Options { seq_len: Some(length), max_tokens: tokens, ..Default::default() };
         let tokenizer = model.checkpoint().tokenizer()?;
         let wrong = |error: EvaluateError| PipelineError::Plan(format!("--eval {name}: {error}"));
-        let scored = Scored::new(&tokenizer, text, length, &options).map_err(wrong)?;
+        let scored = ScoredWindows::new(&tokenizer, text, length, &options).map_err(wrong)?;
         model.check_tokens(&scored.windows).map_err(|error| wrong(error.into()))?;
         Ok(Self { scored, every })
     }

@@ -12,7 +12,7 @@ use super::steps::{Done, Sums};
 use super::watch::{Event, Step, Watch};
 use crate::checkpoint::write::{self, Data, Listed, Part};
 use crate::checkpoint::{Checkpoint, Dtype};
-use crate::evaluate::{Scored, nats};
+use crate::evaluate::{ScoredWindows, nats};
 use crate::model::{LINEARS, Layer, Model, Site, Storage};
 use crate::report::{self, EvaluationRecord, LayerRecord, LinearRecord, Record, Totals};
 use openwork::hessian::{Hessian, HessianSum};
@@ -24,7 +24,7 @@ use std::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// The text as windows.
-    pub scored: Scored,
+    pub scored: ScoredWindows,
     /// Measure after every so many layers, beside the end.
     pub every: Option<usize>,
 }
@@ -117,7 +117,7 @@ impl Run<'_> {
             self.crew.start(self.job, &self.model, self.dir.folder())?;
             for index in 0..done.len() {
                 let shard = self.shard(index)?;
-                let layer = self.model.layer_of(&shard, index, Storage::F32)?;
+                let layer = self.model.layer_from(&shard, index, Storage::F32)?;
                 let tasks = &self.job.plan.layers[index].tasks;
                 let pruned: Vec<usize> =
                     tasks.iter().flat_map(|task| task.linears.iter().copied()).collect();
@@ -278,7 +278,7 @@ impl Run<'_> {
             Some(last) if index <= last => {
                 let path = self.dir.shard(index);
                 let shard = Checkpoint::open_shard(&path, self.job.source.config().clone())?;
-                self.model.layer_of(&shard, index, Storage::F32)
+                self.model.layer_from(&shard, index, Storage::F32)
             }
             _ => self.model.layer(index, Storage::F32),
         };

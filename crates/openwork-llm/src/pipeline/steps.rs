@@ -63,7 +63,7 @@ impl Chunk {
     pub fn look(&mut self, layer: &Layer, sites: &[Site]) -> Result<Sums, PipelineError> {
         let mut tap = Summing::new(self.first, sites);
         if let Some(&last) = sites.iter().max() {
-            layer.look(&mut self.hidden, last, &mut tap);
+            layer.observe_inputs(&mut self.hidden, last, &mut tap);
         }
         tap.finish(layer.index())
     }
@@ -117,7 +117,7 @@ impl Summing {
 }
 
 impl Tap for Summing {
-    fn see(&mut self, site: Site, inputs: MatrixRef<'_>) {
+    fn on_input(&mut self, site: Site, inputs: MatrixRef<'_>) {
         let Some((_, sum)) = self.sums.iter_mut().find(|(wanted, _)| *wanted == site) else {
             return;
         };

@@ -73,7 +73,7 @@ pub const STRUCTURES: &[Structure] = &[
         unit: "query heads",
         count: |c| c.heads,
         text: Some(|c, weight| {
-            let (g, n) = (c.kv_heads, c.group());
+            let (g, n) = (c.kv_heads, c.group_size());
             format!(
                 "blocks q weight {weight}: view (g n r) k -> g n r k, g={g} n={n} block (1,1,_,_) & o: view m (g n r) -> g n m r, g={g} n={n} block (1,1,_,_) scope (1,_,1,1)"
             )

@@ -221,7 +221,7 @@ impl Cut {
     /// What stays of a model whose layers can spare these. One channel, one key
     /// head and one query head of each key head always stay.
     pub fn of(config: &Config, spares: &[Spare], uneven: Uneven) -> Result<Self, ShrinkError> {
-        let group = config.group();
+        let group = config.group_size();
         let channels = |spare: &Spare| spare.channels.iter().filter(|free| **free).count();
         let free_in = |spare: &Spare, kv: usize| {
             spare.heads[kv * group..][..group].iter().filter(|free| **free).count()
@@ -297,7 +297,8 @@ fn check_heads(config: &Config, after: usize) -> Result<(), ShrinkError> {
     }
     // Key heads times query heads of each.
     let can_be = |heads: usize| {
-        (1..=config.kv_heads).any(|kv| heads.is_multiple_of(kv) && heads / kv <= config.group())
+        (1..=config.kv_heads)
+            .any(|kv| heads.is_multiple_of(kv) && heads / kv <= config.group_size())
     };
     let possible: Vec<String> = (1..config.heads)
         .filter(|&heads| divides(heads) && can_be(heads))

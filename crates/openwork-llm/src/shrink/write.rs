@@ -3,7 +3,7 @@
 use super::{Cut, LayerCut, ShrinkError};
 use crate::checkpoint::write::{self, Data, Listed, Part, shard_name};
 use crate::checkpoint::{Dtype, Tensor};
-use crate::model::{Config, Model, Window};
+use crate::model::{Config, Model, SlidingWindow};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -123,7 +123,7 @@ fn change(json: &mut Map<String, Value>, config: &Config, cut: &Cut) {
     }
     json.insert("num_hidden_layers".into(), json!(after.layers));
     let kept: Vec<usize> = cut.layers.iter().map(|layer| layer.index).collect();
-    if matches!(config.family.window, Window::Pattern | Window::UpperIfAsked) {
+    if matches!(config.family.window, SlidingWindow::Pattern | SlidingWindow::UpperIfAsked) {
         // Which layers slide follows from their numbers, unless it is written.
         let kind = |&index: &usize| match config.attention[index].window {
             Some(_) => "sliding_attention",

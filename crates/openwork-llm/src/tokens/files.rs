@@ -1,8 +1,8 @@
 //! The tokenizer of a Hugging Face folder: `tokenizer.json`, and what the files
 //! beside it add to it.
 
-use super::guard;
-use super::tokenizer::{Special, Tokenizer};
+use super::tokenizer::{SpecialTokens, Tokenizer};
+use super::validate;
 use crate::checkpoint::{Checkpoint, CheckpointError, Fault};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -23,9 +23,9 @@ impl Tokenizer {
         let wrong = |why: String| CheckpointError::new(&path, Fault::Tokenizer(why));
         let failed = |why: tokenizers::Error| wrong(why.to_string());
         check_merges(&bytes).map_err(wrong)?;
-        guard::check(&bytes).map_err(wrong)?;
+        validate::check(&bytes).map_err(wrong)?;
         let read = || tokenizers::Tokenizer::from_bytes(&bytes);
-        let mut inner = guard::caught(read).map_err(wrong)?.map_err(failed)?;
+        let mut inner = validate::catch_panic(read).map_err(wrong)?.map_err(failed)?;
         whole(&mut inner).map_err(failed)?;
         let json = |name: &str| match model.companion(name)? {
             None => Ok(Value::Null),
@@ -57,7 +57,7 @@ impl Tokenizer {
             })?);
         }
         let name = by_text("bos_token").or_else(|| by_id(&config["bos_token_id"]));
-        let template = guard::caught(|| leading(&inner)).map_err(wrong)?.map_err(failed)?;
+        let template = validate::catch_panic(|| leading(&inner)).map_err(wrong)?.map_err(failed)?;
         let said = options["add_bos_token"].as_bool();
         let (bos, adds_bos) = match said.unwrap_or(template.is_some()) {
             true => (template.or(name), template.or(name).is_some()),
@@ -79,7 +79,7 @@ impl Tokenizer {
                  make them agree"
             ));
         }
-        Self::new(inner, Special { bos, eos, adds_bos }, notes).map_err(wrong)
+        Self::new(inner, SpecialTokens { bos, eos, adds_bos }, notes).map_err(wrong)
     }
 }
 

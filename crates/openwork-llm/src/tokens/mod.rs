@@ -1,22 +1,22 @@
 //! Text to tokens and back: the tokenizer, the files it reads, the windows a
 //! model sees.
 
+mod decode_stream;
 mod error;
 mod files;
-mod guard;
-mod listed;
-mod pre;
-mod rebuild;
-mod stream;
+mod from_gguf;
+mod gguf_vocab;
+mod pre_tokenizer;
 mod text;
 mod tokenizer;
+mod validate;
 mod windows;
 
+pub use decode_stream::DecodeStream;
 pub use error::TextError;
-pub(crate) use guard::caught;
-pub(crate) use listed::Listed;
-pub use stream::Stream;
-pub use text::{Use, join, named_text, read_text};
+pub(crate) use gguf_vocab::GgufVocab;
+pub use text::{TextUse, join, load_text, read_text};
 pub use tokenizer::Tokenizer;
+pub(crate) use validate::catch_panic;
 pub(crate) use windows::SplitMix;
 pub use windows::{random_windows, windows};

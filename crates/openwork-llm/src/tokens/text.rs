@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// What a text is wanted for.
 #[derive(Clone, Copy, Debug)]
-pub enum Use {
+pub enum TextUse {
     /// Inputs are measured on it.
     Calibrate,
     /// Perplexity is measured on it.
@@ -14,11 +14,11 @@ pub enum Use {
 }
 
 /// The documents of a file as one text; `demo` is carried by the program.
-pub fn named_text(path: &Path, use_: Use) -> Result<String, TextError> {
+pub fn load_text(path: &Path, text_use: TextUse) -> Result<String, TextError> {
     if path == Path::new("demo") && !path.exists() {
-        let text = match use_ {
-            Use::Calibrate => demo::CALIBRATION,
-            Use::Evaluate => demo::EVALUATION,
+        let text = match text_use {
+            TextUse::Calibrate => demo::CALIBRATION,
+            TextUse::Evaluate => demo::EVALUATION,
         };
         return Ok(text.to_string());
     }

@@ -1,8 +1,8 @@
 //! The tokenizer of a model.
 
+use super::decode_stream::DecodeStream;
 use super::error::TextError;
-use super::guard;
-use super::stream::Stream;
+use super::validate;
 use serde_json::Value;
 
 /// Turns text into a model's tokens and back.
@@ -21,13 +21,13 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// One more than the largest id.
     count: usize,
-    special: Special,
+    special: SpecialTokens,
     notes: Vec<String>,
 }
 
 /// The tokens with a meaning of their own.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Special {
+pub(crate) struct SpecialTokens {
     pub bos: Option<u32>,
     pub eos: Vec<u32>,
     pub adds_bos: bool,
@@ -38,7 +38,7 @@ impl Tokenizer {
     /// what the user should know of it.
     pub(crate) fn new(
         inner: tokenizers::Tokenizer,
-        mut special: Special,
+        mut special: SpecialTokens,
         notes: Vec<String>,
     ) -> Result<Self, String> {
         let largest = inner.get_vocab(true).into_values().max();
@@ -53,7 +53,7 @@ impl Tokenizer {
 
     /// The tokens of `text`, no special token added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let encoding = called(|| self.inner.encode_fast(text, false))?;
+        let encoding = call_library(|| self.inner.encode_fast(text, false))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -61,7 +61,7 @@ impl Tokenizer {
     /// after its last in `text`. A token begins where the one before it ends,
     /// so that every byte up to the last end belongs to one token.
     pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>), TextError> {
-        let encoding = called(|| self.inner.encode(text, false))?;
+        let encoding = call_library(|| self.inner.encode(text, false))?;
         // Some tokenizers trim spaces off a token's place: such spaces go to
         // the next token, and places never run backwards.
         let mut last = 0;
@@ -78,12 +78,12 @@ impl Tokenizer {
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= self.count) {
             return Err(TextError::Token { id, count: self.count });
         }
-        called(|| self.inner.decode(tokens, false))
+        call_library(|| self.inner.decode(tokens, false))
     }
 
     /// Decodes token by token, for text that appears as it is generated.
-    pub fn stream(&self) -> Stream<'_> {
-        Stream::new(self)
+    pub fn stream(&self) -> DecodeStream<'_> {
+        DecodeStream::new(self)
     }
 
     /// How many token ids there are; a model may have a few more rows.
@@ -156,7 +156,7 @@ impl Tokenizer {
 }
 
 /// What the library returns, its panics as errors too.
-fn called<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TextError> {
-    let result = guard::caught(call).map_err(TextError::Tokenizer)?;
+fn call_library<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TextError> {
+    let result = validate::catch_panic(call).map_err(TextError::Tokenizer)?;
     result.map_err(|why| TextError::Tokenizer(why.to_string()))
 }

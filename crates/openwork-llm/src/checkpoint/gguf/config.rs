@@ -1,9 +1,9 @@
 //! A `config.json` rebuilt from GGUF metadata.
 
-use super::metadata::{Meta, Metadata};
+use super::metadata::{Metadata, MetadataValue};
 use super::names::Architecture;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::stored::{Stored, Tensor};
+use crate::checkpoint::tensor::{Tensor, TensorInfo};
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ const GEMMA_GLOBAL_BASE: f64 = 1_000_000.0;
 const GEMMA_27B_LAYERS: u32 = 62;
 
 /// Reads the keys of one architecture, and remembers which were asked for.
-pub(super) struct Keys<'a> {
+pub(super) struct ConfigBuilder<'a> {
     architecture: &'static Architecture,
     metadata: &'a Metadata,
     /// The file, in which lists lie.
@@ -54,7 +54,7 @@ pub(super) struct Keys<'a> {
     asked: RefCell<BTreeSet<String>>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> ConfigBuilder<'a> {
     pub fn new(
         architecture: &'static Architecture,
         metadata: &'a Metadata,
@@ -126,7 +126,7 @@ impl<'a> Keys<'a> {
 
     /// The config. `tensors` have Hugging Face's names; `factors` is the
     /// tensor `rope_freqs.weight`, if there is one.
-    pub fn config(&self, tensors: &[Stored], factors: Option<Tensor>) -> Result<Value, Fault> {
+    pub fn config(&self, tensors: &[TensorInfo], factors: Option<Tensor>) -> Result<Value, Fault> {
         self.refuse_unknown_mathematics()?;
         let (heads, kv_heads) = self.heads()?;
         let hidden = self.needed("embedding_length")?;
@@ -222,7 +222,7 @@ impl<'a> Keys<'a> {
     fn sliding(&self, layers: u32) -> Result<(&'static str, Value), Fault> {
         const KEY: &str = "attention.sliding_window_pattern";
         let key = self.key(KEY);
-        let Some(Meta::List { .. }) = self.metadata.get(&key) else {
+        let Some(MetadataValue::List { .. }) = self.metadata.get(&key) else {
             return match self.metadata.number(&key)?.unwrap_or(GEMMA_PATTERN) {
                 0 => Err(self.refuse(KEY, "is 0".to_string())),
                 every => Ok(("sliding_window_pattern", json!(every))),
@@ -289,7 +289,7 @@ impl<'a> Keys<'a> {
             }
         };
         let Some(factors) = factors else { return Ok(linear) };
-        let refuse = |why: &str| Fault::Place {
+        let refuse = |why: &str| Fault::Tensor {
             tensor: factors.name().to_string(),
             why: format!("{why}; openwork does not implement them"),
         };

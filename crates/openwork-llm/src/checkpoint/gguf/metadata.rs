@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// The type of a value that is not a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ScalarType {
     U8,
     I8,
     U16,
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     F64,
 }
 
-impl Kind {
+impl ScalarType {
     /// The kind with this number in the file.
     pub fn new(number: u32) -> Option<Self> {
         Some(match number {
@@ -106,12 +106,12 @@ pub(crate) enum Value {
 
 /// What a key stands for. A list is only a place in the file.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Meta {
+pub(crate) enum MetadataValue {
     One(Value),
-    List { kind: Kind, count: usize, range: Range<usize> },
+    List { kind: ScalarType, count: usize, range: Range<usize> },
 }
 
-impl fmt::Display for Meta {
+impl fmt::Display for MetadataValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(Value::Unsigned(n)) => write!(f, "{n}"),
@@ -130,20 +130,20 @@ impl fmt::Display for Meta {
 /// All keys of a file. Questions give `None` for a key that is not there, and
 /// an error for one of another type.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Metadata(BTreeMap<String, Meta>);
+pub(crate) struct Metadata(BTreeMap<String, MetadataValue>);
 
 impl Metadata {
     /// Adds a key; false if it was there.
-    pub fn insert(&mut self, key: String, value: Meta) -> bool {
+    pub fn insert(&mut self, key: String, value: MetadataValue) -> bool {
         self.0.insert(key, value).is_none()
     }
 
     /// All keys, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &Meta)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &MetadataValue)> {
         self.0.iter()
     }
 
-    pub fn get(&self, key: &str) -> Option<&Meta> {
+    pub fn get(&self, key: &str) -> Option<&MetadataValue> {
         self.0.get(key)
     }
 
@@ -155,8 +155,8 @@ impl Metadata {
     ) -> Result<Option<T>, Fault> {
         let Some(meta) = self.get(key) else { return Ok(None) };
         let value = match meta {
-            Meta::One(value) => read(value),
-            Meta::List { .. } => None,
+            MetadataValue::One(value) => read(value),
+            MetadataValue::List { .. } => None,
         };
         let wrong =
             || Fault::Metadata { key: key.to_string(), why: format!("is {meta}, not {asked}") };
@@ -200,12 +200,12 @@ impl Metadata {
     fn list<'a>(
         &self,
         key: &str,
-        asked: Kind,
+        asked: ScalarType,
         bytes: &'a [u8],
     ) -> Result<Option<(usize, &'a [u8])>, Fault> {
         match self.get(key) {
             None => Ok(None),
-            Some(Meta::List { kind, count, range }) if *kind == asked => {
+            Some(MetadataValue::List { kind, count, range }) if *kind == asked => {
                 Ok(Some((*count, &bytes[range.clone()])))
             }
             Some(other) => {
@@ -216,7 +216,7 @@ impl Metadata {
     }
 
     pub fn texts<'a>(&self, key: &str, bytes: &'a [u8]) -> Result<Option<Vec<&'a str>>, Fault> {
-        let Some((count, mut bytes)) = self.list(key, Kind::String, bytes)? else {
+        let Some((count, mut bytes)) = self.list(key, ScalarType::String, bytes)? else {
             return Ok(None);
         };
         let mut texts = Vec::with_capacity(count);
@@ -234,19 +234,19 @@ impl Metadata {
     }
 
     pub fn floats(&self, key: &str, bytes: &[u8]) -> Result<Option<Vec<f32>>, Fault> {
-        let list = self.list(key, Kind::F32, bytes)?;
+        let list = self.list(key, ScalarType::F32, bytes)?;
         Ok(list.map(|(_, bytes)| {
             bytes.as_chunks().0.iter().map(|&number| f32::from_le_bytes(number)).collect()
         }))
     }
 
     pub fn flags(&self, key: &str, bytes: &[u8]) -> Result<Option<Vec<bool>>, Fault> {
-        let list = self.list(key, Kind::Bool, bytes)?;
+        let list = self.list(key, ScalarType::Bool, bytes)?;
         Ok(list.map(|(_, bytes)| bytes.iter().map(|&flag| flag != 0).collect()))
     }
 
     pub fn integers(&self, key: &str, bytes: &[u8]) -> Result<Option<Vec<i32>>, Fault> {
-        let list = self.list(key, Kind::I32, bytes)?;
+        let list = self.list(key, ScalarType::I32, bytes)?;
         Ok(list.map(|(_, bytes)| {
             bytes.as_chunks().0.iter().map(|&number| i32::from_le_bytes(number)).collect()
         }))

@@ -1,9 +1,9 @@
 //! A GGUF file: the model, its config and its tokenizer in one.
 
-pub(crate) mod anew;
 mod config;
-mod entries;
+pub(crate) mod export;
 mod metadata;
+mod metadata_writer;
 mod names;
 mod read;
 pub(crate) mod write;
@@ -13,8 +13,8 @@ pub(super) use read::MAGIC;
 
 use super::error::{CheckpointError, Fault};
 use super::mapped::Mapped;
-use super::stored::{Stored, Tensor};
-use config::Keys;
+use super::tensor::{Tensor, TensorInfo};
+use config::ConfigBuilder;
 use names::Architecture;
 use serde_json::Value;
 
@@ -22,27 +22,27 @@ use serde_json::Value;
 const FACTORS: &str = "rope_freqs.weight";
 
 /// A file as Hugging Face would keep it.
-pub(super) struct Opened {
+pub(super) struct GgufContents {
     /// `config.json`.
     pub config: Value,
     pub metadata: Metadata,
     /// In Hugging Face's names.
-    pub tensors: Vec<Stored>,
+    pub tensors: Vec<TensorInfo>,
     /// Keys that were passed over, in words for the user.
     pub notes: Vec<String>,
 }
 
 /// Reads all that `file` says.
-pub(super) fn open(file: &Mapped) -> Result<Opened, CheckpointError> {
+pub(super) fn open(file: &Mapped) -> Result<GgufContents, CheckpointError> {
     parse(file.bytes()).map_err(|fault| CheckpointError::new(file.path(), fault))
 }
 
-fn parse(bytes: &[u8]) -> Result<Opened, Fault> {
+fn parse(bytes: &[u8]) -> Result<GgufContents, Fault> {
     const KEY: &str = "general.architecture";
     let (metadata, mut tensors) = read::read(bytes)?;
     let missing = || Fault::Metadata { key: KEY.to_string(), why: "is missing".to_string() };
     let architecture = Architecture::find(&metadata.text(KEY)?.ok_or_else(missing)?)?;
-    let keys = Keys::new(architecture, &metadata, bytes);
+    let keys = ConfigBuilder::new(architecture, &metadata, bytes);
     let (heads, kv_heads) = keys.heads()?;
     let at = tensors.iter().position(|tensor| tensor.name == FACTORS);
     let factors = at.map(|at| tensors.swap_remove(at));
@@ -56,5 +56,5 @@ fn parse(bytes: &[u8]) -> Result<Opened, Fault> {
     });
     let config = keys.config(&tensors, factors)?;
     let notes = keys.notes();
-    Ok(Opened { config, metadata, tensors, notes })
+    Ok(GgufContents { config, metadata, tensors, notes })
 }

@@ -1,7 +1,7 @@
 //! GGUF's architectures and tensor names, and Hugging Face's for them.
 
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::stored::{Order, Stored};
+use crate::checkpoint::tensor::{RowOrder, TensorInfo};
 
 /// How a GGUF architecture differs from the others.
 pub(super) struct Architecture {
@@ -119,7 +119,12 @@ impl Architecture {
     }
 
     /// Gives `tensor` Hugging Face's name, order and convention.
-    pub fn adopt(&self, tensor: &mut Stored, heads: usize, kv_heads: usize) -> Result<(), Fault> {
+    pub fn adopt(
+        &self,
+        tensor: &mut TensorInfo,
+        heads: usize,
+        kv_heads: usize,
+    ) -> Result<(), Fault> {
         let Some(name) = self.translate(&tensor.name) else {
             let (tensor, architecture) = (tensor.name.clone(), self.name.to_string());
             return Err(Fault::Foreign { tensor, architecture });
@@ -131,9 +136,9 @@ impl Architecture {
             let rows = tensor.shape.first().copied().unwrap_or(1);
             if !rows.is_multiple_of(2 * heads) {
                 let why = format!("has {rows} rows, not {heads} heads of an even number of rows");
-                return Err(Fault::Place { tensor: tensor.name.clone(), why });
+                return Err(Fault::Tensor { tensor: tensor.name.clone(), why });
             }
-            tensor.order = Order::Interleaved { heads };
+            tensor.order = RowOrder::Interleaved { heads };
         }
         if self.shifted_norms && name.ends_with("norm.weight") {
             tensor.shift = -1.0;

@@ -3,11 +3,11 @@
 //! Every count and length is compared with the bytes that are left before
 //! anything is reserved for it, so a damaged file costs no memory.
 
-use super::metadata::{Kind, Meta, Metadata, Value};
+use super::metadata::{Metadata, MetadataValue, ScalarType, Value};
 use crate::checkpoint::dtype::Dtype;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::safetensors::sized;
-use crate::checkpoint::stored::{Order, Stored};
+use crate::checkpoint::tensor::{RowOrder, TensorInfo};
 use std::ops::Range;
 
 /// The first four bytes of every GGUF file.
@@ -49,7 +49,7 @@ const OTHER_TYPES: &[(u32, &str)] = &[
 ///
 /// 1. no key and no tensor name appears twice;
 /// 2. every tensor lies within the file, and no two overlap.
-pub(super) fn read(bytes: &[u8]) -> Result<(Metadata, Vec<Stored>), Fault> {
+pub(super) fn read(bytes: &[u8]) -> Result<(Metadata, Vec<TensorInfo>), Fault> {
     let mut cursor = Cursor { bytes, at: 0 };
     cursor.take(MAGIC.len() as u64, || "the magic number".to_string())?;
     let version = cursor.u32(|| "the version".to_string())?;
@@ -79,7 +79,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Metadata, Vec<Stored>), Fault> {
     let alignment = alignment(&metadata)?;
     let start = (cursor.at as u64).next_multiple_of(alignment);
     place(&mut tensors, start, alignment, bytes.len() as u64)?;
-    let tensors: Vec<Stored> = tensors.into_iter().map(|(_, tensor)| tensor).collect();
+    let tensors: Vec<TensorInfo> = tensors.into_iter().map(|(_, tensor)| tensor).collect();
     let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     names.sort_unstable();
     if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -108,7 +108,9 @@ fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
     match metadata.get(KEY) {
         None => Ok(ALIGNMENT),
         // A u32 at most, so that rounding up cannot overflow.
-        Some(Meta::One(Value::Unsigned(n))) if n.is_power_of_two() && *n <= 1 << 31 => Ok(*n),
+        Some(MetadataValue::One(Value::Unsigned(n))) if n.is_power_of_two() && *n <= 1 << 31 => {
+            Ok(*n)
+        }
         Some(other) => {
             let why = format!("is {other}; an alignment is a power of two");
             Err(Fault::Metadata { key: KEY.to_string(), why })
@@ -118,7 +120,7 @@ fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
 
 /// Turns offsets from `start` into places in the file of `length` bytes (promise 2).
 fn place(
-    tensors: &mut [(u64, Stored)],
+    tensors: &mut [(u64, TensorInfo)],
     start: u64,
     alignment: u64,
     length: u64,
@@ -140,7 +142,7 @@ fn place(
         let name = tensor.name.clone();
         if !offset.is_multiple_of(alignment) {
             let why = format!("begins at byte {offset}, not a multiple of {alignment}");
-            return Err(Fault::Place { tensor: name, why });
+            return Err(Fault::Tensor { tensor: name, why });
         }
         let end = offset.saturating_add(size);
         if end > data {
@@ -225,7 +227,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The type and the value of `key`. Lists stay in the file.
-    fn meta(&mut self, key: &str) -> Result<Meta, Fault> {
+    fn meta(&mut self, key: &str) -> Result<MetadataValue, Fault> {
         let what = || format!("the value of {key:?}");
         let kind = self.kind(key)?;
         let Some(kind) = kind else {
@@ -246,7 +248,7 @@ impl<'a> Cursor<'a> {
                 }
             }
             // A count of things in memory fits.
-            return Ok(Meta::List { kind, count: count as usize, range: start..self.at });
+            return Ok(MetadataValue::List { kind, count: count as usize, range: start..self.at });
         };
         let range = match kind.size() {
             Some(size) => {
@@ -256,18 +258,18 @@ impl<'a> Cursor<'a> {
             None => self.string(what)?,
         };
         kind.value(&self.bytes[range])
-            .map(Meta::One)
+            .map(MetadataValue::One)
             .map_err(|why| Fault::Metadata { key: key.to_string(), why })
     }
 
     /// The kind of a value; `None` for a list.
-    fn kind(&mut self, key: &str) -> Result<Option<Kind>, Fault> {
+    fn kind(&mut self, key: &str) -> Result<Option<ScalarType>, Fault> {
         const LIST: u32 = 9;
         let number = self.u32(|| format!("the type of {key:?}"))?;
         if number == LIST {
             return Ok(None);
         }
-        Kind::new(number).map(Some).ok_or_else(|| {
+        ScalarType::new(number).map(Some).ok_or_else(|| {
             let why = format!("has type {number}, which GGUF does not define");
             Fault::Metadata { key: key.to_string(), why }
         })
@@ -275,13 +277,13 @@ impl<'a> Cursor<'a> {
 
     /// The description of tensor `i`, with its offset. Its range holds the
     /// bytes it needs; its place follows when all are known.
-    fn tensor(&mut self, i: u64) -> Result<(u64, Stored), Fault> {
+    fn tensor(&mut self, i: u64) -> Result<(u64, TensorInfo), Fault> {
         let name = self.name(|| format!("the name of tensor {i}"))?;
         let what = || format!("the description of tensor {name:?}");
         let axes = self.u32(what)?;
         if axes > MAX_AXES {
             let why = format!("has {axes} axes, more than {MAX_AXES}");
-            return Err(Fault::Place { tensor: name, why });
+            return Err(Fault::Tensor { tensor: name, why });
         }
         let mut shape = Vec::new();
         for _ in 0..axes {
@@ -298,10 +300,19 @@ impl<'a> Cursor<'a> {
         };
         match sized(dtype, &shape) {
             Ok((shape, bytes)) => {
-                let (order, range) = (Order::AsStored, 0..bytes as usize);
+                let (order, range) = (RowOrder::AsStored, 0..bytes as usize);
                 Ok((
                     offset,
-                    Stored { name, shape, dtype, file: 0, range, order, shift: 0.0, packed: None },
+                    TensorInfo {
+                        name,
+                        shape,
+                        dtype,
+                        file: 0,
+                        range,
+                        order,
+                        shift: 0.0,
+                        packed: None,
+                    },
                 ))
             }
             Err(why) => Err(Fault::TensorShape { tensor: name, shape, why: why.to_string() }),

@@ -1,14 +1,14 @@
 //! A GGUF file like another one, with the weights of a model: settings and
 //! tokenizer are the other's, entry by entry.
 
-use super::entries::text;
+use super::metadata_writer::text;
 use super::names::Architecture;
 use super::read::{self, MAGIC};
-use super::{FACTORS, Keys};
+use super::{ConfigBuilder, FACTORS};
 use crate::checkpoint::dtype::Dtype;
 use crate::checkpoint::error::{CheckpointError, Fault};
 use crate::checkpoint::mapped::Mapped;
-use crate::checkpoint::stored::{Order, Stored};
+use crate::checkpoint::tensor::{RowOrder, TensorInfo};
 use crate::checkpoint::write::{WriteError, encode};
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::disk::{Pending, Written};
@@ -28,7 +28,7 @@ pub(super) struct Job<'a> {
     pub name: String,
     pub shape: Vec<usize>,
     pub dtype: Dtype,
-    pub order: Order,
+    pub order: RowOrder,
     pub shift: f32,
     /// Nothing for a tensor whose bytes are given.
     pub from: Option<Tensor<'a>>,
@@ -62,7 +62,7 @@ pub(crate) fn like(
     let entries = read::entries(bytes).map_err(wrong)?;
     let name = metadata.text("general.architecture").map_err(wrong)?.unwrap_or_default();
     let architecture = Architecture::find(&name).map_err(wrong)?;
-    let heads = Keys::new(architecture, &metadata, bytes).heads().map_err(wrong)?;
+    let heads = ConfigBuilder::new(architecture, &metadata, bytes).heads().map_err(wrong)?;
     let mut jobs = Vec::with_capacity(tensors.len());
     for tensor in tensors {
         jobs.push(job(source, bytes, architecture, heads, tensor, dtype).map_err(|error| {
@@ -81,18 +81,18 @@ pub(super) fn job<'a>(
     bytes: &'a [u8],
     architecture: &Architecture,
     (heads, kv_heads): (usize, usize),
-    tensor: Stored,
+    tensor: TensorInfo,
     dtype: Dtype,
 ) -> Result<Job<'a>, Result<Fault, CheckpointError>> {
     let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
     let copied = &bytes[tensor.range.clone()];
     let mut adopted = tensor;
     if name == FACTORS {
-        let (order, dtype) = (Order::AsStored, adopted.dtype);
+        let (order, dtype) = (RowOrder::AsStored, adopted.dtype);
         return Ok(Job { name, shape, dtype, order, shift: 0.0, from: None, copied });
     }
     architecture.adopt(&mut adopted, heads, kv_heads).map_err(Ok)?;
-    let from = source.tensor_of(&adopted.name, &shape).map_err(Err)?;
+    let from = source.tensor_with_shape(&adopted.name, &shape).map_err(Err)?;
     let whole = shape.last().is_some_and(|row| row.is_multiple_of(Q8_BLOCK));
     let dtype = match (shape.len(), dtype) {
         (0 | 1, _) => Dtype::F32,
@@ -172,7 +172,7 @@ fn fill(out: &mut Pending, path: &Path, job: &Job<'_>) -> Result<(), WriteError>
     let io = |error| WriteError::io(path, error);
     let Some(tensor) = &job.from else { return out.write_all(job.copied).map_err(io) };
     let mut wide = tensor.to_f32();
-    if job.order != Order::AsStored {
+    if job.order != RowOrder::AsStored {
         // A vector's numbers belong to as many rows of a matrix.
         let rows = if job.shape.len() < 2 { wide.len() } else { tensor.rows() };
         let n = wide.len() / rows.max(1);

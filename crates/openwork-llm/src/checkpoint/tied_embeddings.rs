@@ -1,7 +1,7 @@
 //! Whether a folder's head is its embedding, by its config and its tensors.
 
-use super::{Checkpoint, Tensor, natural};
-use crate::model::ties;
+use super::{Checkpoint, Tensor, natural_order};
+use crate::model::ties_embeddings;
 use rayon::prelude::*;
 use serde_json::Value;
 
@@ -14,14 +14,14 @@ impl Checkpoint {
     /// Settles what a config that ties the two leaves open, as transformers
     /// does: a head without an embedding is the embedding, and a head that
     /// differs from the embedding is not tied to it, whatever the config says.
-    pub(super) fn settle_ties(&mut self) {
+    pub(super) fn resolve_tied_embeddings(&mut self) {
         let Some(head) = self.tensors.iter().position(|tensor| tensor.name == HEAD) else { return };
-        if !ties(&self.config) {
+        if !ties_embeddings(&self.config) {
             return;
         }
         let Ok(embedding) = self.tensor(EMBEDDING) else {
             self.tensors[head].name = EMBEDDING.to_string();
-            self.tensors.sort_by(|a, b| natural::compare(&a.name, &b.name));
+            self.tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
             return;
         };
         if !same(&embedding, &self.view(&self.tensors[head])) {

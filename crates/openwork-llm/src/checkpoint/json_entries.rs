@@ -11,9 +11,9 @@ const METADATA: &str = "__metadata__";
 
 /// Entries in the order written, and safetensors' `__metadata__` beside them. An
 /// error in a value names the entry.
-pub(super) struct Pairs<V>(pub Vec<(String, V)>, pub HashMap<String, String>);
+pub(super) struct JsonEntries<V>(pub Vec<(String, V)>, pub HashMap<String, String>);
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for JsonEntries<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Read(PhantomData))
     }
@@ -22,13 +22,13 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
 struct Read<V>(PhantomData<V>);
 
 impl<'de, V: Deserialize<'de>> Visitor<'de> for Read<V> {
-    type Value = Pairs<V>;
+    type Value = JsonEntries<V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with one entry for each tensor")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<V>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonEntries<V>, A::Error> {
         let mut entries = Vec::new();
         let mut metadata = None;
         while let Some(name) = map.next_key::<String>()? {
@@ -43,6 +43,6 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Read<V> {
                 map.next_value().map_err(|why| Error::custom(format!("tensor {name:?}: {why}")))?;
             entries.push((name, value));
         }
-        Ok(Pairs(entries, metadata.unwrap_or_default()))
+        Ok(JsonEntries(entries, metadata.unwrap_or_default()))
     }
 }

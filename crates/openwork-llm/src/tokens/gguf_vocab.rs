@@ -1,25 +1,25 @@
-//! A `tokenizer.json` as GGUF lists it: tokens, their marks, and merges.
+//! A `tokenizer.json` as GGUF lists it: tokens, token types and merges.
 
-use super::pre::Pre;
-use super::rebuild::{CONTROL, USER_DEFINED};
+use super::from_gguf::{CONTROL, USER_DEFINED};
+use super::pre_tokenizer::PreTokenizer;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// GGUF's marks for tokens that come from the vocabulary, and that no text gives.
+/// GGUF token types of vocabulary entries and of unused ids.
 const NORMAL: i32 = 1;
 const UNUSED: i32 = 5;
 
 /// A byte-level BPE tokenizer. Holds, once built:
 ///
-/// 1. there is a mark for each token;
+/// 1. every token has a token type;
 /// 2. a merge is two tokens with a space between, and neither has one itself.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct GgufVocab {
     /// The name of how text is cut, in `tokenizer.ggml.pre`.
     pub pre: &'static str,
     pub tokens: Vec<String>,
-    pub marks: Vec<i32>,
+    pub token_types: Vec<i32>,
     pub merges: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ enum Merge {
     Pair(String, String),
 }
 
-impl Listed {
+impl GgufVocab {
     /// What a `tokenizer.json` lists, for an embedding of `rows` rows: those
     /// that no token has are filled up. Refused with the reason if GGUF has no
     /// words for it.
@@ -82,18 +82,22 @@ impl Listed {
         if file.model.byte_fallback {
             return Err("its tokenizer is SentencePiece's, not byte-level BPE".to_string());
         }
-        let pre = Pre::called(&file.pre_tokenizer, &file.normalizer, file.model.ignore_merges)
-            .ok_or("GGUF has no name that is known here for how its tokenizer cuts text")?;
+        let pre = PreTokenizer::gguf_name(
+            &file.pre_tokenizer,
+            &file.normalizer,
+            file.model.ignore_merges,
+        )
+        .ok_or("GGUF has no name that is known here for how its tokenizer cuts text")?;
         let vocabulary: HashMap<String, usize> = serde_json::from_value(file.model.vocab)
             .map_err(|why| format!("tokenizer.json: its vocabulary: {why}"))?;
         let mut tokens: Vec<Option<String>> = vec![None; rows];
-        let mut marks = vec![UNUSED; rows];
-        let mut put = |id: usize, token: String, mark: i32| -> Result<(), String> {
+        let mut token_types = vec![UNUSED; rows];
+        let mut put = |id: usize, token: String, token_type: i32| -> Result<(), String> {
             let Some(place) = tokens.get_mut(id) else {
                 return Err(format!("token {id} is beyond the {rows} rows of the embedding"));
             };
             *place = Some(token);
-            marks[id] = mark;
+            token_types[id] = token_type;
             Ok(())
         };
         for (token, id) in vocabulary {
@@ -114,7 +118,7 @@ impl Listed {
         let merges: Vec<String> = merges.collect();
         match merges.iter().find(|merge| merge.matches(' ').count() != 1) {
             Some(merge) => Err(format!("tokenizer.json: {merge:?} is no merge of two tokens")),
-            None => Ok(Self { pre, tokens, marks, merges }),
+            None => Ok(Self { pre, tokens, token_types, merges }),
         }
     }
 }
@@ -139,9 +143,9 @@ mod tests {
     fn a_tokenizer_is_listed() {
         for merges in [json!([["a", "b"]]), json!(["a b"])] {
             let json = file(|file| file["model"]["merges"] = merges.clone());
-            let found = Listed::new(&json, 6).unwrap();
+            let found = GgufVocab::new(&json, 6).unwrap();
             assert_eq!(found.tokens, ["a", "b", "ab", "<s>", "[PAD4]", "[PAD5]"]);
-            assert_eq!(found.marks, [1, 1, 1, 3, 5, 5]);
+            assert_eq!(found.token_types, [1, 1, 1, 3, 5, 5]);
             assert_eq!((found.merges, found.pre), (vec!["a b".to_string()], "gpt-2"));
         }
     }
@@ -149,7 +153,7 @@ mod tests {
     #[test]
     fn what_gguf_has_no_words_for_is_refused() {
         let refused = |change: &dyn Fn(&mut Value), rows: usize| {
-            Listed::new(&file(change), rows).expect_err("refused")
+            GgufVocab::new(&file(change), rows).expect_err("refused")
         };
         assert!(refused(&|_| {}, 3).contains("token 3 is beyond the 3 rows"));
         for (path, value, part) in [

@@ -6,7 +6,7 @@ use super::tokenizer::Tokenizer;
 /// Decodes token by token. A character may need several tokens, so some
 /// tokens show nothing and a later one shows more.
 #[derive(Clone, Debug)]
-pub struct Stream<'a> {
+pub struct DecodeStream<'a> {
     tokenizer: &'a Tokenizer,
     ids: Vec<u32>,
     /// Tokens from here on are decoded together: what a token shows can depend
@@ -16,7 +16,7 @@ pub struct Stream<'a> {
     shown: usize,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> DecodeStream<'a> {
     /// Begins a text.
     pub(super) fn new(tokenizer: &'a Tokenizer) -> Self {
         Self { tokenizer, ids: Vec::new(), start: 0, shown: 0 }

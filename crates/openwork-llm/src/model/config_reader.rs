@@ -118,13 +118,13 @@ impl Neutral {
 }
 
 /// A config.json that remembers which keys were read.
-pub struct Keys<'a> {
+pub struct ConfigReader<'a> {
     map: &'a Map<String, Value>,
     family: &'static str,
     used: BTreeSet<&'a str>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> ConfigReader<'a> {
     /// Begins to read.
     pub fn new(json: &'a Value, family: &'static str) -> Result<Self, ConfigError> {
         let map = json.as_object().ok_or(ConfigError::Kind {
@@ -287,7 +287,7 @@ impl<'a> Keys<'a> {
 
     /// One `rope_parameters` or `rope_scaling`.
     fn rope(&self, json: &'a Value, theta: f64) -> Result<(f64, Scaling), ConfigError> {
-        let mut keys = Keys::new(json, self.family)?;
+        let mut keys = ConfigReader::new(json, self.family)?;
         let theta = keys.number_or("rope_theta", theta)?;
         let old_name = keys.value("type");
         let kind = keys.value("rope_type").or(old_name);

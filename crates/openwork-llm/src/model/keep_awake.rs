@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_micros(300);
 /// Runs `work` in the thread pool while its other threads keep looking for
 /// parts of it. A thread that found nothing for a few microseconds would go to
 /// sleep, and waking it takes longer than a loop over one small matrix.
-pub(super) fn awake<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+pub(super) fn keep_awake<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     if rayon::current_num_threads() == 1 {
         return work();
     }
@@ -46,7 +46,7 @@ mod tests {
 
     /// A few loops, the way decoding does them.
     fn loops(seed: u64) -> u64 {
-        awake(|| {
+        keep_awake(|| {
             (0..50).fold(seed, |sum, i| sum + (0..64).into_par_iter().map(|j| i * j).sum::<u64>())
         })
     }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_panic_comes_through() {
-        let caught = std::panic::catch_unwind(|| awake(|| panic!("as it should")));
+        let caught = std::panic::catch_unwind(|| keep_awake(|| panic!("as it should")));
         assert!(caught.is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Where a tensor lies in its file, and how to hand it out in Hugging Face's order.
 
 use super::dtype::Dtype;
-use super::packed::Place;
+use super::packed::PackedInfo;
 use openwork::sparse::{Packed, PartsError};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -12,24 +12,24 @@ const PARALLEL: usize = 1 << 16;
 /// A tensor's place in a file, checked when the file was opened: `range` is
 /// inside the file and as long as `shape` and `dtype` need.
 #[derive(Clone, Debug)]
-pub(super) struct Stored {
+pub(super) struct TensorInfo {
     pub name: String,
     pub shape: Vec<usize>,
     pub dtype: Dtype,
     /// Which of the checkpoint's files.
     pub file: usize,
     pub range: Range<usize>,
-    pub order: Order,
+    pub order: RowOrder,
     /// Added to every number: GGUF stores `1 + w` for Gemma's norms.
     pub shift: f32,
     /// Where the parts are, of a packed tensor; `shape` is then that of the dense
     /// one and `dtype` that of the kept values.
-    pub packed: Option<Box<Place>>,
+    pub packed: Option<Box<PackedInfo>>,
 }
 
 /// In which order a file has the rows that Hugging Face numbers from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum RowOrder {
     /// The same.
     AsStored,
     /// Each of `heads` equal runs of rows is interleaved: ggml's Llama rotates
@@ -37,7 +37,7 @@ pub(super) enum Order {
     Interleaved { heads: usize },
 }
 
-impl Order {
+impl RowOrder {
     /// The row of the file that holds row `row` of `rows`.
     pub(super) fn stored_row(self, row: usize, rows: usize) -> usize {
         match self {
@@ -57,7 +57,7 @@ impl Order {
 /// A row is one index of the first axis; a vector is a single row.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
-    pub(super) stored: &'a Stored,
+    pub(super) stored: &'a TensorInfo,
     pub(super) data: &'a [u8],
     /// What its numbers are rounded to when they are read.
     pub(super) rounded: Option<Dtype>,
@@ -157,8 +157,8 @@ impl<'a> Tensor<'a> {
             return;
         }
         let bytes = self.data.len() / count;
-        let Stored { dtype, order, shift, .. } = *self.stored;
-        if order == Order::AsStored {
+        let TensorInfo { dtype, order, shift, .. } = *self.stored;
+        if order == RowOrder::AsStored {
             dtype.decode(&self.data[rows.start * bytes..rows.end * bytes], out);
         } else if self.shape().len() < 2 {
             // A vector is one row to read, but its numbers belong to as many rows of a matrix.
@@ -185,7 +185,7 @@ impl<'a> Tensor<'a> {
     /// Face's order. It may start at any address.
     pub fn bytes(&self) -> Option<&'a [u8]> {
         let plain = matches!(self.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
-        let as_is = self.stored.order == Order::AsStored
+        let as_is = self.stored.order == RowOrder::AsStored
             && self.stored.shift == 0.0
             && self.stored.packed.is_none();
         let exact = self.rounded.is_none_or(|rounded| rounded == self.dtype());
@@ -236,11 +236,11 @@ impl<'a> Tensor<'a> {
 mod tests {
     use super::*;
 
-    fn numbered(shape: &[usize], order: Order, shift: f32) -> (Stored, Vec<u8>) {
+    fn numbered(shape: &[usize], order: RowOrder, shift: f32) -> (TensorInfo, Vec<u8>) {
         let len = shape.iter().product::<usize>();
         let data: Vec<u8> = (0..len).flat_map(|i| (i as f32).to_le_bytes()).collect();
         let (name, shape) = ("w".to_string(), shape.to_vec());
-        let stored = Stored {
+        let stored = TensorInfo {
             name,
             shape,
             dtype: Dtype::F32,
@@ -256,21 +256,21 @@ mod tests {
     #[test]
     fn interleaved_rows_come_out_as_halves() {
         // Two heads of four rows: the file has d, d + half as neighbours.
-        let (stored, data) = numbered(&[8, 1], Order::Interleaved { heads: 2 }, 0.0);
+        let (stored, data) = numbered(&[8, 1], RowOrder::Interleaved { heads: 2 }, 0.0);
         let tensor = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!(tensor.to_f32(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
         let mut three = [0.0; 3];
         tensor.rows_f32(1..4, &mut three);
         assert_eq!(three, [2.0, 1.0, 3.0]);
         assert!(tensor.bytes().is_none());
-        let (stored, data) = numbered(&[8], Order::Interleaved { heads: 2 }, 0.0);
+        let (stored, data) = numbered(&[8], RowOrder::Interleaved { heads: 2 }, 0.0);
         let bias = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!(bias.to_f32(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
     }
 
     #[test]
     fn the_shift_is_added_once_and_hides_the_bytes() {
-        let (stored, data) = numbered(&[3], Order::AsStored, -1.0);
+        let (stored, data) = numbered(&[3], RowOrder::AsStored, -1.0);
         let tensor = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!(tensor.to_f32(), [-1.0, 0.0, 1.0]);
         assert_eq!(tensor.nonzeros(), 2);
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn rows_together_are_the_tensor() {
-        let (stored, data) = numbered(&[300, 7, 50], Order::AsStored, 0.0);
+        let (stored, data) = numbered(&[300, 7, 50], RowOrder::AsStored, 0.0);
         let tensor = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!((tensor.rows(), tensor.row_len()), (300, 350));
         let whole = tensor.to_f32();
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_first_row_that_is_not_finite_is_found() {
-        let (stored, mut data) = numbered(&[1000, 100], Order::AsStored, 0.0);
+        let (stored, mut data) = numbered(&[1000, 100], RowOrder::AsStored, 0.0);
         assert_eq!(Tensor { stored: &stored, data: &data, rounded: None }.not_finite(), None);
         for (at, value) in [(99_900, f32::INFINITY), (70_199, f32::NAN)] {
             data[4 * at..][..4].copy_from_slice(&value.to_le_bytes());
@@ -306,12 +306,12 @@ mod tests {
     #[test]
     fn tensors_without_numbers_are_harmless() {
         for shape in [&[0][..], &[0, 5], &[5, 0], &[0, 0]] {
-            let (stored, data) = numbered(shape, Order::AsStored, 0.0);
+            let (stored, data) = numbered(shape, RowOrder::AsStored, 0.0);
             let tensor = Tensor { stored: &stored, data: &data, rounded: None };
             assert_eq!(tensor.to_f32(), [0.0; 0]);
             assert_eq!((tensor.nonzeros(), tensor.not_finite()), (0, None));
         }
-        let (stored, data) = numbered(&[], Order::AsStored, 0.0);
+        let (stored, data) = numbered(&[], RowOrder::AsStored, 0.0);
         assert_eq!(Tensor { stored: &stored, data: &data, rounded: None }.to_f32(), [0.0]);
     }
 }

@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 
 /// A way to cut text.
-pub(super) struct Pre {
+pub(super) struct PreTokenizer {
     /// The names it has in GGUF files.
     names: &'static [&'static str],
-    cut: Cut,
+    cut: Splitting,
     /// Composes characters first (Unicode NFC).
     pub nfc: bool,
     /// Takes a piece that is a token whole, whatever the merges would give.
@@ -16,7 +16,7 @@ pub(super) struct Pre {
     pub adds_bos: bool,
 }
 
-enum Cut {
+enum Splitting {
     /// GPT-2's expression.
     Gpt2,
     /// Every digit alone, then GPT-2's expression.
@@ -31,52 +31,52 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 
 /// Every way to cut that is known. The expressions are those of the models'
 /// own `tokenizer.json`.
-const PRES: &[Pre] = &[
-    Pre {
+const PRE_TOKENIZERS: &[PreTokenizer] = &[
+    PreTokenizer {
         names: &["default", "gpt-2"],
-        cut: Cut::Gpt2,
+        cut: Splitting::Gpt2,
         nfc: false,
         ignore_merges: false,
         adds_bos: false,
     },
-    Pre {
+    PreTokenizer {
         names: &["smollm", "starcoder", "refact", "command-r"],
-        cut: Cut::Digits,
+        cut: Splitting::Digits,
         nfc: false,
         ignore_merges: false,
         adds_bos: false,
     },
-    Pre {
+    PreTokenizer {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe"],
-        cut: Cut::Split(LLAMA3),
+        cut: Splitting::Split(LLAMA3),
         nfc: false,
         ignore_merges: true,
         adds_bos: true,
     },
-    Pre {
+    PreTokenizer {
         names: &["qwen2", "deepseek-r1-qwen", "megrez"],
-        cut: Cut::Split(QWEN2),
+        cut: Splitting::Split(QWEN2),
         nfc: true,
         ignore_merges: false,
         adds_bos: false,
     },
-    Pre {
+    PreTokenizer {
         names: &["tekken"],
-        cut: Cut::Split(TEKKEN),
+        cut: Splitting::Split(TEKKEN),
         nfc: false,
         ignore_merges: true,
         adds_bos: true,
     },
 ];
 
-impl Pre {
+impl PreTokenizer {
     /// The way that GGUF calls `name`.
     pub fn find(name: &str) -> Option<&'static Self> {
-        PRES.iter().find(|pre| pre.names.contains(&name))
+        PRE_TOKENIZERS.iter().find(|pre| pre.names.contains(&name))
     }
 
     /// GGUF's name for the pipeline of a `tokenizer.json`, if it is known.
-    pub fn called(
+    pub fn gguf_name(
         pre_tokenizer: &Value,
         normalizer: &Value,
         ignore_merges: bool,
@@ -87,7 +87,8 @@ impl Pre {
             _ => return None,
         };
         let found = steps(pre_tokenizer);
-        PRES.iter()
+        PRE_TOKENIZERS
+            .iter()
             .find(|pre| {
                 pre.nfc == nfc
                     && pre.ignore_merges == ignore_merges
@@ -99,16 +100,18 @@ impl Pre {
 
     /// All names, for messages.
     pub fn known() -> String {
-        PRES.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", ")
+        PRE_TOKENIZERS.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", ")
     }
 
     /// As `tokenizer.json` would say it.
     pub fn pre_tokenizer(&self) -> Value {
         let bytes = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
         let steps = match self.cut {
-            Cut::Gpt2 => json!([bytes(true)]),
-            Cut::Digits => json!([{"type": "Digits", "individual_digits": true}, bytes(true)]),
-            Cut::Split(regex) => json!([
+            Splitting::Gpt2 => json!([bytes(true)]),
+            Splitting::Digits => {
+                json!([{"type": "Digits", "individual_digits": true}, bytes(true)])
+            }
+            Splitting::Split(regex) => json!([
                 {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false},
                 bytes(false),
             ]),
@@ -138,12 +141,19 @@ mod tests {
 
     #[test]
     fn every_way_to_cut_is_known_again() {
-        for pre in PRES {
+        for pre in PRE_TOKENIZERS {
             let normalizer = if pre.nfc { json!({"type": "NFC"}) } else { Value::Null };
-            let name = Pre::called(&pre.pre_tokenizer(), &normalizer, pre.ignore_merges).unwrap();
+            let name =
+                PreTokenizer::gguf_name(&pre.pre_tokenizer(), &normalizer, pre.ignore_merges)
+                    .unwrap();
             assert!(pre.names.contains(&name));
-            assert!(Pre::called(&Value::Null, &normalizer, pre.ignore_merges).is_none());
-            assert!(Pre::called(&pre.pre_tokenizer(), &normalizer, !pre.ignore_merges).is_none());
+            assert!(
+                PreTokenizer::gguf_name(&Value::Null, &normalizer, pre.ignore_merges).is_none()
+            );
+            assert!(
+                PreTokenizer::gguf_name(&pre.pre_tokenizer(), &normalizer, !pre.ignore_merges)
+                    .is_none()
+            );
         }
     }
 }

@@ -17,7 +17,7 @@ thread_local! {
 }
 
 /// What `call` returns, or the words of the panic it ends in, which nobody else hears.
-pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let usual = take_hook();
@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_words() {
-        assert_eq!(caught(|| 3), Ok(3));
-        let words = caught(|| panic!("no {}", "luck")).unwrap_err();
+        assert_eq!(catch_panic(|| 3), Ok(3));
+        let words = catch_panic(|| panic!("no {}", "luck")).unwrap_err();
         assert_eq!(words, "the tokenizers library gave up: no luck");
     }
 

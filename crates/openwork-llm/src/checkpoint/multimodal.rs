@@ -1,6 +1,6 @@
 //! The text model inside a model of texts and images, as a folder keeps it.
 
-use super::stored::Stored;
+use super::tensor::TensorInfo;
 use serde_json::{Map, Value, json};
 
 /// What transformers calls such a model, and its text model alone.
@@ -37,7 +37,7 @@ const IMAGES: &[&str] = &[
 
 /// Makes of such a model's config and tensors those of its text model, and says
 /// so; leaves any other model as it is.
-pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<Stored>) -> Option<String> {
+pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<TensorInfo>) -> Option<String> {
     let text = config["text_config"].as_object()?;
     if config["architectures"] != json!([CLASS]) {
         return None;
@@ -76,14 +76,14 @@ pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<Stored>) -> Optio
 #[cfg(test)]
 mod tests {
     use super::super::Dtype;
-    use super::super::stored::Order;
+    use super::super::tensor::RowOrder;
     use super::*;
     use crate::model::Config;
 
-    fn tensor(name: &str) -> Stored {
-        let (name, shape, order) = (name.to_string(), vec![0], Order::AsStored);
+    fn tensor(name: &str) -> TensorInfo {
+        let (name, shape, order) = (name.to_string(), vec![0], RowOrder::AsStored);
         let (dtype, range, shift) = (Dtype::F32, 0..0, 0.0);
-        Stored { name, shape, dtype, file: 0, range, order, shift, packed: None }
+        TensorInfo { name, shape, dtype, file: 0, range, order, shift, packed: None }
     }
 
     /// Gemma 3 4B's config.json, as published.
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn names_become_those_of_the_text_model() {
         let names = |names: &[&str]| {
-            let mut tensors: Vec<Stored> = names.iter().map(|name| tensor(name)).collect();
+            let mut tensors: Vec<TensorInfo> = names.iter().map(|name| tensor(name)).collect();
             let note = text_model(&mut gemma(), &mut tensors).expect("a note");
             (tensors.into_iter().map(|tensor| tensor.name).collect::<Vec<_>>(), note)
         };

@@ -6,17 +6,17 @@
 
 use super::FACTORS;
 use super::config::llama3_scaling;
-use super::entries::Entries;
+use super::metadata_writer::MetadataWriter;
 use super::names::Architecture;
 use super::write::{ALIGNMENT, Job, file_type, job, write};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::dtype::Dtype;
 use crate::checkpoint::error::{CheckpointError, Fault};
-use crate::checkpoint::stored::{Order, Stored};
+use crate::checkpoint::tensor::{RowOrder, TensorInfo};
 use crate::checkpoint::write::WriteError;
 use crate::disk::Written;
 use crate::model::{Config, Scaling};
-use crate::tokens::{Listed, Tokenizer};
+use crate::tokens::{GgufVocab, Tokenizer};
 use std::path::Path;
 
 /// Families and what GGUF calls them. Gemma's tokenizer is SentencePiece's, of
@@ -26,7 +26,7 @@ const FAMILIES: &[(&str, &str)] =
 
 /// Writes the weights of `source` to `out`, matrices as F16, BF16 or Q8_0 and
 /// vectors as F32. Zeros stay exact zeros.
-pub(crate) fn anew(
+pub(crate) fn export(
     source: &Checkpoint,
     config: &Config,
     out: &Path,
@@ -44,16 +44,16 @@ pub(crate) fn anew(
     let architecture = Architecture::find(name).map_err(wrong)?;
     let tokenizer = source.tokenizer()?;
     // Not the file itself, which may lack tokens that others beside it add.
-    let listed = Listed::new(tokenizer.json().as_bytes(), config.vocab).map_err(refuse)?;
+    let vocab = GgufVocab::new(tokenizer.json().as_bytes(), config.vocab).map_err(refuse)?;
 
-    let mut entries = Entries::default();
+    let mut entries = MetadataWriter::default();
     entries.text("general.architecture", architecture.name);
     let title = source.path().file_name().unwrap_or_default().to_string_lossy();
     entries.text("general.name", &title);
     entries.number("general.alignment", ALIGNMENT as u32);
     entries.number("general.file_type", file_type(dtype));
     let factors = settings(&mut entries, architecture, config).map_err(refuse)?;
-    words(&mut entries, source, &tokenizer, &listed);
+    words(&mut entries, source, &tokenizer, &vocab);
 
     let heads = (config.heads, config.kv_heads);
     let mut jobs = Vec::new();
@@ -66,7 +66,7 @@ pub(crate) fn anew(
             let architecture = architecture.name.to_string();
             wrong(Fault::Foreign { tensor: tensor.name().to_string(), architecture })
         })?;
-        let stored = Stored { name, shape: tensor.shape().to_vec(), ..nothing() };
+        let stored = TensorInfo { name, shape: tensor.shape().to_vec(), ..nothing() };
         jobs.push(job(source, &[], architecture, heads, stored, dtype).map_err(
             |error| match error {
                 Ok(fault) => wrong(fault),
@@ -79,7 +79,7 @@ pub(crate) fn anew(
             name: FACTORS.to_string(),
             shape: vec![factors.len() / 4],
             dtype: Dtype::F32,
-            order: Order::AsStored,
+            order: RowOrder::AsStored,
             shift: 0.0,
             from: None,
             copied: &factors,
@@ -89,14 +89,14 @@ pub(crate) fn anew(
 }
 
 /// A place that holds nothing.
-fn nothing() -> Stored {
-    Stored {
+fn nothing() -> TensorInfo {
+    TensorInfo {
         name: String::new(),
         shape: Vec::new(),
         dtype: Dtype::F32,
         file: 0,
         range: 0..0,
-        order: Order::AsStored,
+        order: RowOrder::AsStored,
         shift: 0.0,
         packed: None,
     }
@@ -105,7 +105,7 @@ fn nothing() -> Stored {
 /// The settings of the config; gives the bytes of Llama 3's factors, if it has
 /// them.
 fn settings(
-    entries: &mut Entries,
+    entries: &mut MetadataWriter,
     architecture: &Architecture,
     config: &Config,
 ) -> Result<Vec<u8>, String> {
@@ -156,13 +156,18 @@ fn settings(
 }
 
 /// The tokenizer.
-fn words(entries: &mut Entries, source: &Checkpoint, tokenizer: &Tokenizer, listed: &Listed) {
+fn words(
+    entries: &mut MetadataWriter,
+    source: &Checkpoint,
+    tokenizer: &Tokenizer,
+    vocab: &GgufVocab,
+) {
     let key = |key: &str| format!("tokenizer.ggml.{key}");
     entries.text(&key("model"), "gpt2");
-    entries.text(&key("pre"), listed.pre);
-    entries.texts(&key("tokens"), &listed.tokens);
-    entries.integers(&key("token_type"), &listed.marks);
-    entries.texts(&key("merges"), &listed.merges);
+    entries.text(&key("pre"), vocab.pre);
+    entries.texts(&key("tokens"), &vocab.tokens);
+    entries.integers(&key("token_type"), &vocab.token_types);
+    entries.texts(&key("merges"), &vocab.merges);
     if let Some(bos) = tokenizer.bos() {
         entries.number(&key("bos_token_id"), bos);
     }
@@ -238,7 +243,7 @@ mod tests {
             let config = Config::new(source.config()).unwrap();
             for dtype in [Dtype::F16, Dtype::BF16, Dtype::Q8_0] {
                 let out = place.path().join("out.gguf");
-                anew(&source, &config, &out, dtype).unwrap();
+                export(&source, &config, &out, dtype).unwrap();
                 let read = Checkpoint::open(&out).unwrap();
                 let again =
                     Config { notes: config.notes.clone(), ..Config::new(read.config()).unwrap() };
@@ -286,7 +291,8 @@ mod tests {
             let source = Checkpoint::open(&folder(name)).unwrap();
             let config = Config::new(source.config()).unwrap();
             let out = place.path().join("out.gguf");
-            let words = anew(&source, &config, &out, Dtype::F16).expect_err("refused").to_string();
+            let words =
+                export(&source, &config, &out, Dtype::F16).expect_err("refused").to_string();
             assert!(words.contains(part) && words.contains("--like"), "{words}");
             assert!(!out.exists());
         }

@@ -10,7 +10,7 @@ const ARRAY: u32 = 9;
 
 /// Keys with their values, in the file's bytes.
 #[derive(Default)]
-pub(super) struct Entries {
+pub(super) struct MetadataWriter {
     pub bytes: Vec<u8>,
     pub count: usize,
 }
@@ -21,7 +21,7 @@ pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-impl Entries {
+impl MetadataWriter {
     fn key(&mut self, key: &str, kind: u32) {
         text(&mut self.bytes, key);
         self.bytes.extend(kind.to_le_bytes());

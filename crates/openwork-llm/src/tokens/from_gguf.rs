@@ -4,8 +4,8 @@
 //! SentencePiece (`llama`), whose merges follow from the scores of its tokens.
 //! Both become the pipeline that the model's own `tokenizer.json` describes.
 
-use super::pre::Pre;
-use super::tokenizer::{Special, Tokenizer};
+use super::pre_tokenizer::PreTokenizer;
+use super::tokenizer::{SpecialTokens, Tokenizer};
 use crate::checkpoint::{Fault, Metadata};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use tokenizers::{
     AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
 };
 
-/// GGUF's marks for tokens.
+/// GGUF token types.
 const UNKNOWN: i32 = 2;
 pub(super) const CONTROL: i32 = 3;
 pub(super) const USER_DEFINED: i32 = 4;
@@ -29,20 +29,20 @@ const MAX_TOKEN: usize = 256;
 /// Bytes of implied merges for each byte of the vocabulary, at most: most tokens
 /// can be split in a few places only.
 const MERGES: usize = 64;
-/// SentencePiece's mark for a space.
+/// SentencePiece's escape for a space.
 const SPACE: &str = "\u{2581}";
 
 /// What the file says.
-struct Source<'a> {
+struct GgufTokenizer<'a> {
     metadata: &'a Metadata,
     tokens: Vec<&'a str>,
-    /// One mark for each token, or none at all.
-    marks: Vec<i32>,
+    /// One token type per token, or empty.
+    token_types: Vec<i32>,
     bytes: &'a [u8],
 }
 
 /// What a kind of tokenizer adds to its vocabulary.
-struct Plan {
+struct Pipeline {
     model: BPE,
     normalizer: Value,
     pre_tokenizer: Value,
@@ -56,15 +56,17 @@ impl Tokenizer {
         let key = |key: &str| format!("tokenizer.ggml.{key}");
         let lacks = |what: &str| Fault::Tokenizer(format!("the file has no {:?}", key(what)));
         let tokens = metadata.texts(&key("tokens"), bytes)?.ok_or_else(|| lacks("tokens"))?;
-        let marks = metadata.integers(&key("token_type"), bytes)?.unwrap_or_default();
-        if !marks.is_empty() && marks.len() != tokens.len() {
-            let why = format!("{} tokens, but {} token types", tokens.len(), marks.len());
+        let token_types = metadata.integers(&key("token_type"), bytes)?.unwrap_or_default();
+        if !token_types.is_empty() && token_types.len() != tokens.len() {
+            let why = format!("{} tokens, but {} token types", tokens.len(), token_types.len());
             return Err(Fault::Tokenizer(why));
         }
-        if let Some(mark) = marks.iter().find(|mark| !(0..=BYTE).contains(*mark)) {
-            return Err(Fault::Tokenizer(format!("GGUF has no token type {mark}")));
+        if let Some(token_type) =
+            token_types.iter().find(|token_type| !(0..=BYTE).contains(*token_type))
+        {
+            return Err(Fault::Tokenizer(format!("GGUF has no token type {token_type}")));
         }
-        let source = Source { metadata, tokens, marks, bytes };
+        let source = GgufTokenizer { metadata, tokens, token_types, bytes };
         let plan = match metadata.text(&key("model"))?.as_deref() {
             Some("gpt2") => source.byte_level()?,
             Some("llama") => source.sentence_piece()?,
@@ -90,7 +92,7 @@ impl Tokenizer {
             eos.extend(id(name)?);
         }
         let adds_bos = metadata.flag(&key("add_bos_token"))?.unwrap_or(plan.adds_bos);
-        let special = Special { bos, eos, adds_bos: adds_bos && bos.is_some() };
+        let special = SpecialTokens { bos, eos, adds_bos: adds_bos && bos.is_some() };
         let mut inner = source.assemble(plan)?;
         if let Some(bos) = bos.filter(|_| special.adds_bos) {
             inner.with_post_processor(before_every_text(source.tokens[bos as usize], bos)?);
@@ -99,13 +101,13 @@ impl Tokenizer {
     }
 }
 
-impl Source<'_> {
+impl GgufTokenizer<'_> {
     /// Byte-level BPE with the merges of the file.
-    fn byte_level(&self) -> Result<Plan, Fault> {
+    fn byte_level(&self) -> Result<Pipeline, Fault> {
         let name = self.metadata.text("tokenizer.ggml.pre")?;
         let name = name.as_deref().unwrap_or("default");
-        let pre = Pre::find(name).ok_or_else(|| {
-            let known = Pre::known();
+        let pre = PreTokenizer::find(name).ok_or_else(|| {
+            let known = PreTokenizer::known();
             Fault::Tokenizer(format!("its pre-tokenizer {name:?} is not known ({known})"))
         })?;
         let key = "tokenizer.ggml.merges";
@@ -129,7 +131,7 @@ impl Source<'_> {
             .ignore_merges(pre.ignore_merges)
             .build()
             .map_err(|why| Fault::Tokenizer(why.to_string()))?;
-        Ok(Plan {
+        Ok(Pipeline {
             model,
             normalizer: if pre.nfc { json!({"type": "NFC"}) } else { Value::Null },
             pre_tokenizer: pre.pre_tokenizer(),
@@ -141,7 +143,7 @@ impl Source<'_> {
     /// SentencePiece's BPE with byte fallback. Gemma's differs from Llama's:
     /// no space is put before the text, runs of spaces are tokens, and merges
     /// rank by the tokens' order.
-    fn sentence_piece(&self) -> Result<Plan, Fault> {
+    fn sentence_piece(&self) -> Result<Pipeline, Fault> {
         let architecture = self.metadata.text("general.architecture")?.unwrap_or_default();
         let gemma = architecture.starts_with("gemma");
         let prefix = self.metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(!gemma);
@@ -186,10 +188,10 @@ impl Source<'_> {
             steps.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
         let decoder = json!({"type": "Sequence", "decoders": steps});
-        Ok(Plan { model, normalizer, pre_tokenizer, decoder, adds_bos: true })
+        Ok(Pipeline { model, normalizer, pre_tokenizer, decoder, adds_bos: true })
     }
 
-    fn assemble(&self, plan: Plan) -> Result<tokenizers::Tokenizer, Fault> {
+    fn assemble(&self, plan: Pipeline) -> Result<tokenizers::Tokenizer, Fault> {
         let wrong = |why: tokenizers::Error| Fault::Tokenizer(why.to_string());
         let mut inner = tokenizers::Tokenizer::new(plan.model);
         inner.with_normalizer(part::<NormalizerWrapper>(plan.normalizer)?).map_err(wrong)?;
@@ -197,10 +199,13 @@ impl Source<'_> {
         inner.with_decoder(part::<DecoderWrapper>(plan.decoder)?);
         // Gemma's runs of spaces are respelled in the vocabulary: merges make them.
         let known = |token: &str| !token.is_empty() && inner.token_to_id(token).is_some();
-        let marked = self.tokens.iter().zip(&self.marks);
-        let marked = marked.filter(|(token, mark)| CUT_OUT.contains(mark) && known(token));
+        let marked = self.tokens.iter().zip(&self.token_types);
+        let marked =
+            marked.filter(|(token, token_type)| CUT_OUT.contains(token_type) && known(token));
         let added: Vec<AddedToken> = marked
-            .map(|(token, &mark)| AddedToken::from(*token, mark != USER_DEFINED).normalized(false))
+            .map(|(token, &token_type)| {
+                AddedToken::from(*token, token_type != USER_DEFINED).normalized(false)
+            })
             .collect();
         inner.add_tokens(added).map_err(wrong)?;
         Ok(inner)
