@@ -81,7 +81,7 @@ def main():
                 left -= 1
                 if struck or left > 0:
                     return
-                struck.append(event.get("step", event["event"]))
+                struck.append(event.get("stage", event["event"]))
                 if what == "node":
                     cluster.remove_node(nodes.pop(choice.randrange(3)), allow_graceful=False)
                 elif alive := workers_alive():

@@ -47,7 +47,7 @@ def prune_module(
     tokenizer: Any = None,
     samples: int = 128,
     seq_len: int = 1024,
-    starts: int | None = None,
+    single_tokens: int | None = None,
     seed: int = 0,
     include: str | None = None,
     exclude: str | None = None,
@@ -59,7 +59,7 @@ def prune_module(
         raise OpenworkError(f"a model is a path or a torch module, not a {type(model).__name__}")
     started = time.monotonic()
     jobs = _plan(model, spec, include, exclude, rules or {})
-    batches = _batches(model, calib, tokenizer, samples, seq_len, starts, seed)
+    batches = _batches(model, calib, tokenizer, samples, seq_len, single_tokens, seed)
     was_training, cache = model.training, getattr(getattr(model, "config", None), "use_cache", None)
     before: list[tuple[torch.Tensor, torch.Tensor]] = []
     layers: list[dict[str, Any]] = []
@@ -105,9 +105,9 @@ def prune_module(
     )
 
 
-def _say(tell: Tell, layer: int, layers: int, step: str, share: float) -> None:
+def _say(tell: Tell, layer: int, layers: int, stage: str, share: float) -> None:
     if tell is not None:
-        tell(dict(event="step", layer=layer, layers=layers, step=step, share=share))
+        tell(dict(event="progress", layer=layer, layers=layers, stage=stage, share=share))
 
 
 def _plan(
@@ -211,7 +211,7 @@ def _look(group: list[_Job], runs: list[Callable[[], None]], share: Callable[[fl
 
 
 def _batches(
-    model: nn.Module, calib: Any, tokenizer: Any, samples: int, seq_len: int, starts: int | None, seed: int
+    model: nn.Module, calib: Any, tokenizer: Any, samples: int, seq_len: int, single_tokens: int | None, seed: int
 ) -> list[Any]:
     """What the model is run on: the batches as they are, or windows of a text, and
     then single tokens, as texts begin."""
@@ -236,7 +236,7 @@ def _batches(
     if len(firsts) > samples:
         firsts = sorted(chance.sample(firsts, samples))
     windows = [torch.tensor([ids[first : first + length]], device=device) for first in firsts]
-    count = len(firsts) * length // 16 if starts is None else starts
+    count = len(firsts) * length // 16 if single_tokens is None else single_tokens
     singles = chance.sample(ids, min(count, len(ids)))
     parts = [singles[at : at + length] for at in range(0, len(singles), length)]
     return windows + [torch.tensor(part, device=device)[:, None] for part in parts]

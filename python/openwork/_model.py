@@ -29,7 +29,7 @@ def prune_model(
     A path (a Hugging Face folder or a .gguf file) is read and pruned by the Rust
     pipeline and written to the folder `out`, which transformers loads as it is:
     `calib` is a text file (.txt, or .jsonl with a `text` field); options are those
-    of `openwork prune`: recipe, samples, seq_len, starts, seed, include, exclude, eval,
+    of `openwork prune`: recipe, samples, seq_len, single_tokens, seed, include, exclude, eval,
     eval_every, eval_tokens, eval_seq_len, resume, force, remove, dtype, sequential,
     max_memory (as "4G"), dry_run (gives what would be done, and does nothing), events
     (a line of JSON on stderr for everything that happens), and spill (hidden states
@@ -40,7 +40,7 @@ def prune_model(
     inputs that the layers pruned before it give. `calib` is a list of batches (a
     tensor, a tuple of arguments or a dict of keywords each), or, with
     `tokenizer=`, a text, a list of texts or a text file; options: tokenizer,
-    samples, seq_len, starts, seed, include, exclude, rules. On an error or Ctrl-C all
+    samples, seq_len, single_tokens, seed, include, exclude, rules. On an error or Ctrl-C all
     weights are put back.
 
     progress: called with a dict for everything that happens; True for a bar of
@@ -59,7 +59,7 @@ def prune_model(
 
 
 _USUAL = dict(
-    recipe=None, samples=128, seq_len=None, starts=None, seed=0, include=None, exclude=None, eval=None, eval_every=None,
+    recipe=None, samples=128, seq_len=None, single_tokens=None, seed=0, include=None, exclude=None, eval=None, eval_every=None,
     eval_tokens=None, eval_seq_len=None, resume=False, force=False, remove=False, dtype=None, sequential=False,
     max_memory=None, dry_run=False, events=False, spill=False,
 )
@@ -73,24 +73,24 @@ def on_disk(
     calib: Any,
     progress: Progress | bool | None,
     options: dict[str, Any],
-    crew: Any = None,
+    executor: Any = None,
 ) -> tuple[dict[str, Any], str]:
-    """A model on disk, by this process or by a crew: the record, and a text for a person."""
+    """A model on disk, by this process or by a executor: the record, and a text for a person."""
     if out is None:
         raise OpenworkError("a model on disk is written to a folder; give out")
     for name in options:
         if name not in _USUAL:
             raise TypeError(f"prune_model of a path has no option {name!r}; it has {', '.join(_USUAL)}")
     asked = _USUAL | options | dict(spec=None if spec is None else str(spec), method=method, calib=calib)
-    asked["room"] = 0 if asked.pop("spill") else None
+    asked["state_memory_limit"] = 0 if asked.pop("spill") else None
     asked["workers"] = None
     if asked["max_memory"] is not None:
         asked["max_memory"] = str(asked["max_memory"])
     with _Bar(progress) as tell:
-        if crew is not None:
-            crew.tell = tell
-            asked |= crew.size()
-        record, text = _native.prune_folder(os.fspath(path), os.fspath(out), asked, tell, crew)
+        if executor is not None:
+            executor.tell = tell
+            asked |= executor.size()
+        record, text = _native.prune_folder(os.fspath(path), os.fspath(out), asked, tell, executor)
         return json.loads(record), text
 
 
@@ -115,9 +115,9 @@ class _Bar:
         return self._show
 
     def _show(self, event: dict[str, Any]) -> None:
-        if event["event"] == "step":
+        if event["event"] == "progress":
             self.bar.total = event["layers"]
-            self.bar.set_description(f"{event['step']} {event['layer']}")
+            self.bar.set_description(f"{event['stage']} {event['layer']}")
         elif event["event"] == "layer":
             self.bar.total = event["layers"]
             self.bar.update(event["layer"] + 1 - self.bar.n)

@@ -32,7 +32,7 @@ __all__ = [
     "prune",
     "BoundSpec",
     "Spec",
-    "Steps",
+    "StageWorker",
     "shard_linears",
     "instructions",
     "methods",
@@ -139,7 +139,7 @@ def prune_folder(
     out: str | PathLike[str],
     asked: Mapping[str, Any],
     progress: Callable[[dict[str, Any]], Any] | None = None,
-    crew: Any = None,
+    executor: Any = None,
 ) -> tuple[str, str]: ...
 def shard_linears(
     model: str | PathLike[str], shard: str | PathLike[str], dtype: str, layer: int
@@ -151,14 +151,14 @@ _Sum = tuple[int, int, int, int, NDArray[np.float64], NDArray[np.float64]]
 _Packed = tuple[int, int, int, NDArray[np.float64], NDArray[np.float64]]
 
 @final
-class Steps:
+class StageWorker:
     def __new__(
         cls,
         path: str | PathLike[str],
         dtype: str,
         chunks: Sequence[tuple[int, int]],
         spill: str | PathLike[str] | None = None,
-    ) -> Steps: ...
+    ) -> StageWorker: ...
     def files(self) -> list[tuple[str, str]]: ...
     def embed(self, chunk: int, windows: NDArray[np.uint32]) -> None: ...
     def capture(

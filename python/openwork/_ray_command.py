@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", required=True, metavar="DIR", help="the folder to write; it must be empty or new")
     add("--samples", type=int, default=128, metavar="N", help="calibration windows [default: 128]")
     add("--seq-len", type=int, metavar="L", help="tokens in a calibration window [default: 1024 or the model's limit]")
-    add("--starts", type=int, metavar="N", help="further windows of a single token [default: one for 16 tokens]")
+    add("--single-tokens", "--starts", type=int, metavar="N", help="further windows of a single token [default: one for 16 tokens]")
     add("--seed", type=int, default=0, metavar="N", help="what draws the calibration windows [default: 0]")
     add("--include", metavar="RE", help="prune only tensors whose names match")
     add("--exclude", metavar="RE", help="leave tensors whose names match dense")

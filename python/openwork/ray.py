@@ -81,8 +81,8 @@ def prune_and_tell(
     **options: Any,
 ) -> tuple[dict[str, Any], str]:
     """As `prune_model`: the record, and a text for a person."""
-    with _joined(address), _Crew(workers, worker_threads, spill_over) as crew:
-        return on_disk(model, out, spec, method, calib, progress, options, crew)
+    with _joined(address), _RayExecutor(workers, worker_threads, spill_over) as executor:
+        return on_disk(model, out, spec, method, calib, progress, options, executor)
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ class _Worker:
 
     def __init__(self, threads: int) -> None:
         _native.set_threads(threads)
-        self.steps: Any = None
+        self.worker: Any = None
 
     def hello(self) -> dict[str, Any]:
         return dict(
@@ -118,33 +118,33 @@ class _Worker:
 
     def start(self, asked: dict[str, Any], shapes: list[tuple[int, int]], spill: bool) -> list[tuple[str, str]]:
         folder = tempfile.gettempdir() if spill else None
-        self.steps = _native.Steps(asked["model"], asked["dtype"], shapes, folder)
-        return self.steps.files()
+        self.worker = _native.StageWorker(asked["model"], asked["dtype"], shapes, folder)
+        return self.worker.files()
 
     def embed(self, chunk: int, windows: Any) -> None:
-        self.steps.embed(chunk, windows)
+        self.worker.embed(chunk, windows)
 
     def capture(self, chunk: int, *asked: Any) -> Any:
-        return self._timed(self.steps.capture, chunk, *asked)
+        return self._timed(self.worker.capture, chunk, *asked)
 
     def advance(self, chunk: int, layer: int) -> Any:
-        return self._timed(self.steps.advance, chunk, layer)
+        return self._timed(self.worker.advance, chunk, layer)
 
     def work(self, layer: int, job: str) -> Any:
-        return self._timed(self.steps.work, layer, job)
+        return self._timed(self.worker.work, layer, job)
 
     def share(self, hessians: dict[str, Any]) -> None:
-        self.steps.share(list(hessians.items()))
+        self.worker.share(list(hessians.items()))
 
     def changed(self, layer: int, linears: Any) -> None:
-        self.steps.changed(layer, linears)
+        self.worker.changed(layer, linears)
 
     def _timed(self, call: Callable[..., Any], *given: Any) -> tuple[Any, float]:
         start = time.perf_counter()
         return call(*given), time.perf_counter() - start
 
 
-class _Member:
+class _WorkerHandle:
     """A worker as the driver knows it."""
 
     def __init__(self, actor: Any, about: dict[str, Any]) -> None:
@@ -162,7 +162,7 @@ class _Member:
         )
 
 
-class _Crew:
+class _RayExecutor:
     """Does the steps of a run by workers; the run itself is the library's, and
     calls the methods without an underscore."""
 
@@ -175,7 +175,7 @@ class _Crew:
             usual = max(1, sum(cpus) // workers)
         self.threads = threads or usual
         self.spill_over = spill_over
-        self.members: list[_Member] = []
+        self.members: list[_WorkerHandle] = []
         self.gone: list[dict[str, Any]] = []
         self.started = 0
         self.asked: dict[str, Any] = {}
@@ -184,7 +184,7 @@ class _Crew:
         self.tell: Progress | None = None
         self.stopped = False
 
-    def __enter__(self) -> _Crew:
+    def __enter__(self) -> _RayExecutor:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -194,7 +194,7 @@ class _Crew:
     def size(self) -> dict[str, Any]:
         """What a run has to know of it."""
         known: dict[str, Any] = dict(workers=(self.count, self.threads))
-        return known if self.spill_over is None else known | dict(room=self.spill_over)
+        return known if self.spill_over is None else known | dict(state_memory_limit=self.spill_over)
 
     # Called by the run.
 
@@ -256,7 +256,7 @@ class _Crew:
         at = time.perf_counter()
         results: dict[int, Any] = {}
         waiting = list(range(len(jobs)))[::-1]
-        running: dict[Any, tuple[_Member, int]] = {}
+        running: dict[Any, tuple[_WorkerHandle, int]] = {}
         while len(results) < len(jobs):
             busy = {id(member): 0 for member in self.members}
             for member, _ in running.values():
@@ -327,10 +327,10 @@ class _Crew:
 
     def _spills(self) -> bool:
         """Whether the states of a worker, and as many targets, are too many for its memory."""
-        if self.asked["room"] is None:
+        if self.asked["state_memory_limit"] is None:
             return False
         share = -(-len(self.shapes) // max(1, self.count)) / max(1, len(self.shapes))
-        return share * self.asked["state_bytes"] > self.asked["room"]
+        return share * self.asked["state_bytes"] > self.asked["state_memory_limit"]
 
     def _enter(self, layer: int) -> None:
         if layer != self.layer:
@@ -346,7 +346,7 @@ class _Crew:
         moved = self.layers[-1]["bytes"]
         moved[what] = moved.get(what, 0) + size
 
-    def _hire(self, count: int, share: float = 1.0) -> list[_Member]:
+    def _hire(self, count: int, share: float = 1.0) -> list[_WorkerHandle]:
         """New workers, checked; fewer than asked for if the cluster has no room."""
         patience = PATIENCE * share
         made: Any = ray.remote(num_cpus=self.threads, max_restarts=0)(_Worker)
@@ -363,7 +363,7 @@ class _Crew:
                 died = str(error).strip()
                 continue
             about |= dict(worker=self.started, threads=self.threads, spills=self._spills())
-            members.append(_Member(asked[ref], about))
+            members.append(_WorkerHandle(asked[ref], about))
             self.started += 1
         if died and not members and not self.members:
             raise RuntimeError(f"no worker could start; the last one said: {died}")
@@ -400,7 +400,7 @@ class _Crew:
             if ready:
                 return ready[0]
 
-    def _get(self, ref: Any, member: _Member) -> Any:
+    def _get(self, ref: Any, member: _WorkerHandle) -> Any:
         try:
             return ray.get(self._wait([ref]))
         except ray.exceptions.RayTaskError as error:
@@ -424,7 +424,7 @@ class _Crew:
 
     def _each(self, method: str, given: tuple[Any, ...]) -> Iterator[Any]:
         """Calls the owner of every chunk; results in the order of the chunks."""
-        refs: dict[int, tuple[Any, _Member]] = {}
+        refs: dict[int, tuple[Any, _WorkerHandle]] = {}
         received: set[int] = set()
 
         def submit(chunk: int) -> None:
@@ -455,7 +455,7 @@ class _Crew:
                 with contextlib.suppress(_Lost):
                     self._get(ref, member)
 
-    def _replace(self, member: _Member) -> None:
+    def _replace(self, member: _WorkerHandle) -> None:
         """Gives the chunks of a worker that is gone to a new one, or to those that are left."""
         if member not in self.members:
             return
@@ -475,7 +475,7 @@ class _Crew:
             if chunks or not heir.chunks:
                 self._catch_up(heir, chunks)
 
-    def _catch_up(self, member: _Member, chunks: list[int]) -> None:
+    def _catch_up(self, member: _WorkerHandle, chunks: list[int]) -> None:
         """Takes chunks from the beginning to where the run is."""
         actor = member.actor
         calls = [actor.embed.remote(chunk, self.chunks[chunk]) for chunk in chunks]
@@ -506,7 +506,7 @@ class _Lost(Exception):
     """A worker is gone, and has been replaced."""
 
 
-def _check(members: list[_Member]) -> None:
+def _check(members: list[_WorkerHandle]) -> None:
     """Refuses workers of another version; notes other CPUs."""
     for member in members:
         found = member.about["version"]

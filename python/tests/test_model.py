@@ -230,7 +230,7 @@ def test_a_transformers_model_in_one_line():
     assert ((weight != 0).reshape(8, 4, -1).sum(1) == 2).all()
 
 
-def test_a_text_is_seen_in_windows_and_as_starts():
+def test_a_text_is_read_in_windows_and_as_single_tokens():
     torch = pytest.importorskip("torch")
 
     class Reader(torch.nn.Module):
@@ -252,5 +252,5 @@ def test_a_text_is_seen_in_windows_and_as_starts():
         return model.seen
 
     assert read() == {(1, 32), (4 * 32 // 16, 1)}
-    assert read(starts=0) == {(1, 32)}
-    assert read(starts=40) == {(1, 32), (32, 1), (8, 1)}
+    assert read(single_tokens=0) == {(1, 32)}
+    assert read(single_tokens=40) == {(1, 32), (32, 1), (8, 1)}

@@ -112,7 +112,7 @@ def test_a_worker_killed_at_any_moment_changes_nothing(cluster, one, text, tmp_p
 
     def see(event):
         nonlocal seen
-        seen += event["event"] == "step"
+        seen += event["event"] == "progress"
         if seen >= when and not killed:
             killed.append(choice.choice(workers_alive()))
             os.kill(killed[0], signal.SIGKILL)

@@ -6,7 +6,7 @@ use openwork::{MatrixRef, Pattern};
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::model::{Hidden, LINEARS, Layer, Model, NoTap, Site, Storage, Tap};
 use openwork_llm::pipeline::{
-    Budget, Calibration, Choice, Draw, Job, Plan, Recipe, Rule, Start, run,
+    Budget, Calibration, Job, Plan, Recipe, Rule, Sampling, Start, TensorFilter, run,
 };
 use std::path::{Path, PathBuf};
 
@@ -19,8 +19,8 @@ fn calibration(samples: usize, seq_len: usize) -> Calibration {
     let token = |i: usize| ((i * i * 31 + i * 7 + 11) % 251) as u32;
     let windows =
         (0..samples).map(|w| (0..seq_len).map(|t| token(w * seq_len + t)).collect()).collect();
-    let starts = (0..samples).map(|i| vec![token(i + 1000)]).collect();
-    Calibration { windows, starts, text: "numbers".to_string(), text_bytes: 0, seed: 7 }
+    let single_tokens = (0..samples).map(|i| vec![token(i + 1000)]).collect();
+    Calibration { windows, single_tokens, text: "numbers".to_string(), text_bytes: 0, seed: 7 }
 }
 
 struct Inputs(Site, HessianSum);
@@ -60,7 +60,7 @@ fn by_hand(
     let model = Model::open(source).unwrap();
     let method: Method = method.parse().unwrap();
     let pattern: Pattern = "2:4".parse().unwrap();
-    let windows = [&calibration.windows, &calibration.starts];
+    let windows = [&calibration.windows, &calibration.single_tokens];
     let mut chunks = windows.map(|windows| model.embed(windows).unwrap());
     let mut all = Vec::new();
     for index in 0..model.config().layers {
@@ -94,12 +94,12 @@ fn job<'a>(
     let config = Model::open(source).unwrap().config().clone();
     Job {
         source,
-        plan: Plan::new(recipe, &Choice::default(), &config, sequential).unwrap(),
+        plan: Plan::new(recipe, &TensorFilter::default(), &config, sequential).unwrap(),
         calibration: calibration.clone(),
         evaluation: None,
         dtype: Dtype::BF16,
         sequential,
-        room: None,
+        state_memory_limit: None,
         include: None,
         exclude: None,
     }
@@ -133,27 +133,31 @@ fn a_run_is_its_definition() {
 }
 
 #[test]
-fn starts_are_what_texts_begin_with() {
+fn single_tokens_follow_what_texts_begin_with() {
     let text: String = (0..400).map(|i| format!("word {} ", i * i)).collect();
     for (name, begins) in [("llama-tied", false), ("../gguf/gemma3.gguf", true)] {
         let tokenizer = Checkpoint::open(&model(name)).unwrap().tokenizer().unwrap();
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         assert_eq!(bos.is_some(), begins, "{name}");
-        let draw = |starts| {
-            let how = Draw { samples: 8, length: 16, starts, seed: 3 };
+        let draw = |single_tokens| {
+            let how = Sampling { samples: 8, length: 16, single_tokens, seed: 3 };
             Calibration::draw(&tokenizer, ("text", &text), how).unwrap()
         };
         let (usual, none) = (draw(None), draw(Some(0)));
-        assert_eq!((usual.starts.len(), none.starts.len()), (8 * 16 / Draw::SHARE, 0), "{name}");
+        assert_eq!(
+            (usual.single_tokens.len(), none.single_tokens.len()),
+            (8 * 16 / Sampling::SHARE, 0),
+            "{name}"
+        );
         assert_eq!(usual.windows, none.windows, "{name}: starts change what windows are drawn");
         assert_ne!(usual.sha256(), none.sha256(), "{name}");
-        for start in &draw(Some(40)).starts {
+        for start in &draw(Some(40)).single_tokens {
             assert_eq!(start.len(), 1 + usize::from(begins), "{name}");
             assert_eq!(bos.filter(|_| begins), start.first().copied().filter(|_| begins), "{name}");
         }
-        assert_eq!(usual.tokens(), 8 * 16 + usual.starts.iter().flatten().count(), "{name}");
+        assert_eq!(usual.tokens(), 8 * 16 + usual.single_tokens.iter().flatten().count(), "{name}");
         // A text has no more starts than tokens.
-        let all = draw(Some(1 << 40)).starts.len();
+        let all = draw(Some(1 << 40)).single_tokens.len();
         assert_eq!(all, tokenizer.encode(&text).unwrap().len(), "{name}");
     }
 }
@@ -168,7 +172,7 @@ fn threads_and_files_for_states_do_not_change_a_byte() {
     for (threads, spill) in [(1, false), (2, true), (3, false)] {
         let folder = tempfile::tempdir().unwrap();
         let mut job = job(&source, &recipe, &calibration, true);
-        job.room = spill.then_some(0);
+        job.state_memory_limit = spill.then_some(0);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| run(&job, folder.path(), Start::Fresh, &())).unwrap();
         let found = weights(folder.path());

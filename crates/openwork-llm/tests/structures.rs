@@ -6,8 +6,8 @@ use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::evaluate::{Bos, ScoredWindows, nats};
 use openwork_llm::model::{LINEARS, Layer, Model, NoTap, Storage};
 use openwork_llm::pipeline::{
-    Calibration, Choice, Evaluation, Job, Passes, Plan, Recipe, Start, depth, run, run_passes,
-    structure,
+    Calibration, Evaluation, Job, Passes, Plan, Recipe, Start, TensorFilter, depth, run,
+    run_passes, structure,
 };
 use openwork_llm::report::Record;
 use openwork_llm::shrink::{Cut, Sizes, Spare, Uneven, shrink, write};
@@ -28,7 +28,13 @@ fn calibration(samples: usize, seq_len: usize) -> Calibration {
     let token = |i: usize| ((i * i * 31 + i * 7 + 11) % 251) as u32;
     let windows =
         (0..samples).map(|w| (0..seq_len).map(|t| token(w * seq_len + t)).collect()).collect();
-    Calibration { windows, starts: Vec::new(), text: "numbers".to_string(), text_bytes: 0, seed: 7 }
+    Calibration {
+        windows,
+        single_tokens: Vec::new(),
+        text: "numbers".to_string(),
+        text_bytes: 0,
+        seed: 7,
+    }
 }
 
 fn logits(model: &Model<'_>, layers: &[usize]) -> Matrix {
@@ -57,12 +63,12 @@ fn prune(name: &str, recipe: &Recipe, out: &Path) {
     let config = Model::open(&source).unwrap().config().clone();
     let job = Job {
         source: &source,
-        plan: Plan::new(recipe, &Choice::default(), &config, true).unwrap(),
+        plan: Plan::new(recipe, &TensorFilter::default(), &config, true).unwrap(),
         calibration: calibration(4, 16),
         evaluation: None,
         dtype: Dtype::F32,
         sequential: true,
-        room: None,
+        state_memory_limit: None,
         include: None,
         exclude: None,
     };
@@ -74,7 +80,7 @@ fn run_all(name: &str, recipe: &str, out: &Path, start: Start) -> Result<Record,
     let source = Checkpoint::open(&folder(name)).unwrap().rounded(Dtype::F32);
     let config = Model::open(&source).unwrap().config().clone();
     let recipe = Recipe::parse(recipe).unwrap();
-    let passes = Passes::new(&recipe, &Choice::default(), &config, true);
+    let passes = Passes::new(&recipe, &TensorFilter::default(), &config, true);
     let passes = passes.map_err(|error| error.to_string())?;
     let windows = calibration(3, 12).windows;
     let (words, bytes, tokens) = (1, 1, 3 * 11);
@@ -86,12 +92,19 @@ fn run_all(name: &str, recipe: &str, out: &Path, start: Start) -> Result<Record,
         evaluation: Some(Evaluation { scored, every: None }),
         dtype: Dtype::F32,
         sequential: true,
-        room: None,
+        state_memory_limit: None,
         include: None,
         exclude: None,
     };
-    run_passes(&job, &passes, out, start, &(), &mut openwork_llm::pipeline::Local::default())
-        .map_err(|error| error.to_string())
+    run_passes(
+        &job,
+        &passes,
+        out,
+        start,
+        &(),
+        &mut openwork_llm::pipeline::LocalExecutor::default(),
+    )
+    .map_err(|error| error.to_string())
 }
 
 /// What a model can lose, beside channels: key heads, query heads of each, or both.
@@ -245,7 +258,7 @@ fn a_coupling_is_within_a_layer_and_of_different_tensors() {
     let config = Model::open(&source).unwrap().config().clone();
     let why = |spec: &str| {
         let recipe = Recipe::new(spec, "magnitude");
-        Plan::new(&recipe, &Choice::default(), &config, true).unwrap_err().to_string()
+        Plan::new(&recipe, &TensorFilter::default(), &config, true).unwrap_err().to_string()
     };
     let other = why("blocks up_0: block (1,_) & up_1: block (1,_) keep 50%");
     assert!(other.contains("a coupling is within one layer, of q_proj,"), "{other}");
@@ -282,7 +295,7 @@ fn passes_read_what_the_one_before_left() {
     let found = nats(&model, &mut layer, &calibration(3, 12).windows, &mut |_| {}).unwrap();
     let said = record.last().unwrap().token_perplexity;
     assert!(((found / 33.0).exp() - said).abs() < 1e-9 * said);
-    // Asked for again, it is there already; asked for something else, it is refused.
+    // RunOptions for again, it is there already; asked for something else, it is refused.
     let again = run_all("gemma3", &recipe, out.path(), Start::Resume).unwrap();
     assert_eq!(again, written);
     let other = recipe.replace("50%", "16");

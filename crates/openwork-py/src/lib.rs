@@ -3,19 +3,19 @@
 //! in `python/openwork`; every item here has its type in `_native.pyi`.
 
 mod array;
+mod background;
 mod blocks;
-mod crew;
 mod dynamic;
 mod error;
+mod executor;
 mod facts;
 mod hessian;
 mod model;
 mod prune;
 mod spec;
-mod steps;
 mod store;
 mod tables;
-mod watch;
+mod worker;
 
 /// The module `openwork._native`.
 #[pyo3::pymodule(gil_used = true)]
@@ -39,9 +39,9 @@ mod _native {
     #[pymodule_export]
     use super::spec::{BoundSpec, Spec};
     #[pymodule_export]
-    use super::steps::{Steps, shard_linears};
-    #[pymodule_export]
     use super::tables::{instructions, methods, presets, set_threads};
+    #[pymodule_export]
+    use super::worker::{StageWorker, shard_linears};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,10 +1,12 @@
 //! `prune_folder`: a model on disk, by the pipeline of the command.
 
-use crate::crew::Remote;
+use crate::background;
 use crate::error::raised;
-use crate::watch;
+use crate::executor::PyExecutor;
 use openwork_llm::pipeline::estimate::Workers;
-use openwork_llm::pipeline::{self, Crew, Event, Local, PipelineError, Start, Watch};
+use openwork_llm::pipeline::{
+    self, Event, Executor, LocalExecutor, Observer, PipelineError, Start,
+};
 use openwork_llm::report::summary;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -15,14 +17,14 @@ use std::sync::{Mutex, PoisonError};
 /// What was asked for, by name.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub struct Asked {
+pub struct RunOptions {
     spec: Option<String>,
     method: Option<String>,
     recipe: Option<PathBuf>,
     calib: PathBuf,
     samples: usize,
     seq_len: Option<usize>,
-    starts: Option<usize>,
+    single_tokens: Option<usize>,
     seed: u64,
     include: Option<String>,
     exclude: Option<String>,
@@ -39,14 +41,14 @@ pub struct Asked {
     dry_run: bool,
     events: bool,
     /// Bytes of hidden states in memory.
-    room: Option<u64>,
+    state_memory_limit: Option<u64>,
     /// Workers, and threads of each.
     workers: Option<(usize, usize)>,
 }
 
-impl Asked {
-    fn of(self, out: PathBuf) -> pipeline::Asked {
-        pipeline::Asked {
+impl RunOptions {
+    fn of(self, out: PathBuf) -> pipeline::RunOptions {
+        pipeline::RunOptions {
             spec: self.spec,
             method: self.method,
             recipe: self.recipe,
@@ -54,7 +56,7 @@ impl Asked {
             calib: self.calib,
             samples: self.samples,
             seq_len: self.seq_len,
-            starts: self.starts,
+            single_tokens: self.single_tokens,
             seed: self.seed,
             include: self.include,
             exclude: self.exclude,
@@ -71,23 +73,23 @@ impl Asked {
             dtype: self.dtype,
             sequential: self.sequential,
             max_memory: self.max_memory,
-            room: self.room,
+            state_memory_limit: self.state_memory_limit,
             workers: self.workers.map(|(count, threads)| Workers { count, threads }),
         }
     }
 }
 
 /// Prunes the model at `path` into the folder `out`; gives the record as JSON and
-/// as text, or, of a dry run, what would be done. A `crew` does the steps, if there is one.
+/// as text, or, of a dry run, what would be done. A `executor` does the steps, if there is one.
 #[pyfunction]
-#[pyo3(signature = (path, out, asked, progress=None, crew=None))]
+#[pyo3(signature = (path, out, asked, progress=None, executor=None))]
 pub fn prune_folder(
     py: Python<'_>,
     path: PathBuf,
     out: PathBuf,
-    asked: Asked,
+    asked: RunOptions,
     progress: Option<Py<PyAny>>,
-    crew: Option<Py<PyAny>>,
+    executor: Option<Py<PyAny>>,
 ) -> PyResult<(String, String)> {
     let seen = Seen { events: asked.events, ..Seen::default() };
     let dry = asked.dry_run;
@@ -98,19 +100,21 @@ pub fn prune_folder(
     };
     let stop = || {
         seen.stop();
-        if let Some(crew) = &crew {
+        if let Some(executor) = &executor {
             // It may be waiting for others; one without the method ends when they do.
-            Python::attach(|py| drop(crew.call_method0(py, "stop")));
+            Python::attach(|py| drop(executor.call_method0(py, "stop")));
         }
     };
     let work = || {
-        let mut crew: Box<dyn Crew> = match &crew {
-            Some(crew) => Box::new(Python::attach(|py| Remote::new(crew.clone_ref(py)))),
-            None => Box::new(Local::default()),
+        let mut executor: Box<dyn Executor> = match &executor {
+            Some(executor) => {
+                Box::new(Python::attach(|py| PyExecutor::new(executor.clone_ref(py))))
+            }
+            None => Box::new(LocalExecutor::default()),
         };
-        run(&path, &asked, dry, &seen, crew.as_mut())
+        run(&path, &asked, dry, &seen, executor.as_mut())
     };
-    let done = watch::run(py, tick, stop, work)?;
+    let done = background::run(py, tick, stop, work)?;
     if let Some(progress) = &progress {
         seen.tell(py, progress)?;
     }
@@ -119,21 +123,21 @@ pub fn prune_folder(
 
 fn run(
     path: &Path,
-    asked: &pipeline::Asked,
+    asked: &pipeline::RunOptions,
     dry: bool,
     seen: &Seen,
-    crew: &mut dyn Crew,
+    executor: &mut dyn Executor,
 ) -> Result<(String, String), PipelineError> {
     let source = asked.open(path)?;
     let ready = asked.prepare(&source, &|notes| seen.notes(notes))?;
     if dry {
-        let prospect = ready.prospect();
-        return Ok((prospect.to_json().to_string(), prospect.to_string()));
+        let dry_run = ready.dry_run();
+        return Ok((dry_run.to_json().to_string(), dry_run.to_string()));
     }
     ready.passes.list.iter().for_each(|pass| seen.notes(&pass.plan.notes));
-    let record = ready.run(seen, crew)?;
+    let record = ready.run(seen, executor)?;
     let json = serde_json::to_string(&record)
-        .map_err(|error| PipelineError::Crew(format!("the record: {error}")))?;
+        .map_err(|error| PipelineError::Executor(format!("the record: {error}")))?;
     Ok((json, summary(&record)))
 }
 
@@ -149,7 +153,7 @@ struct Seen {
 
 /// One thing to tell.
 enum News {
-    Step { layer: usize, step: &'static str, share: f64 },
+    Progress { layer: usize, stage: &'static str, share: f64 },
     Layer { layer: usize, error: f64, seconds: f64 },
     Evaluated { after_layer: Option<usize>, token_perplexity: f64 },
     Note(String),
@@ -162,15 +166,15 @@ impl Seen {
 
     fn push(&self, news: News) {
         let mut all = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of a step only the latest share matters.
-        if let (Some(News::Step { .. }), News::Step { .. }) = (all.last(), &news) {
+        // Of a stage only the latest share matters.
+        if let (Some(News::Progress { .. }), News::Progress { .. }) = (all.last(), &news) {
             all.pop();
         }
         all.push(news);
     }
 
     fn notes(&self, notes: &[String]) {
-        notes.iter().for_each(|note| self.see(Event::Note(note)));
+        notes.iter().for_each(|note| self.on_event(Event::Note(note)));
     }
 
     /// Calls `progress` with a dict for everything new.
@@ -180,10 +184,10 @@ impl Seen {
         for news in news {
             let event = PyDict::new(py);
             match news {
-                News::Step { layer, step, share } => {
-                    event.set_item("event", "step")?;
+                News::Progress { layer, stage, share } => {
+                    event.set_item("event", "progress")?;
                     event.set_item("layer", layer)?;
-                    event.set_item("step", step)?;
+                    event.set_item("stage", stage)?;
                     event.set_item("share", share)?;
                 }
                 News::Layer { layer, error, seconds } => {
@@ -209,8 +213,8 @@ impl Seen {
     }
 }
 
-impl Watch for Seen {
-    fn see(&self, event: Event<'_>) {
+impl Observer for Seen {
+    fn on_event(&self, event: Event<'_>) {
         if let Some(line) = event.to_json().filter(|_| self.events) {
             eprintln!("{line}");
         }
@@ -218,8 +222,8 @@ impl Watch for Seen {
             Event::Start { layers, .. } => {
                 *self.layers.lock().unwrap_or_else(PoisonError::into_inner) = layers;
             }
-            Event::Step { layer, step, share } => {
-                self.push(News::Step { layer, step: step.name(), share });
+            Event::Progress { layer, stage, share } => {
+                self.push(News::Progress { layer, stage: stage.name(), share });
             }
             Event::Layer(record) => self.push(News::Layer {
                 layer: record.index,

@@ -3,7 +3,7 @@
 use crate::blocks::{Arrays, borrow};
 use crate::hessian::Hessian;
 use crate::spec::BoundSpec;
-use crate::{array::Tensor, error, watch};
+use crate::{array::Tensor, background, error};
 use half::vec::HalfFloatVecExt;
 use numpy::{IntoPyArray, PyArrayMethods};
 use openwork::prune::{Member, Recipe, Task, prune_stored};
@@ -48,12 +48,12 @@ pub fn prune<'py>(
         .zip(&known)
         .map(|(read, h)| Member { weights: read.view(), hessian: h.as_ref().map(Arc::as_ref) })
         .collect();
-    let flag = watch::Flag::default();
+    let flag = background::Flag::default();
     let tell = |py: Python<'_>| match &progress {
         Some(progress) => progress.call1(py, (flag.share(),)).map(drop),
         None => Ok(()),
     };
-    let pruned = watch::run(
+    let pruned = background::run(
         py,
         tell,
         || flag.stop(),

@@ -9,7 +9,7 @@ use openwork_llm::demo;
 use openwork_llm::evaluate::{Options, ScoredWindows};
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{
-    Calibration, Choice, Draw, Evaluation, Job, Plan, Recipe, Start, run,
+    Calibration, Evaluation, Job, Plan, Recipe, Sampling, Start, TensorFilter, run,
 };
 use openwork_llm::report::{Record, page};
 use openwork_llm::words::columns;
@@ -51,7 +51,7 @@ impl Demo {
         let model = Model::open(&source).map_err(Failure::running)?;
         let tokenizer = source.tokenizer().map_err(Failure::running)?;
         let text = ("demo", demo::CALIBRATION);
-        let draw = Draw { samples: SAMPLES, length: SEQ_LEN, starts: None, seed: 0 };
+        let draw = Sampling { samples: SAMPLES, length: SEQ_LEN, single_tokens: None, seed: 0 };
         let calibration = Calibration::draw(&tokenizer, text, draw);
         let calibration = calibration.map_err(Failure::running)?;
         let scored = ScoredWindows::new(&tokenizer, demo::EVALUATION, SEQ_LEN, &Options::default());
@@ -66,7 +66,7 @@ impl Demo {
                 let name = format!("{method} {spec}");
                 bar.say(runs.len() as f64 / all as f64, &name);
                 let recipe = Recipe::new(spec, method);
-                let plan = Plan::new(&recipe, &Choice::default(), model.config(), false);
+                let plan = Plan::new(&recipe, &TensorFilter::default(), model.config(), false);
                 let job = Job {
                     source: &source,
                     plan: plan.map_err(Failure::running)?,
@@ -74,7 +74,7 @@ impl Demo {
                     evaluation: Some(Evaluation { scored: scored.clone(), every: Some(2) }),
                     dtype: Dtype::BF16,
                     sequential: false,
-                    room: None,
+                    state_memory_limit: None,
                     include: None,
                     exclude: None,
                 };

@@ -14,10 +14,10 @@
 
 use super::PipelineError;
 use super::calibration::Calibration;
+use super::events::{Stage, StageObserver};
 use super::plan::{Plan, TaskPlan};
 use super::recipe::Budget;
-use super::steps::{self, Chunk};
-use super::watch::{Step, StepWatch};
+use super::stages::{self, Chunk};
 use crate::model::{Layer, Model, NoTap, Site, Storage};
 use openwork::Matrix;
 use openwork::hessian::Hessian;
@@ -103,8 +103,8 @@ fn prune_all(
     for task in tasks {
         let task = TaskPlan { method: PROBE.to_string(), ..task.with_density(density) };
         let of = |site| hessians.iter().find(|(known, _)| *known == site).map(|(_, h)| h);
-        let watch = StepWatch { watch: &(), layer: layer.index(), step: Step::Probe };
-        let pruned = steps::prune_task(&task, layer, &of, &watch)?;
+        let observer = StageObserver { observer: &(), layer: layer.index(), stage: Stage::Probe };
+        let pruned = stages::prune_task(&task, layer, &of, &observer)?;
         for (&linear, weights) in task.linears.iter().zip(pruned.weights) {
             if let Some(matrix) = layer.linears_mut()[linear].matrix_mut() {
                 *matrix = weights;

@@ -12,7 +12,7 @@ pub struct Calibration {
     /// All of one length.
     pub windows: Vec<Vec<u32>>,
     /// Short windows: what a text begins with, see [`Calibration::draw`].
-    pub starts: Vec<Vec<u32>>,
+    pub single_tokens: Vec<Vec<u32>>,
     /// The text's name, for the record.
     pub text: String,
     /// Bytes of the text.
@@ -23,19 +23,19 @@ pub struct Calibration {
 
 /// What to draw.
 #[derive(Clone, Copy, Debug)]
-pub struct Draw {
+pub struct Sampling {
     /// Windows.
     pub samples: usize,
     /// Tokens in each.
     pub length: usize,
-    /// Windows of a single token; if nothing is said, one for every [`Draw::SHARE`]
+    /// Windows of a single token; if nothing is said, one for every [`Sampling::SHARE`]
     /// tokens of the others.
-    pub starts: Option<usize>,
+    pub single_tokens: Option<usize>,
     /// What draws them.
     pub seed: u64,
 }
 
-impl Draw {
+impl Sampling {
     /// With four times as many Qwen2.5-0.5B's heads came out 2 % better.
     pub const SHARE: usize = 16;
 }
@@ -51,9 +51,9 @@ impl Calibration {
     pub fn draw(
         tokenizer: &Tokenizer,
         (name, text): (&str, &str),
-        how: Draw,
+        how: Sampling,
     ) -> Result<Self, PipelineError> {
-        let Draw { samples, length, seed, .. } = how;
+        let Sampling { samples, length, seed, .. } = how;
         if samples == 0 {
             return Err(PipelineError::Plan("--samples 0: give at least one window".to_string()));
         }
@@ -61,9 +61,10 @@ impl Calibration {
         let tokens = tokenizer.encode(text)?;
         let windows = random_windows(&tokens, length, samples, seed, bos)?;
         let short = 1 + usize::from(bos.is_some());
-        let starts = how.starts.unwrap_or(samples * length / Draw::SHARE).min(tokens.len());
-        let starts = random_windows(&tokens, short, starts, seed, bos)?;
-        Ok(Self { windows, starts, text: name.to_string(), text_bytes: text.len(), seed })
+        let single_tokens =
+            how.single_tokens.unwrap_or(samples * length / Sampling::SHARE).min(tokens.len());
+        let single_tokens = random_windows(&tokens, short, single_tokens, seed, bos)?;
+        Ok(Self { windows, single_tokens, text: name.to_string(), text_bytes: text.len(), seed })
     }
 
     /// Tokens in a window.
@@ -73,7 +74,7 @@ impl Calibration {
 
     /// Tokens in all windows, short ones included.
     pub fn tokens(&self) -> usize {
-        self.windows.iter().chain(&self.starts).map(Vec::len).sum()
+        self.windows.iter().chain(&self.single_tokens).map(Vec::len).sum()
     }
 
     /// Bytes of all hidden states, and of as many targets.
@@ -83,7 +84,7 @@ impl Calibration {
 
     /// Of all tokens, as little-endian u32.
     pub fn sha256(&self) -> String {
-        let tokens = self.windows.iter().chain(&self.starts).flatten();
+        let tokens = self.windows.iter().chain(&self.single_tokens).flatten();
         let bytes: Vec<u8> = tokens.flat_map(|token| token.to_le_bytes()).collect();
         sha256(&bytes)
     }
@@ -95,7 +96,7 @@ impl Calibration {
             samples: self.windows.len(),
             seq_len: self.seq_len(),
             tokens: self.windows.len() * self.seq_len(),
-            starts: self.starts.len(),
+            single_tokens: self.single_tokens.len(),
             sha256: self.sha256(),
         }
     }

@@ -29,7 +29,7 @@ pub(super) fn text(record: &Record) -> String {
         how,
         record.calibration.samples,
         record.calibration.seq_len,
-        beside(record.calibration.starts),
+        beside(record.calibration.single_tokens),
         record.calibration.text,
         record.seed,
         100.0 * record.totals.density,

@@ -73,7 +73,7 @@ pub enum PipelineError {
     Shrink(#[from] ShrinkError),
     /// Those who do the steps could not.
     #[error("{0}")]
-    Crew(String),
+    Executor(String),
     /// Somebody asked to stop.
     #[error("stopped; what is done is kept, and --resume goes on from there")]
     Stopped,

@@ -134,22 +134,22 @@ pub fn estimate(job: &Job<'_>, model: &Model<'_>) -> Estimate {
     }
 }
 
-/// The most that any stage of any layer takes.
+/// The most that any capture of any layer takes.
 fn most(plan: &Plan, bytes: impl Fn(&[&TaskPlan]) -> u64) -> u64 {
-    let stages = plan.layers.iter().flat_map(|layer| {
-        layer.stages.iter().map(|sites| {
+    let captures = plan.layers.iter().flat_map(|layer| {
+        layer.captures.iter().map(|sites| {
             let fed = |task: &&TaskPlan| task.sites().iter().all(|site| sites.contains(site));
             layer.tasks.iter().filter(fed).collect::<Vec<_>>()
         })
     });
-    stages.map(|tasks| bytes(&tasks)).max().unwrap_or(0)
+    captures.map(|tasks| bytes(&tasks)).max().unwrap_or(0)
 }
 
 fn sites(plan: &Plan) -> Vec<Site> {
     Site::ALL
         .into_iter()
         .filter(|site| {
-            plan.layers.iter().any(|layer| layer.stages.iter().flatten().any(|s| s == site))
+            plan.layers.iter().any(|layer| layer.captures.iter().flatten().any(|s| s == site))
         })
         .collect()
 }

@@ -9,15 +9,15 @@
 //! last of them and is evaluated from there. `work` goes when the folder is whole.
 
 use super::card;
-use super::crew::Crew;
 use super::depth;
 use super::estimate::peak_rss_bytes;
-use super::plan::{Choice, Plan};
+use super::events::{Event, Observer, Stage};
+use super::executor::Executor;
+use super::plan::{Plan, TensorFilter};
 use super::recipe::Recipe;
 use super::run::{Job, fingerprint, run_with};
 use super::run_dir::{Fingerprint, RunDir, Start};
 use super::structure;
-use super::watch::{Event, Step, Watch};
 use super::{Evaluation, PipelineError};
 use crate::checkpoint::Checkpoint;
 use crate::evaluate::nats;
@@ -47,14 +47,14 @@ pub struct Passes {
     pub list: Vec<Pass>,
     /// What was asked for.
     pub recipe: Recipe,
-    choice: Choice,
+    filter: TensorFilter,
 }
 
 impl Passes {
     /// Binds a recipe to a model: each pass to the shapes that the one before leaves.
     pub fn new(
         recipe: &Recipe,
-        choice: &Choice,
+        filter: &TensorFilter,
         config: &Config,
         sequential: bool,
     ) -> Result<Self, PipelineError> {
@@ -63,7 +63,7 @@ impl Passes {
         let mut list = Vec::new();
         let asked = recipe.each_pass();
         for (number, recipe) in asked.iter().enumerate() {
-            let pass = Pass::new(recipe, choice, &config, sequential);
+            let pass = Pass::new(recipe, filter, &config, sequential);
             let pass = pass.map_err(|error| match (asked.len(), error) {
                 (1, error) => error,
                 (_, error) => PipelineError::Plan(format!("[[pass]] {}: {error}", number + 1)),
@@ -71,7 +71,7 @@ impl Passes {
             config = pass.change.after.config(&config);
             list.push(pass);
         }
-        Ok(Self { list, recipe: recipe.clone(), choice: choice.clone() })
+        Ok(Self { list, recipe: recipe.clone(), filter: filter.clone() })
     }
 
     /// Whether it is one run that leaves all shapes as they are.
@@ -99,7 +99,7 @@ impl Passes {
 impl Pass {
     fn new(
         recipe: &Recipe,
-        choice: &Choice,
+        filter: &TensorFilter,
         config: &Config,
         sequential: bool,
     ) -> Result<Self, PipelineError> {
@@ -120,7 +120,7 @@ impl Pass {
             recipe.remove = false;
             return Ok(Self { plan: Plan::empty(&recipe, config), depth: Some(kept), change });
         }
-        let plan = Plan::new(recipe, choice, config, sequential)?;
+        let plan = Plan::new(recipe, filter, config, sequential)?;
         let mut change = Change { before, after: before };
         if recipe.remove {
             if recipe.budget.is_some() {
@@ -136,7 +136,7 @@ impl Pass {
 
 /// What a plan will leave, by removing blocks at random.
 fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
-    // Blocks of a 2:4 would line up in columns if the choice had any order.
+    // Blocks of a 2:4 would line up in columns if the filter had any order.
     let score = |scope: usize, block: usize| {
         let mixed = (scope as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (block as u64 + 7);
         let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -168,11 +168,11 @@ pub fn run_passes(
     passes: &Passes,
     folder: &Path,
     start: Start,
-    watch: &dyn Watch,
-    crew: &mut dyn Crew,
+    observer: &dyn Observer,
+    executor: &mut dyn Executor,
 ) -> Result<Record, PipelineError> {
     if passes.is_plain() {
-        return run_with(job, folder, start, watch, crew);
+        return run_with(job, folder, start, observer, executor);
     }
     let after = passes.list.last().map_or(0, |pass| pass.change.after.layers);
     let print = Fingerprint { plan: passes.lines(), ..fingerprint(job)? };
@@ -186,7 +186,7 @@ pub fn run_passes(
     {
         return Ok(record);
     }
-    Series { job, passes, dir, work, watch, crew }.run()
+    Series { job, passes, dir, work, observer, executor }.run()
 }
 
 /// Whether a folder is a whole model: its index is written last.
@@ -200,8 +200,8 @@ struct Series<'a> {
     passes: &'a Passes,
     dir: RunDir,
     work: PathBuf,
-    watch: &'a dyn Watch,
-    crew: &'a mut dyn Crew,
+    observer: &'a dyn Observer,
+    executor: &'a mut dyn Executor,
 }
 
 impl Series<'_> {
@@ -260,7 +260,7 @@ impl Series<'_> {
         let pass = &self.passes.list[number];
         let (recipe, count) = (&pass.plan.recipe, self.passes.list.len());
         let what = recipe.spec.as_deref().unwrap_or("rules");
-        self.watch.see(Event::Note(&format!("pass {} of {count}: {what}", number + 1)));
+        self.observer.on_event(Event::Note(&format!("pass {} of {count}: {what}", number + 1)));
         let place = self.work.join(format!("pass-{}", number + 1));
         let target = match number + 1 == count {
             true => self.dir.folder().to_path_buf(),
@@ -278,7 +278,7 @@ impl Series<'_> {
             seconds: 0.0,
         };
         if let Some(kept) = pass.depth {
-            let seen = |layer, share| self.step(layer, Step::Probe, share);
+            let seen = |layer, share| self.stage(layer, Stage::Probe, share);
             let kept = depth::choose(&model, &self.job.calibration, kept, &seen)?;
             let cut = Cut::layers(model.config(), &kept);
             if !whole(&target) {
@@ -292,7 +292,7 @@ impl Series<'_> {
 
         // The shapes are those that were foreseen, or smaller by chance.
         let job = self.job;
-        let plan = Plan::new(recipe, &self.passes.choice, model.config(), job.sequential)?;
+        let plan = Plan::new(recipe, &self.passes.filter, model.config(), job.sequential)?;
         let inner = Job {
             source,
             plan,
@@ -300,12 +300,12 @@ impl Series<'_> {
             evaluation: None,
             dtype: job.dtype,
             sequential: job.sequential,
-            room: job.room,
+            state_memory_limit: job.state_memory_limit,
             include: job.include.clone(),
             exclude: job.exclude.clone(),
         };
         let masked = place.join("masked");
-        let record = run_with(&inner, &masked, Start::Resume, self.watch, self.crew)?;
+        let record = run_with(&inner, &masked, Start::Resume, self.observer, self.executor)?;
         let (mut folder, mut after) = (masked.clone(), before);
         if recipe.remove || number + 1 == count {
             let pruned = Checkpoint::open(&masked)?;
@@ -350,7 +350,7 @@ impl Series<'_> {
         let mut layer = |index: usize| model.layer(index, Storage::F32);
         let nats = nats(&model, &mut layer, &scored.windows, &mut |progress| {
             let share = progress.done as f64 / progress.total.max(1) as f64;
-            stopped |= self.step(last, Step::Evaluate, share).is_err();
+            stopped |= self.stage(last, Stage::Evaluate, share).is_err();
         })?;
         if stopped {
             return Err(PipelineError::Stopped);
@@ -363,15 +363,15 @@ impl Series<'_> {
             tokens: scored.tokens,
             seconds: started.elapsed().as_secs_f64(),
         };
-        self.watch.see(Event::Evaluated(&record));
+        self.observer.on_event(Event::Evaluated(&record));
         Ok(Some(record))
     }
 
-    fn step(&self, layer: usize, step: Step, share: f64) -> Result<(), PipelineError> {
-        if self.watch.stopped() {
+    fn stage(&self, layer: usize, stage: Stage, share: f64) -> Result<(), PipelineError> {
+        if self.observer.stopped() {
             return Err(PipelineError::Stopped);
         }
-        self.watch.see(Event::Step { layer, step, share });
+        self.observer.on_event(Event::Progress { layer, stage, share });
         Ok(())
     }
 

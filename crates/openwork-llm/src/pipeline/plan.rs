@@ -37,9 +37,9 @@ pub struct Plan {
 pub struct LayerPlan {
     /// Tensors that are pruned together.
     pub tasks: Vec<TaskPlan>,
-    /// Sites whose inputs are captured together, in order; what a stage needs
+    /// Sites whose inputs are captured together, in order; what a capture needs
     /// is pruned before the next one.
-    pub stages: Vec<Vec<Site>>,
+    pub captures: Vec<Vec<Site>>,
 }
 
 /// Tensors that are pruned together: one, or the members of a coupling.
@@ -57,12 +57,12 @@ pub struct TaskPlan {
 
 /// Which tensors may be pruned at all.
 #[derive(Clone, Debug, Default)]
-pub struct Choice {
+pub struct TensorFilter {
     include: Option<Regex>,
     exclude: Option<Regex>,
 }
 
-impl Choice {
+impl TensorFilter {
     /// Tensors whose names match `include`, if given, and not `exclude`.
     pub fn new(include: Option<&str>, exclude: Option<&str>) -> Result<Self, PipelineError> {
         let read = |flag: &str, text: Option<&str>| {
@@ -150,7 +150,7 @@ impl TaskPlan {
 
 /// What was said of one tensor so far.
 #[derive(Clone, Default, PartialEq)]
-struct Said {
+struct Override {
     spec: Option<String>,
     method: Option<String>,
     density: Option<f64>,
@@ -163,7 +163,7 @@ impl Plan {
     /// Binds a recipe to a model.
     pub fn new(
         recipe: &Recipe,
-        choice: &Choice,
+        filter: &TensorFilter,
         config: &Config,
         sequential: bool,
     ) -> Result<Self, PipelineError> {
@@ -172,11 +172,15 @@ impl Plan {
                 "the recipe has passes; each of them is a plan of its own".to_string(),
             ));
         }
-        let mut maker = Maker { config, choice, wrong: BTreeMap::new(), wins: BTreeMap::new() };
-        let layers = maker.layers(recipe)?;
-        if !maker.wrong.is_empty() {
-            let lines: Vec<String> =
-                maker.wrong.iter().map(|(why, names)| format!("  {}: {why}", few(names))).collect();
+        let mut builder =
+            PlanBuilder { config, filter, wrong: BTreeMap::new(), wins: BTreeMap::new() };
+        let layers = builder.layers(recipe)?;
+        if !builder.wrong.is_empty() {
+            let lines: Vec<String> = builder
+                .wrong
+                .iter()
+                .map(|(why, names)| format!("  {}: {why}", few(names)))
+                .collect();
             return Err(PipelineError::Plan(format!(
                 "the plan does not fit the model; exclude these tensors or give them a rule:\n{}",
                 lines.join("\n")
@@ -188,7 +192,7 @@ impl Plan {
                     .to_string(),
             ));
         }
-        let notes = maker
+        let notes = builder
             .wins
             .iter()
             .map(|((later, earlier), count)| {
@@ -197,14 +201,14 @@ impl Plan {
             .collect();
         let layers = layers
             .into_iter()
-            .map(|tasks| LayerPlan { stages: stages(&tasks, sequential), tasks })
+            .map(|tasks| LayerPlan { captures: captures(&tasks, sequential), tasks })
             .collect();
         Ok(Self { layers, notes, recipe: recipe.clone() })
     }
 
     /// A plan that prunes nothing.
     pub(super) fn empty(recipe: &Recipe, config: &Config) -> Self {
-        let layer = LayerPlan { tasks: Vec::new(), stages: Vec::new() };
+        let layer = LayerPlan { tasks: Vec::new(), captures: Vec::new() };
         Self { layers: vec![layer; config.layers], notes: Vec::new(), recipe: recipe.clone() }
     }
 
@@ -221,29 +225,29 @@ impl Plan {
     }
 }
 
-struct Maker<'a> {
+struct PlanBuilder<'a> {
     config: &'a Config,
-    choice: &'a Choice,
+    filter: &'a TensorFilter,
     /// What is wrong, with the tensors it is wrong with.
     wrong: BTreeMap<String, Vec<String>>,
     /// How often a later rule won over an earlier one.
     wins: BTreeMap<(usize, usize), usize>,
 }
 
-impl Maker<'_> {
+impl PlanBuilder<'_> {
     fn layers(&mut self, recipe: &Recipe) -> Result<Vec<Vec<TaskPlan>>, PipelineError> {
         let shapes = Layer::linear_shapes(self.config);
         let rules = self.rules(recipe)?;
         let mut layers = Vec::with_capacity(self.config.layers);
         for index in 0..self.config.layers {
-            let mut said: Vec<Said> = vec![Said::default(); LINEARS.len()];
-            for (number, rule, pick) in &rules {
+            let mut said: Vec<Override> = vec![Override::default(); LINEARS.len()];
+            for (number, rule, selector) in &rules {
                 for (linear, said) in said.iter_mut().enumerate() {
                     let name = Layer::weight_name(index, linear);
-                    if !self.choice.takes(&name) || !pick.takes(index, &name) {
+                    if !self.filter.takes(&name) || !selector.takes(index, &name) {
                         continue;
                     }
-                    if pick.is_for(linear) {
+                    if selector.is_for(linear) {
                         self.say(said, *number, rule);
                     } else if *number == 0 {
                         // Beside a coupling: dense, unless a rule gives a spec.
@@ -272,7 +276,7 @@ impl Maker<'_> {
     fn rules(
         &self,
         recipe: &Recipe,
-    ) -> Result<Vec<(usize, Rule, super::recipe::Pick)>, PipelineError> {
+    ) -> Result<Vec<(usize, Rule, super::recipe::RuleSelector)>, PipelineError> {
         let own =
             Rule { spec: recipe.spec.clone(), method: recipe.method.clone(), ..Rule::default() };
         let mut rules = vec![(0, own)];
@@ -280,13 +284,13 @@ impl Maker<'_> {
         let mut picked = Vec::new();
         for (number, rule) in rules {
             let wrong = |why: String| PipelineError::Plan(format!("[[rule]] {number}: {why}"));
-            let pick = rule.pick().map_err(wrong)?;
-            if let Some(layer) = pick.beyond(self.config.layers) {
+            let selector = rule.selector().map_err(wrong)?;
+            if let Some(layer) = selector.beyond(self.config.layers) {
                 let last = self.config.layers - 1;
                 return Err(wrong(format!("there is no layer {layer}; the last one is {last}")));
             }
             let takes_some = (0..self.config.layers).any(|index| {
-                (0..LINEARS.len()).any(|i| pick.takes(index, &Layer::weight_name(index, i)))
+                (0..LINEARS.len()).any(|i| selector.takes(index, &Layer::weight_name(index, i)))
             });
             if !takes_some {
                 let example = Layer::weight_name(0, 0);
@@ -308,16 +312,16 @@ impl Maker<'_> {
                 members = linears.filter(|linears| !linears.is_empty());
                 *spec = pattern.to_string();
             }
-            picked.push((number, rule, pick.among(members)));
+            picked.push((number, rule, selector.among(members)));
         }
         Ok(picked)
     }
 
     /// A rule has its say on a tensor.
-    fn say(&mut self, said: &mut Said, number: usize, rule: &Rule) {
+    fn say(&mut self, said: &mut Override, number: usize, rule: &Rule) {
         let before = said.clone();
         if rule.dense {
-            *said = Said { dense: true, ..Said::default() };
+            *said = Override { dense: true, ..Override::default() };
         } else {
             said.dense &= rule.spec.is_none() && rule.density.is_none();
             if let Some(spec) = &rule.spec {
@@ -344,7 +348,7 @@ impl Maker<'_> {
         &mut self,
         index: usize,
         linear: usize,
-        said: &[Said],
+        said: &[Override],
         shapes: &[[usize; 2]; 7],
     ) -> Option<(Option<TaskPlan>, Vec<usize>)> {
         let own = &said[linear];
@@ -441,8 +445,8 @@ fn few(names: &[String]) -> String {
 }
 
 /// Sites that are captured together. A task needs all of its inputs at once;
-/// one that spans attention and the MLP puts the whole layer in one stage.
-fn stages(tasks: &[TaskPlan], sequential: bool) -> Vec<Vec<Site>> {
+/// one that spans attention and the MLP puts the whole layer in one capture.
+fn captures(tasks: &[TaskPlan], sequential: bool) -> Vec<Vec<Site>> {
     let sites: Vec<BTreeSet<Site>> = tasks.iter().map(TaskPlan::sites).collect();
     let needed: BTreeSet<Site> = sites.iter().flatten().copied().collect();
     let spans = |sites: &BTreeSet<Site>| {
@@ -451,13 +455,13 @@ fn stages(tasks: &[TaskPlan], sequential: bool) -> Vec<Vec<Site>> {
     if !sequential || sites.iter().any(spans) {
         return if needed.is_empty() { Vec::new() } else { vec![needed.into_iter().collect()] };
     }
-    let mut stages = Vec::new();
+    let mut captures = Vec::new();
     for half in [[Site::Qkv, Site::Out], [Site::GateUp, Site::Down]] {
         let needed: Vec<Site> = half.into_iter().filter(|site| needed.contains(site)).collect();
         match sites.iter().any(|sites| half.iter().all(|site| sites.contains(site))) {
-            true => stages.push(needed),
-            false => stages.extend(needed.into_iter().map(|site| vec![site])),
+            true => captures.push(needed),
+            false => captures.extend(needed.into_iter().map(|site| vec![site])),
         }
     }
-    stages
+    captures
 }

@@ -190,7 +190,7 @@ impl Recipe {
 
 impl Rule {
     fn check(&self) -> Result<(), String> {
-        self.pick()?;
+        self.selector()?;
         if let Some(density) = self.density
             && !(density > 0.0 && density <= 1.0)
         {
@@ -207,13 +207,13 @@ impl Rule {
     }
 
     /// Which tensors it is for.
-    pub(super) fn pick(&self) -> Result<Pick, String> {
+    pub(super) fn selector(&self) -> Result<RuleSelector, String> {
         let layers = self.layers.as_deref().map(layer_ranges).transpose()?;
         let name = match &self.matches {
             Some(text) => Some(expression(text)?),
             None => None,
         };
-        Ok(Pick { name, layers, linears: None })
+        Ok(RuleSelector { name, layers, linears: None })
     }
 }
 
@@ -228,14 +228,14 @@ impl fmt::Display for Rule {
 
 /// Which tensors a rule is for.
 #[derive(Clone, Debug)]
-pub(super) struct Pick {
+pub(super) struct RuleSelector {
     name: Option<Regex>,
     layers: Option<Vec<(usize, usize)>>,
     /// Which of a layer's linears; all if not given.
     linears: Option<Vec<usize>>,
 }
 
-impl Pick {
+impl RuleSelector {
     /// The same for these of a layer's linears only, if given.
     pub fn among(self, linears: Option<Vec<usize>>) -> Self {
         Self { linears, ..self }
@@ -289,10 +289,10 @@ mod tests {
                     [[rule]]\nmatch = \"down\"\nlayers = \"0-2,9\"\ndensity = 0.75\n";
         let recipe = Recipe::parse(text).unwrap();
         assert_eq!(Recipe::parse(&recipe.to_toml()).unwrap(), recipe);
-        let pick = recipe.rules[0].pick().unwrap();
-        assert!(pick.takes(9, "layers.9.mlp.down_proj"));
-        assert!(!pick.takes(3, "down") && !pick.takes(2, "up"));
-        assert_eq!((pick.beyond(10), pick.beyond(9)), (None, Some(9)));
+        let selector = recipe.rules[0].selector().unwrap();
+        assert!(selector.takes(9, "layers.9.mlp.down_proj"));
+        assert!(!selector.takes(3, "down") && !selector.takes(2, "up"));
+        assert_eq!((selector.beyond(10), selector.beyond(9)), (None, Some(9)));
     }
 
     proptest::proptest! {

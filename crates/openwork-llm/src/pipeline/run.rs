@@ -4,12 +4,12 @@ use super::PipelineError;
 use super::budget;
 use super::calibration::Calibration;
 use super::card;
-use super::crew::{Capture, Crew, Local};
 use super::estimate::peak_rss_bytes;
+use super::events::{Event, Observer, Stage};
+use super::executor::{Capture, Executor, LocalExecutor};
 use super::plan::{LayerPlan, Plan, TaskPlan};
 use super::run_dir::{Fingerprint, LayerDone, RunDir, Start};
-use super::steps::{Done, Sums};
-use super::watch::{Event, Step, Watch};
+use super::stages::{Sums, TaskResult};
 use crate::checkpoint::write::{self, Data, Listed, Part};
 use crate::checkpoint::{Checkpoint, Dtype};
 use crate::evaluate::{ScoredWindows, nats};
@@ -46,7 +46,7 @@ pub struct Job<'a> {
     pub sequential: bool,
     /// Bytes of hidden states that one process keeps in memory; where there are
     /// more, they are in files.
-    pub room: Option<u64>,
+    pub state_memory_limit: Option<u64>,
     /// For the record.
     pub include: Option<String>,
     /// For the record.
@@ -60,7 +60,7 @@ pub fn fingerprint(job: &Job<'_>) -> Result<Fingerprint, PipelineError> {
         model: job.source.hashes(),
         calibration: job.calibration.sha256(),
         seq_len: job.calibration.seq_len(),
-        starts: job.calibration.starts.len(),
+        single_tokens: job.calibration.single_tokens.len(),
         dtype: job.dtype.name().to_lowercase(),
         sequential: job.sequential,
         budget: job.plan.recipe.budget,
@@ -73,22 +73,22 @@ pub fn run(
     job: &Job<'_>,
     folder: &Path,
     start: Start,
-    watch: &dyn Watch,
+    observer: &dyn Observer,
 ) -> Result<Record, PipelineError> {
-    run_with(job, folder, start, watch, &mut Local::default())
+    run_with(job, folder, start, observer, &mut LocalExecutor::default())
 }
 
-/// The same by a crew.
+/// The same by a executor.
 pub fn run_with(
     job: &Job<'_>,
     folder: &Path,
     start: Start,
-    watch: &dyn Watch,
-    crew: &mut dyn Crew,
+    observer: &dyn Observer,
+    executor: &mut dyn Executor,
 ) -> Result<Record, PipelineError> {
     let model = Model::open(job.source)?;
     let dir = RunDir::open(folder, model.config().layers, &fingerprint(job)?, start)?;
-    let mut run = Run { job, model, dir, watch, crew, started: Instant::now(), before: 0.0 };
+    let mut run = Run { job, model, dir, observer, executor, started: Instant::now(), before: 0.0 };
     run.whole()
 }
 
@@ -97,8 +97,8 @@ struct Run<'a> {
     job: &'a Job<'a>,
     model: Model<'a>,
     dir: RunDir,
-    watch: &'a dyn Watch,
-    crew: &'a mut dyn Crew,
+    observer: &'a dyn Observer,
+    executor: &'a mut dyn Executor,
     started: Instant,
     /// Seconds of earlier starts.
     before: f64,
@@ -109,20 +109,20 @@ impl Run<'_> {
         let layers = self.model.config().layers;
         let mut done = self.dir.done()?;
         self.before = done.last().map_or(0.0, |last| last.elapsed);
-        self.watch.see(Event::Start { first: done.len(), layers });
+        self.observer.on_event(Event::Start { first: done.len(), layers });
         let dense = self.dense()?;
         let shares = self.shares()?;
 
         if done.len() < layers {
-            self.crew.start(self.job, &self.model, self.dir.folder())?;
+            self.executor.start(self.job, &self.model, self.dir.folder())?;
             for index in 0..done.len() {
                 let shard = self.shard(index)?;
                 let layer = self.model.layer_from(&shard, index, Storage::F32)?;
                 let tasks = &self.job.plan.layers[index].tasks;
                 let pruned: Vec<usize> =
                     tasks.iter().flat_map(|task| task.linears.iter().copied()).collect();
-                self.crew.changed(&layer, &pruned)?;
-                self.crew.advance(&layer, Step::Replay, self.watch)?;
+                self.executor.changed(&layer, &pruned)?;
+                self.executor.advance(&layer, Stage::Replay, self.observer)?;
             }
             for index in done.len()..layers {
                 let (record, sha256) = self.layer(index, shares.as_deref())?;
@@ -132,7 +132,7 @@ impl Run<'_> {
                 let elapsed = self.before + self.started.elapsed().as_secs_f64();
                 let state = LayerDone { record, sha256, evaluation, elapsed };
                 self.dir.save(index, &state)?;
-                self.watch.see(Event::Layer(&state.record));
+                self.observer.on_event(Event::Layer(&state.record));
                 done.push(state);
                 self.job.source.release();
             }
@@ -158,7 +158,7 @@ impl Run<'_> {
         if let Some(known) = self.dir.shares()? {
             return Ok(Some(known));
         }
-        let seen = |layer, share| self.step(layer, Step::Probe, share);
+        let seen = |layer, share| self.stage(layer, Stage::Probe, share);
         let shares =
             budget::shares(&self.model, &self.job.plan, &self.job.calibration, budget, &seen)?;
         self.dir.save_shares(&shares)?;
@@ -178,35 +178,35 @@ impl Run<'_> {
         let mut linears = dense_linears(&layer);
         let mut attended = false;
 
-        for (stage, sites) in plan.stages.iter().enumerate() {
+        for (capture, sites) in plan.captures.iter().enumerate() {
             let at = Instant::now();
-            let attend = stage > 0 && !attended && sites.first() >= Some(&Site::GateUp);
+            let attend = capture > 0 && !attended && sites.first() >= Some(&Site::GateUp);
             attended |= attend;
-            let asked = Capture { begin: stage == 0, attend, sites };
-            let sums = self.crew.capture(&layer, asked, self.watch)?;
+            let asked = Capture { begin: capture == 0, attend, sites };
+            let sums = self.executor.capture(&layer, asked, self.observer)?;
             let hessians = finished(index, sums)?;
             forward_seconds += at.elapsed().as_secs_f64();
 
             let at = Instant::now();
             let fed = |task: &&TaskPlan| task.sites().iter().all(|site| sites.contains(site));
             let ready: Vec<&TaskPlan> = plan.tasks.iter().filter(fed).collect();
-            let done = self.crew.prune(&ready, &layer, &hessians, self.watch)?;
+            let done = self.executor.prune(&ready, &layer, &hessians, self.observer)?;
             for (task, done) in ready.iter().zip(done) {
                 self.put(task, done, &mut layer, &mut linears)?;
             }
             let pruned: Vec<usize> =
                 ready.iter().flat_map(|task| task.linears.iter().copied()).collect();
-            self.crew.changed(&layer, &pruned)?;
+            self.executor.changed(&layer, &pruned)?;
             prune_seconds += at.elapsed().as_secs_f64();
         }
 
         let at = Instant::now();
-        if plan.stages.is_empty() {
+        if plan.captures.is_empty() {
             // Nothing to prune here: the layer only takes the states along.
             let asked = Capture { begin: true, attend: false, sites: &[] };
-            self.crew.capture(&layer, asked, self.watch)?;
+            self.executor.capture(&layer, asked, self.observer)?;
         }
-        let errors = self.crew.advance(&layer, Step::Advance, self.watch)?;
+        let errors = self.executor.advance(&layer, Stage::Advance, self.observer)?;
         let decoder_error = errors.into_iter().sum::<OutputError>().relative();
         if !decoder_error.is_finite() {
             return Err(PipelineError::Plan(format!(
@@ -225,7 +225,7 @@ impl Run<'_> {
     fn put(
         &self,
         task: &TaskPlan,
-        pruned: Done,
+        pruned: TaskResult,
         layer: &mut Layer,
         linears: &mut [LinearRecord],
     ) -> Result<(), PipelineError> {
@@ -245,7 +245,7 @@ impl Run<'_> {
             if let Some(matrix) = layer.linears_mut()[linear].matrix_mut() {
                 *matrix = weights;
             }
-            self.watch.see(Event::Pruned { layer: layer.index(), linear: record });
+            self.observer.on_event(Event::Pruned { layer: layer.index(), linear: record });
         }
         Ok(())
     }
@@ -285,7 +285,7 @@ impl Run<'_> {
         let mut stopped = false;
         let nats = nats(&self.model, &mut layer, &scored.windows, &mut |progress| {
             let share = progress.done as f64 / progress.total.max(1) as f64;
-            stopped |= self.step(at, Step::Evaluate, share).is_err();
+            stopped |= self.stage(at, Stage::Evaluate, share).is_err();
         })?;
         if stopped {
             return Err(PipelineError::Stopped);
@@ -298,7 +298,7 @@ impl Run<'_> {
             tokens: scored.tokens,
             seconds: started.elapsed().as_secs_f64(),
         };
-        self.watch.see(Event::Evaluated(&record));
+        self.observer.on_event(Event::Evaluated(&record));
         Ok(Some(record))
     }
 
@@ -323,7 +323,7 @@ impl Run<'_> {
         }
         let last = self.evaluate(layers.checked_sub(1))?;
         let mut record = self.record(done, dense, last);
-        record.cluster = self.crew.record();
+        record.cluster = self.executor.record();
         write::companions(self.job.source, self.dir.folder(), self.job.dtype, |_| {})?;
         let json = serde_json::to_string_pretty(&record).unwrap_or_default();
         self.dir.write("openwork/recipe.toml", &self.job.plan.recipe.to_toml())?;
@@ -402,11 +402,11 @@ impl Run<'_> {
         }
     }
 
-    fn step(&self, layer: usize, step: Step, share: f64) -> Result<(), PipelineError> {
-        if self.watch.stopped() {
+    fn stage(&self, layer: usize, stage: Stage, share: f64) -> Result<(), PipelineError> {
+        if self.observer.stopped() {
             return Err(PipelineError::Stopped);
         }
-        self.watch.see(Event::Step { layer, step, share });
+        self.observer.on_event(Event::Progress { layer, stage, share });
         Ok(())
     }
 }

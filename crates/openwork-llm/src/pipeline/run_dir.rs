@@ -46,8 +46,8 @@ pub struct Fingerprint {
     /// Tokens in a window.
     pub seq_len: usize,
     /// Windows of a single token.
-    #[serde(default)]
-    pub starts: usize,
+    #[serde(default, alias = "starts")]
+    pub single_tokens: usize,
     /// Type of the written weights.
     pub dtype: String,
     /// Whether inputs are captured anew after each site.
@@ -78,7 +78,7 @@ impl Fingerprint {
         differ("the model", text(&self.model), text(&other.model));
         differ("the calibration text", self.calibration.clone(), other.calibration.clone());
         differ("--seq-len", self.seq_len.to_string(), other.seq_len.to_string());
-        differ("--starts", self.starts.to_string(), other.starts.to_string());
+        differ("--single-tokens", self.single_tokens.to_string(), other.single_tokens.to_string());
         differ("--dtype", self.dtype.clone(), other.dtype.clone());
         let order = |sequential| if sequential { "on" } else { "off" }.to_string();
         differ("--sequential", order(self.sequential), order(other.sequential));

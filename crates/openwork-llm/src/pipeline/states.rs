@@ -1,7 +1,7 @@
 //! The states of a run's windows between the steps, chunk by chunk.
 
-use super::hidden::Shelf;
-use super::steps::{Chunk, Sums};
+use super::chunk_store::ChunkStore;
+use super::stages::{Chunk, Sums};
 use super::{Calibration, PipelineError};
 use crate::model::{Config, Layer, Site};
 use openwork::prune::measure::OutputError;
@@ -24,7 +24,7 @@ impl Calibration {
             |windows: &'_ [Vec<u32>]| chunk_windows(windows.first().map_or(1, Vec::len));
         self.windows
             .chunks(by_length(&self.windows))
-            .chain(self.starts.chunks(by_length(&self.starts)))
+            .chain(self.single_tokens.chunks(by_length(&self.single_tokens)))
     }
 }
 
@@ -32,16 +32,16 @@ impl Calibration {
 /// a layer, or after its attention; targets are its outputs before it was pruned.
 #[derive(Debug)]
 pub struct States {
-    shelf: Shelf,
-    targets: Shelf,
-    places: Vec<Place>,
+    inputs: ChunkStore,
+    targets: ChunkStore,
+    chunks: Vec<ChunkState>,
     width: usize,
     folder: PathBuf,
 }
 
 /// Where a chunk stands.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ChunkState {
     /// Its first sample among all of the run.
     first: usize,
     /// Tokens in each of its windows.
@@ -62,39 +62,39 @@ impl States {
         let width = config.hidden;
         let sizes: Vec<usize> =
             chunks.iter().map(|[count, window]| count * window * width).collect();
-        let shelf = || match spill {
-            None => Ok(Shelf::in_memory(&sizes)),
-            Some(folder) => Shelf::in_file(folder, &sizes),
+        let inputs = || match spill {
+            None => Ok(ChunkStore::in_memory(&sizes)),
+            Some(folder) => ChunkStore::in_file(folder, &sizes),
         };
         let folder = spill.unwrap_or(Path::new("states")).to_path_buf();
         let io = |error| PipelineError::io(&folder, error);
-        let (shelf, targets) = (shelf().map_err(io)?, shelf().map_err(io)?);
-        let places = chunks
+        let (inputs, targets) = (inputs().map_err(io)?, inputs().map_err(io)?);
+        let chunks = chunks
             .iter()
             .scan(0, |next, &[count, window]| {
                 let first = *next;
                 *next += count * window;
-                Some(Place { first, window, attended: false, targeted: false })
+                Some(ChunkState { first, window, attended: false, targeted: false })
             })
             .collect();
-        Ok(Self { shelf, targets, places, width, folder })
+        Ok(Self { inputs, targets, chunks, width, folder })
     }
 
     /// How many chunks there are, with states or without.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.chunks.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.chunks.is_empty()
     }
 
     /// Puts states before the first layer.
     pub fn put(&mut self, chunk: usize, states: Vec<f32>) -> Result<(), PipelineError> {
-        let place = &mut self.places[chunk];
-        (place.attended, place.targeted) = (false, false);
-        self.shelf.put(chunk, states).map_err(|error| self.io(error))
+        let chunk_state = &mut self.chunks[chunk];
+        (chunk_state.attended, chunk_state.targeted) = (false, false);
+        self.inputs.put(chunk, states).map_err(|error| self.io(error))
     }
 
     /// Runs the layer as it is: its outputs become the target, inputs of `sites`
@@ -135,24 +135,26 @@ impl States {
         index: usize,
         work: impl FnOnce(&mut Chunk) -> Result<T, PipelineError>,
     ) -> Result<T, PipelineError> {
-        let place = self.places[index];
-        let states = self.shelf.take(index).map_err(|error| self.io(error))?;
+        let chunk_state = self.chunks[index];
+        let states = self.inputs.take(index).map_err(|error| self.io(error))?;
         if states.is_empty() {
-            return Err(PipelineError::Crew(format!("the states of chunk {index} are not here")));
+            return Err(PipelineError::Executor(format!(
+                "the states of chunk {index} are not here"
+            )));
         }
-        let mut chunk = Chunk::new(place.first, states, place.window, self.width);
-        chunk.attended = place.attended;
-        if place.targeted {
+        let mut chunk = Chunk::new(chunk_state.first, states, chunk_state.window, self.width);
+        chunk.attended = chunk_state.attended;
+        if chunk_state.targeted {
             chunk.target = self.targets.take(index).map_err(|error| self.io(error))?;
         }
         let result = work(&mut chunk);
         let Chunk { hidden, target, attended, .. } = chunk;
         let (states, targeted) = (hidden.into_states().into_vec(), !target.is_empty());
-        self.shelf.put(index, states).map_err(|error| self.io(error))?;
+        self.inputs.put(index, states).map_err(|error| self.io(error))?;
         if targeted {
             self.targets.put(index, target).map_err(|error| self.io(error))?;
         }
-        self.places[index] = Place { attended, targeted, ..place };
+        self.chunks[index] = ChunkState { attended, targeted, ..chunk_state };
         result
     }
 

@@ -102,7 +102,7 @@ enum Keep {
 
 /// A structure as a spec asks for it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct StructureSpec {
     /// Which one it is.
     pub structure: &'static Structure,
     weight: String,
@@ -113,7 +113,7 @@ pub struct Asked {
 
 /// Reads a spec that begins with the name of a structure; nothing if it begins
 /// with anything else.
-pub fn read(spec: &str) -> Result<Option<Asked>, RecipeError> {
+pub fn read(spec: &str) -> Result<Option<StructureSpec>, RecipeError> {
     let spec = spec.split('#').next().unwrap_or_default().trim();
     let mut words = spec.split_whitespace();
     let name = words.next().unwrap_or_default();
@@ -146,7 +146,7 @@ pub fn read(spec: &str) -> Result<Option<Asked>, RecipeError> {
     }
     let keep = keep.ok_or_else(|| wrong(format!("it does not say how many stay; {form}")))?;
     let weight = weight.unwrap_or_else(|| structure.weight.to_string());
-    Ok(Some(Asked { structure, weight, keep, source: spec.to_string() }))
+    Ok(Some(StructureSpec { structure, weight, keep, source: spec.to_string() }))
 }
 
 fn read_keep(text: &str) -> Option<Keep> {
@@ -159,7 +159,7 @@ fn read_keep(text: &str) -> Option<Keep> {
     }
 }
 
-impl Asked {
+impl StructureSpec {
     /// How many stay in a model with this config: at least one, and as many in
     /// every scope.
     pub fn kept(&self, config: &Config) -> Result<usize, RecipeError> {

@@ -118,7 +118,7 @@ fn calibrated(record: &Record) -> Calibrated {
             "{} windows of {}{}",
             grouped(c.samples as u64),
             grouped(c.seq_len as u64),
-            beside(c.starts)
+            beside(c.single_tokens)
         ),
         tokens: format!("{} tokens", grouped(c.tokens as u64)),
     }

@@ -97,9 +97,9 @@ pub struct Calibration {
     pub seq_len: usize,
     /// Tokens in these windows.
     pub tokens: usize,
-    /// Further windows of a single token, as texts begin.
-    #[serde(default)]
-    pub starts: usize,
+    /// Further windows of a single token; records of earlier versions call them `starts`.
+    #[serde(default, alias = "starts")]
+    pub single_tokens: usize,
     /// Of all windows' tokens, as little-endian u32.
     pub sha256: String,
 }

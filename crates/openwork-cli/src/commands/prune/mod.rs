@@ -5,7 +5,7 @@ mod show;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
-use openwork_llm::pipeline::{Asked, Local, PipelineError, Start};
+use openwork_llm::pipeline::{LocalExecutor, PipelineError, RunOptions, Start};
 use openwork_llm::report::summary;
 use std::path::PathBuf;
 
@@ -65,9 +65,9 @@ pub struct Prune {
     /// Tokens in a calibration window; at most the model's limit [default: 1024 or that]
     #[arg(long, value_name = "L", alias = "seqlen")]
     seq_len: Option<usize>,
-    /// Further windows of a single token, as texts begin [default: one for 16 tokens of the others]
-    #[arg(long, value_name = "N")]
-    starts: Option<usize>,
+    /// Further windows of a single token each [default: one per 16 calibration tokens]
+    #[arg(long, value_name = "N", alias = "starts")]
+    single_tokens: Option<usize>,
     /// What draws the calibration windows
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -132,16 +132,16 @@ impl Prune {
         let source = asked.open(&path).map_err(failure)?;
         let ready = asked.prepare(&source, &|notes| global.note(notes)).map_err(failure)?;
         if self.dry_run {
-            let prospect = ready.prospect();
+            let dry_run = ready.dry_run();
             return match global.json {
-                true => print::line(prospect.to_json()),
-                false => print::text(&prospect.to_string()),
+                true => print::line(dry_run.to_json()),
+                false => print::text(&dry_run.to_string()),
             };
         }
         ready.passes.list.iter().for_each(|pass| global.note(&pass.plan.notes));
-        let watch = show::Screen::new(global, self.events, ready.model.config().layers);
-        let record = ready.run(&watch, &mut Local::default());
-        watch.end();
+        let observer = show::Screen::new(global, self.events, ready.model.config().layers);
+        let record = ready.run(&observer, &mut LocalExecutor::default());
+        observer.end();
         let record = record.map_err(failure)?;
         if global.json {
             return print::line(serde_json::to_string(&record).map_err(Failure::running)?);
@@ -150,8 +150,8 @@ impl Prune {
         print::line(format!("written to {}", self.out.display()))
     }
 
-    fn asked(&self) -> Result<Asked, Failure> {
-        Ok(Asked {
+    fn asked(&self) -> Result<RunOptions, Failure> {
+        Ok(RunOptions {
             spec: self.pattern()?,
             method: self.method.clone(),
             recipe: self.recipe.clone(),
@@ -159,7 +159,7 @@ impl Prune {
             calib: self.calib.clone(),
             samples: self.samples,
             seq_len: self.seq_len,
-            starts: self.starts,
+            single_tokens: self.single_tokens,
             seed: self.seed,
             include: self.include.clone(),
             exclude: self.exclude.clone(),
@@ -176,7 +176,7 @@ impl Prune {
             dtype: self.dtype.clone(),
             sequential: on(&self.sequential)?,
             max_memory: self.max_memory.clone(),
-            room: None,
+            state_memory_limit: None,
             workers: None,
         })
     }

@@ -3,7 +3,7 @@
 use crate::args::Global;
 use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
-use openwork_llm::pipeline::{Event, Step, Watch};
+use openwork_llm::pipeline::{Event, Observer, Stage};
 use openwork_llm::report::LayerRecord;
 use openwork_llm::words::time;
 use std::io::IsTerminal;
@@ -76,7 +76,7 @@ impl Screen {
         }
     }
 
-    fn step(&self, state: &mut State, layer: usize, step: Step, share: f64) {
+    fn stage(&self, state: &mut State, layer: usize, stage: Stage, share: f64) {
         let How::Bars { overall, layer: bar } = &self.how else { return };
         if state.drawn.elapsed() < EVERY {
             return;
@@ -84,7 +84,7 @@ impl Screen {
         state.drawn = Instant::now();
         bar.set_prefix(format!("layer {layer}"));
         bar.set_position((1000.0 * share.clamp(0.0, 1.0)) as u64);
-        bar.set_message(step.name());
+        bar.set_message(stage.name());
         overall.set_prefix("all");
         overall.set_position(layer as u64 * 1000);
         let done = layer.saturating_sub(state.first);
@@ -96,8 +96,8 @@ impl Screen {
     }
 }
 
-impl Watch for Screen {
-    fn see(&self, event: Event<'_>) {
+impl Observer for Screen {
+    fn on_event(&self, event: Event<'_>) {
         if let How::Events = &self.how {
             if let Some(line) = event.to_json() {
                 print::aside(line);
@@ -112,7 +112,7 @@ impl Watch for Screen {
                     self.line(format!("{first} of {layers} layers are done already"));
                 }
             }
-            Event::Step { layer, step, share } => self.step(&mut state, layer, step, share),
+            Event::Progress { layer, stage, share } => self.stage(&mut state, layer, stage, share),
             Event::Pruned { .. } => {}
             Event::Layer(record) => self.line(layer_line(record, &state)),
             Event::Evaluated(found) => {

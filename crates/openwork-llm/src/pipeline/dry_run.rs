@@ -1,6 +1,6 @@
 //! What a run would do, before it is done.
 
-use super::asked::Ready;
+use super::options::PreparedRun;
 use super::plan::Plan;
 use super::{Pass, Passes};
 use crate::model::{Config, LINEARS, Layer};
@@ -8,25 +8,25 @@ use crate::words::{beside, columns, size, time};
 use serde_json::{Value, json};
 use std::fmt;
 
-impl Ready<'_> {
+impl PreparedRun<'_> {
     /// What would be done to every tensor, and what it needs.
-    pub fn prospect(&self) -> Prospect<'_> {
+    pub fn dry_run(&self) -> DryRun<'_> {
         // Each pass sees the sizes that the one before leaves.
         let config = self.model.config();
         let bound = |pass: &Pass| table(&pass.plan, &pass.change.before.config(config));
         let tables = self.passes.list.iter().map(bound).collect();
-        Prospect { ready: self, tables }
+        DryRun { ready: self, tables }
     }
 }
 
 /// What a run would do: text for a person, or JSON.
 #[derive(Debug)]
-pub struct Prospect<'a> {
-    ready: &'a Ready<'a>,
+pub struct DryRun<'a> {
+    ready: &'a PreparedRun<'a>,
     tables: Vec<Vec<Line>>,
 }
 
-impl Prospect<'_> {
+impl DryRun<'_> {
     fn passes(&self) -> impl Iterator<Item = (&Pass, &[Line])> {
         self.ready.passes.list.iter().zip(self.tables.iter().map(Vec::as_slice))
     }
@@ -58,7 +58,7 @@ impl Prospect<'_> {
                        "after": pass.change.after, "tensors": tensors(lines)})
             })
             .collect();
-        let Ready { job, needs, workers, .. } = self.ready;
+        let PreparedRun { job, needs, workers, .. } = self.ready;
         json!({
             "tensors": tensors(&self.tables[0]),
             "passes": passes,
@@ -76,9 +76,9 @@ impl Prospect<'_> {
     }
 }
 
-impl fmt::Display for Prospect<'_> {
+impl fmt::Display for DryRun<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ready { job, passes, needs, workers, .. } = self.ready;
+        let PreparedRun { job, passes, needs, workers, .. } = self.ready;
         for (number, (pass, lines)) in self.passes().enumerate() {
             if !passes.is_plain() {
                 write_pass(f, number, pass, passes)?;
@@ -93,7 +93,7 @@ impl fmt::Display for Prospect<'_> {
             "calibration  {} windows of {} tokens{}, inputs captured {}",
             job.calibration.windows.len(),
             job.calibration.seq_len(),
-            beside(job.calibration.starts.len()),
+            beside(job.calibration.single_tokens.len()),
             if job.sequential { "anew after each site" } else { "once per layer" },
         )?;
         let spilled = match self.ready.spills() {

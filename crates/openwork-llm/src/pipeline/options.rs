@@ -2,8 +2,8 @@
 
 use super::estimate::{Estimate, Workers, estimate};
 use super::{
-    Calibration, Choice, Crew, Draw, Evaluation, Job, Passes, PipelineError, Recipe, Start, Watch,
-    check_folder, run_passes,
+    Calibration, Evaluation, Executor, Job, Observer, Passes, PipelineError, Recipe, Sampling,
+    Start, TensorFilter, check_folder, run_passes,
 };
 use crate::checkpoint::{Checkpoint, Dtype, Format};
 use crate::disk;
@@ -23,7 +23,7 @@ const MAX_RECIPE: u64 = 1 << 20;
 
 /// A run as a user asks for it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RunOptions {
     /// The pattern of every linear that no rule of a recipe names.
     pub spec: Option<String>,
     /// How to prune.
@@ -39,7 +39,7 @@ pub struct Asked {
     /// Tokens in each.
     pub seq_len: Option<usize>,
     /// Further windows of a single token, as texts begin.
-    pub starts: Option<usize>,
+    pub single_tokens: Option<usize>,
     /// What draws them.
     pub seed: u64,
     /// Prune only tensors whose names match.
@@ -65,14 +65,14 @@ pub struct Asked {
     /// The most memory of one process, for instance `4G`.
     pub max_memory: Option<String>,
     /// Bytes of hidden states that one process keeps in memory.
-    pub room: Option<u64>,
+    pub state_memory_limit: Option<u64>,
     /// Who does the steps, unless it is this process.
     pub workers: Option<Workers>,
 }
 
 /// A run that can begin: everything was read and checked.
 #[derive(Debug)]
-pub struct Ready<'a> {
+pub struct PreparedRun<'a> {
     /// What to do in the first pass.
     pub job: Job<'a>,
     /// All passes.
@@ -87,7 +87,7 @@ pub struct Ready<'a> {
     start: Start,
 }
 
-impl Asked {
+impl RunOptions {
     /// Opens the model, to be read as it will be written.
     pub fn open(&self, model: &Path) -> Result<Checkpoint, PipelineError> {
         check_folder(&self.out, self.start)?;
@@ -102,12 +102,12 @@ impl Asked {
         &self,
         source: &'a Checkpoint,
         note: &dyn Fn(&[String]),
-    ) -> Result<Ready<'a>, PipelineError> {
+    ) -> Result<PreparedRun<'a>, PipelineError> {
         let recipe = self.recipe()?;
-        let choice = Choice::new(self.include.as_deref(), self.exclude.as_deref())?;
+        let filter = TensorFilter::new(self.include.as_deref(), self.exclude.as_deref())?;
         let model = Model::open(source)?;
         note(&model.config().notes);
-        let passes = Passes::new(&recipe, &choice, model.config(), self.sequential)?;
+        let passes = Passes::new(&recipe, &filter, model.config(), self.sequential)?;
         let mut job = Job {
             calibration: self.calibration(&model, note)?,
             evaluation: self.evaluation(&model)?,
@@ -115,7 +115,7 @@ impl Asked {
             plan: passes.list[0].plan.clone(),
             dtype: written_dtype(self.dtype.as_deref(), source)?,
             sequential: self.sequential,
-            room: self.room,
+            state_memory_limit: self.state_memory_limit,
             include: self.include.clone(),
             exclude: self.exclude.clone(),
         };
@@ -130,21 +130,21 @@ impl Asked {
                     size(needs.memory_spilled)
                 ))
             })?;
-            job.room = Some(left.min(job.room.unwrap_or(left)));
+            job.state_memory_limit = Some(left.min(job.state_memory_limit.unwrap_or(left)));
         }
         // What an earlier start has written need not fit again.
         if self.start != Start::Resume
             && let Some(free) = disk::free(&self.out).filter(|&free| free < needs.disk)
         {
             return Err(PipelineError::Plan(format!(
-                "--out {}: the result needs {}, the disk has {} free; make room, or choose another disk",
+                "--out {}: the result needs {}, the disk has {} free; make state_memory_limit, or choose another disk",
                 self.out.display(),
                 size(needs.disk),
                 size(free)
             )));
         }
         let (workers, out, start) = (self.workers, self.out.clone(), self.start);
-        Ok(Ready { job, passes, needs, model, workers, out, start })
+        Ok(PreparedRun { job, passes, needs, model, workers, out, start })
     }
 
     /// The recipe in the file, amended.
@@ -174,10 +174,15 @@ impl Asked {
         let length = window("--seq-len", self.seq_len, SEQ_LEN, model)?;
         let (name, tokenizer) = (name(&self.calib), model.checkpoint().tokenizer()?);
         note(tokenizer.notes());
-        let how = Draw { samples: self.samples, length, starts: self.starts, seed: self.seed };
+        let how = Sampling {
+            samples: self.samples,
+            length,
+            single_tokens: self.single_tokens,
+            seed: self.seed,
+        };
         let wrong = |error: PipelineError| PipelineError::Plan(format!("--calib {name}: {error}"));
         let drawn = Calibration::draw(&tokenizer, (&name, &text), how).map_err(wrong)?;
-        for windows in [&drawn.windows, &drawn.starts] {
+        for windows in [&drawn.windows, &drawn.single_tokens] {
             model.check_tokens(windows).map_err(|error| wrong(error.into()))?;
         }
         Ok(drawn)
@@ -187,7 +192,7 @@ impl Asked {
         let Some(path) = &self.eval else { return Ok(None) };
         let text = load_text(path, TextUse::Evaluate)?;
         let (every, tokens, seq_len) = (self.eval_every, self.eval_tokens, self.eval_seq_len);
-        Evaluation::of(model, (&name(path), &text), every, tokens, seq_len).map(Some)
+        Evaluation::new(model, (&name(path), &text), every, tokens, seq_len).map(Some)
     }
 
     /// What all passes need, at most: time in all, memory of the largest. The
@@ -208,16 +213,22 @@ impl Asked {
     }
 }
 
-impl Ready<'_> {
+impl PreparedRun<'_> {
     /// Prunes, if all weights are numbers: they are read once before anything is written.
-    pub fn run(&self, watch: &dyn Watch, crew: &mut dyn Crew) -> Result<Record, PipelineError> {
+    pub fn run(
+        &self,
+        observer: &dyn Observer,
+        executor: &mut dyn Executor,
+    ) -> Result<Record, PipelineError> {
         self.job.source.check_finite()?;
-        run_passes(&self.job, &self.passes, &self.out, self.start, watch, crew)
+        run_passes(&self.job, &self.passes, &self.out, self.start, observer, executor)
     }
 
     /// Whether hidden states will be in files.
     pub fn spills(&self) -> bool {
-        self.job.room.is_some_and(|room| self.needs.spilled > room)
+        self.job
+            .state_memory_limit
+            .is_some_and(|state_memory_limit| self.needs.spilled > state_memory_limit)
     }
 }
 
@@ -270,7 +281,7 @@ fn window(
 impl Evaluation {
     /// Perplexity on the first `tokens` tokens of a text, given with its name,
     /// also after every so many layers.
-    pub fn of(
+    pub fn new(
         model: &Model<'_>,
         (name, text): (&str, &str),
         every: Option<usize>,

@@ -13,12 +13,12 @@ pub enum Event<'a> {
         /// All layers.
         layers: usize,
     },
-    /// `share` of a step of a layer is done, from 0 to 1.
-    Step {
+    /// `share` of a stage of a layer is done, from 0 to 1.
+    Progress {
         /// The layer.
         layer: usize,
-        /// Which step it is.
-        step: Step,
+        /// Which stage it is.
+        stage: Stage,
         /// How much of it is done.
         share: f64,
     },
@@ -44,7 +44,7 @@ impl Event<'_> {
             Event::Start { first, layers } => {
                 json!({"event": "start", "first": first, "layers": layers})
             }
-            Event::Step { .. } => return None,
+            Event::Progress { .. } => return None,
             Event::Pruned { layer, linear } => {
                 json!({"event": "pruned", "layer": layer, "linear": linear})
             }
@@ -57,7 +57,7 @@ impl Event<'_> {
 
 /// The steps of a layer, in order; in a sequential run some come several times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Stage {
     /// Finished layers are run again after a stop.
     Replay,
     /// Sensitivities are measured.
@@ -72,7 +72,7 @@ pub enum Step {
     Evaluate,
 }
 
-impl Step {
+impl Stage {
     /// One word for a person.
     pub fn name(self) -> &'static str {
         match self {
@@ -87,9 +87,9 @@ impl Step {
 }
 
 /// Someone who looks on and may ask to stop.
-pub trait Watch: Sync {
+pub trait Observer: Sync {
     /// Something happened.
-    fn see(&self, event: Event<'_>);
+    fn on_event(&self, event: Event<'_>);
     /// Whether to stop as soon as possible; what is on the disk stays there.
     fn stopped(&self) -> bool {
         false
@@ -97,23 +97,23 @@ pub trait Watch: Sync {
 }
 
 /// Nobody looks on.
-impl Watch for () {
-    fn see(&self, _: Event<'_>) {}
+impl Observer for () {
+    fn on_event(&self, _: Event<'_>) {}
 }
 
-/// A step of a layer as the pruners see it.
-pub(super) struct StepWatch<'a> {
-    pub watch: &'a dyn Watch,
+/// A stage of a layer as the pruners see it.
+pub(super) struct StageObserver<'a> {
+    pub observer: &'a dyn Observer,
     pub layer: usize,
-    pub step: Step,
+    pub stage: Stage,
 }
 
-impl openwork::prune::Watch for StepWatch<'_> {
+impl openwork::prune::Watch for StageObserver<'_> {
     fn progress(&self, share: f64) {
-        self.watch.see(Event::Step { layer: self.layer, step: self.step, share });
+        self.observer.on_event(Event::Progress { layer: self.layer, stage: self.stage, share });
     }
 
     fn stopped(&self) -> bool {
-        self.watch.stopped()
+        self.observer.stopped()
     }
 }

@@ -1,10 +1,10 @@
 //! Who does the steps of a run: this process, or others.
 
+use super::events::{Observer, Stage, StageObserver};
 use super::plan::TaskPlan;
 use super::run::Job;
+use super::stages::{self, Sums, TaskResult, merge};
 use super::states::States;
-use super::steps::{self, Done, Sums, merge};
-use super::watch::{Step, StepWatch, Watch};
 use super::{Event, PipelineError};
 use crate::model::{Layer, Model, Site};
 use openwork::hessian::Hessian;
@@ -28,8 +28,8 @@ pub struct Capture<'a> {
 /// what comes next, keeps the folder and evaluates.
 ///
 /// The result must not depend on who does the steps: sums are merged in the
-/// order of the chunks, and every other step is a function of what it is given.
-pub trait Crew {
+/// order of the chunks, and every other stage is a function of what it is given.
+pub trait Executor {
     /// Puts the windows of a job before the first layer of its model.
     fn start(
         &mut self,
@@ -43,7 +43,7 @@ pub trait Crew {
         &mut self,
         layer: &Layer,
         asked: Capture<'_>,
-        watch: &dyn Watch,
+        observer: &dyn Observer,
     ) -> Result<Sums, PipelineError>;
 
     /// Prunes tasks that have nothing to do with each other; `hessians` has the
@@ -53,8 +53,8 @@ pub trait Crew {
         tasks: &[&TaskPlan],
         layer: &Layer,
         hessians: &[(Site, Hessian)],
-        watch: &dyn Watch,
-    ) -> Result<Vec<Done>, PipelineError>;
+        observer: &dyn Observer,
+    ) -> Result<Vec<TaskResult>, PipelineError>;
 
     /// Some linears of the layer have new weights.
     fn changed(&mut self, _: &Layer, _: &[usize]) -> Result<(), PipelineError> {
@@ -66,8 +66,8 @@ pub trait Crew {
     fn advance(
         &mut self,
         layer: &Layer,
-        step: Step,
-        watch: &dyn Watch,
+        stage: Stage,
+        observer: &dyn Observer,
     ) -> Result<Vec<OutputError>, PipelineError>;
 
     /// What it has to say for the record.
@@ -78,33 +78,33 @@ pub trait Crew {
 
 /// This process, with all its threads.
 #[derive(Debug, Default)]
-pub struct Local {
+pub struct LocalExecutor {
     states: Option<States>,
 }
 
-impl Local {
+impl LocalExecutor {
     /// Runs `work` on every chunk in order, and hands what it gives to `then`.
     fn each<T>(
         &mut self,
-        (layer, step): (usize, Step),
-        watch: &dyn Watch,
+        (layer, stage): (usize, Stage),
+        observer: &dyn Observer,
         mut work: impl FnMut(&mut States, usize) -> Result<T, PipelineError>,
         mut then: impl FnMut(T) -> Result<(), PipelineError>,
     ) -> Result<(), PipelineError> {
         let Some(states) = &mut self.states else { return Ok(()) };
         let count = states.len();
         for chunk in 0..count {
-            if watch.stopped() {
+            if observer.stopped() {
                 return Err(PipelineError::Stopped);
             }
-            watch.see(Event::Step { layer, step, share: chunk as f64 / count as f64 });
+            observer.on_event(Event::Progress { layer, stage, share: chunk as f64 / count as f64 });
             then(work(states, chunk)?)?;
         }
         Ok(())
     }
 }
 
-impl Crew for Local {
+impl Executor for LocalExecutor {
     fn start(
         &mut self,
         job: &Job<'_>,
@@ -115,7 +115,10 @@ impl Crew for Local {
         let shapes: Vec<[usize; 2]> =
             calibration.chunks().map(|windows| [windows.len(), windows[0].len()]).collect();
         let needed = calibration.state_bytes(model.config());
-        let spill = job.room.is_some_and(|room| needed > room).then_some(folder);
+        let spill = job
+            .state_memory_limit
+            .is_some_and(|state_memory_limit| needed > state_memory_limit)
+            .then_some(folder);
         let mut states = States::new(&shapes, model.config(), spill)?;
         for (i, windows) in calibration.chunks().enumerate() {
             states.put(i, model.embed(windows)?.into_states().into_vec())?;
@@ -129,15 +132,15 @@ impl Crew for Local {
         &mut self,
         layer: &Layer,
         asked: Capture<'_>,
-        watch: &dyn Watch,
+        observer: &dyn Observer,
     ) -> Result<Sums, PipelineError> {
         let mut total: Sums = Vec::new();
         let work = |states: &mut States, chunk| match asked.begin {
             true => states.begin(chunk, layer, asked.sites),
             false => states.look(chunk, layer, asked.sites, asked.attend),
         };
-        let step = (layer.index(), Step::Calibrate);
-        self.each(step, watch, work, |sums| merge(&mut total, sums))?;
+        let stage = (layer.index(), Stage::Calibrate);
+        self.each(stage, observer, work, |sums| merge(&mut total, sums))?;
         Ok(total)
     }
 
@@ -146,18 +149,18 @@ impl Crew for Local {
         tasks: &[&TaskPlan],
         layer: &Layer,
         hessians: &[(Site, Hessian)],
-        watch: &dyn Watch,
-    ) -> Result<Vec<Done>, PipelineError> {
-        let watch = StepWatch { watch, layer: layer.index(), step: Step::Prune };
+        observer: &dyn Observer,
+    ) -> Result<Vec<TaskResult>, PipelineError> {
+        let observer = StageObserver { observer, layer: layer.index(), stage: Stage::Prune };
         let of = |site| hessians.iter().find(|(known, _)| *known == site).map(|(_, h)| h);
-        tasks.par_iter().map(|task| steps::prune_task(task, layer, &of, &watch)).collect()
+        tasks.par_iter().map(|task| stages::prune_task(task, layer, &of, &observer)).collect()
     }
 
     fn advance(
         &mut self,
         layer: &Layer,
-        step: Step,
-        watch: &dyn Watch,
+        stage: Stage,
+        observer: &dyn Observer,
     ) -> Result<Vec<OutputError>, PipelineError> {
         let mut errors = Vec::new();
         let work = |states: &mut States, chunk| states.advance(chunk, layer);
@@ -165,7 +168,7 @@ impl Crew for Local {
             errors.push(error);
             Ok(())
         };
-        self.each((layer.index(), step), watch, work, keep)?;
+        self.each((layer.index(), stage), observer, work, keep)?;
         Ok(errors)
     }
 }

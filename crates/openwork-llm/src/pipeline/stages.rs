@@ -149,7 +149,7 @@ pub fn merge(total: &mut Sums, next: Sums) -> Result<(), PipelineError> {
 
 /// What pruning a task gave, or a band of it.
 #[derive(Clone, Debug)]
-pub struct Done {
+pub struct TaskResult {
     /// The new weights of each tensor.
     pub weights: Vec<Matrix>,
     /// The output error of each tensor.
@@ -162,7 +162,7 @@ pub struct Done {
     pub notes: Vec<String>,
 }
 
-impl Done {
+impl TaskResult {
     /// The bands of a task, from top to bottom, as one.
     pub fn join(bands: Vec<Self>) -> Option<Self> {
         let mut bands = bands.into_iter().peekable();
@@ -190,7 +190,7 @@ impl Done {
 }
 
 /// A task with the statistics of its inputs.
-pub struct Work<'a> {
+pub struct BoundTask<'a> {
     plan: &'a TaskPlan,
     layer: &'a Layer,
     method: Recipe,
@@ -198,7 +198,7 @@ pub struct Work<'a> {
     watch: &'a dyn openwork::prune::Watch,
 }
 
-impl<'a> Work<'a> {
+impl<'a> BoundTask<'a> {
     /// `hessian` gives the statistics of a site.
     pub fn new(
         plan: &'a TaskPlan,
@@ -233,12 +233,12 @@ impl<'a> Work<'a> {
     }
 
     /// Prunes one band.
-    pub fn prune(&self, band: &Band, factors: &Factors) -> Result<Done, PipelineError> {
+    pub fn prune(&self, band: &Band, factors: &Factors) -> Result<TaskResult, PipelineError> {
         let rows = (band.rows.len() < self.plan.spec.tensors()[0].matrix().0).then_some(&band.rows);
         let task = self.task(&band.spec, rows);
         let Pruned { weights, parts, damping, seconds, notes, .. } =
             prune_with(&self.method, &task, factors).map_err(|error| self.error(error))?;
-        Ok(Done { weights, errors: parts, damping, seconds, notes })
+        Ok(TaskResult { weights, errors: parts, damping, seconds, notes })
     }
 
     /// The tensors, or some rows of the only one.
@@ -270,15 +270,15 @@ pub fn prune_task<'a>(
     layer: &'a Layer,
     hessian: &impl Fn(Site) -> Option<&'a Hessian>,
     watch: &'a dyn openwork::prune::Watch,
-) -> Result<Done, PipelineError> {
+) -> Result<TaskResult, PipelineError> {
     let started = Instant::now();
-    let work = Work::new(plan, layer, hessian, watch);
+    let work = BoundTask::new(plan, layer, hessian, watch);
     let factors = work.factors()?;
     let factoring = started.elapsed().as_secs_f64();
     let bands = plan.bands();
-    let done: Vec<Done> =
+    let done: Vec<TaskResult> =
         bands.par_iter().map(|band| work.prune(band, &factors)).collect::<Result<_, _>>()?;
-    let mut done = Done::join(done).expect("a task has at least one band");
+    let mut done = TaskResult::join(done).expect("a task has at least one band");
     done.seconds += factoring;
     Ok(done)
 }

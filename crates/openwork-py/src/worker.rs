@@ -1,8 +1,8 @@
-//! `Steps`: what one worker of a cluster holds and does. The same steps as on
-//! one machine (`openwork_llm::pipeline::steps`), on some of the chunks.
+//! `StageWorker`: what one worker of a cluster holds and does. The same steps as on
+//! one machine (`openwork_llm::pipeline::stages`), on some of the chunks.
 
-use crate::crew::Parts;
 use crate::error::{OpenworkError, raised};
+use crate::executor::PackedSum;
 use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use openwork::Matrix;
 use openwork::hessian::{Damping, Hessian};
@@ -11,7 +11,7 @@ use openwork::spec::Band;
 use openwork_llm::checkpoint::write::encode;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::model::{LINEARS, Layer, Model, Site, Storage};
-use openwork_llm::pipeline::steps::{Done, Sums, Work};
+use openwork_llm::pipeline::stages::{BoundTask, Sums, TaskResult};
 use openwork_llm::pipeline::{PipelineError, States, TaskPlan, written_dtype};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -20,15 +20,16 @@ use std::path::PathBuf;
 
 /// A Hessian as Python carries it: columns, samples, held-out samples, and the
 /// upper triangles of both, row after row.
-type Packed<'py> = (usize, usize, usize, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
+type PackedHessian<'py> =
+    (usize, usize, usize, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
 
 /// What Python carries back from a job: columns and bytes of each tensor, the
 /// change and size of its outputs, damping, seconds, notes.
-type Carried<'py> =
+type PackedResult<'py> =
     (Vec<(usize, Bound<'py, PyArray1<u8>>)>, Vec<(f64, f64)>, Option<String>, f64, Vec<String>);
 
 /// A job for a worker.
-pub struct Job {
+pub struct BandJob {
     linears: Vec<usize>,
     pattern: String,
     method: String,
@@ -37,7 +38,7 @@ pub struct Job {
     damping: Option<Damping>,
 }
 
-impl Job {
+impl BandJob {
     /// Settle the damping of a task.
     pub fn settle(task: &TaskPlan) -> Self {
         let (pattern, method) = (task.pattern.to_string(), task.method.clone());
@@ -78,9 +79,9 @@ impl Job {
 }
 
 /// A worker's part of a run: the states of some chunks, one layer, and the
-/// Hessians of the current stage.
-#[pyclass(module = "openwork", name = "Steps")]
-pub struct Steps {
+/// Hessians of the current capture.
+#[pyclass(module = "openwork", name = "StageWorker")]
+pub struct StageWorker {
     source: Checkpoint,
     dtype: Dtype,
     states: States,
@@ -91,7 +92,7 @@ pub struct Steps {
 }
 
 #[pymethods]
-impl Steps {
+impl StageWorker {
     /// A worker for the model at `path`, whose chunks have so many windows of so many
     /// tokens each. States go to files in `spill`, if given.
     #[new]
@@ -143,7 +144,7 @@ impl Steps {
         begin: bool,
         attend: bool,
         sites: Vec<String>,
-    ) -> PyResult<Vec<(&'static str, Parts<'py>)>> {
+    ) -> PyResult<Vec<(&'static str, PackedSum<'py>)>> {
         let sites = sites.iter().map(|name| site(name)).collect::<PyResult<Vec<_>>>()?;
         let sums: Sums = py
             .detach(|| {
@@ -164,8 +165,8 @@ impl Steps {
         Ok(sums.into_iter().map(carried).collect())
     }
 
-    /// The Hessians of the current stage, by the names of their sites.
-    fn share(&mut self, hessians: Vec<(String, Packed<'_>)>) -> PyResult<()> {
+    /// The Hessians of the current capture, by the names of their sites.
+    fn share(&mut self, hessians: Vec<(String, PackedHessian<'_>)>) -> PyResult<()> {
         self.last = None;
         self.hessians = hessians
             .into_iter()
@@ -175,8 +176,13 @@ impl Steps {
     }
 
     /// Does one job on a layer.
-    fn work<'py>(&mut self, py: Python<'py>, layer: usize, job: &str) -> PyResult<Carried<'py>> {
-        let job = Job::of_json(job)
+    fn work<'py>(
+        &mut self,
+        py: Python<'py>,
+        layer: usize,
+        job: &str,
+    ) -> PyResult<PackedResult<'py>> {
+        let job = BandJob::of_json(job)
             .ok_or_else(|| PyRuntimeError::new_err(format!("not a job: {job}")))?;
         let done = py.detach(|| self.job(layer, &job)).map_err(|error| raised(&error))?;
         let mut matrices = Vec::new();
@@ -224,7 +230,7 @@ impl Steps {
     }
 }
 
-impl Steps {
+impl StageWorker {
     /// Reads a layer as the model has it, unless it is there.
     fn enter(&mut self, index: usize) -> Result<(), PipelineError> {
         if self.layer.as_ref().is_none_or(|layer| layer.index() != index) {
@@ -235,7 +241,7 @@ impl Steps {
         Ok(())
     }
 
-    fn job(&mut self, layer: usize, job: &Job) -> Result<Done, PipelineError> {
+    fn job(&mut self, layer: usize, job: &BandJob) -> Result<TaskResult, PipelineError> {
         self.enter(layer)?;
         let Self { source, layer, hessians, last, .. } = self;
         let layer = layer.as_ref().ok_or(PipelineError::Stopped)?;
@@ -254,11 +260,11 @@ impl Steps {
             *last = Some((key, task, bands, None));
         }
         let Some((_, task, bands, factors)) = last else { return Err(PipelineError::Stopped) };
-        let work = Work::new(task, layer, &of, &()).with_damping(job.damping);
+        let work = BoundTask::new(task, layer, &of, &()).with_damping(job.damping);
         let Some(band) = job.band else {
             let (damping, notes) = work.settle()?.unzip();
             let (weights, errors) = (Vec::new(), Vec::new());
-            return Ok(Done {
+            return Ok(TaskResult {
                 weights,
                 errors,
                 damping,
@@ -277,12 +283,14 @@ impl Steps {
                 done.seconds += factoring;
                 Ok(done)
             }
-            _ => Err(PipelineError::Crew(format!("there is no band {band} of {}", job.pattern))),
+            _ => {
+                Err(PipelineError::Executor(format!("there is no band {band} of {}", job.pattern)))
+            }
         }
     }
 }
 
-/// The linears of a layer that a run has written, as [`Steps::changed`] takes them.
+/// The linears of a layer that a run has written, as [`StageWorker::changed`] takes them.
 #[pyfunction]
 pub fn shard_linears<'py>(
     py: Python<'py>,
@@ -300,8 +308,9 @@ pub fn shard_linears<'py>(
         for linear in layer.linears() {
             let mut bytes = Vec::new();
             let data = linear.matrix().map_or(&[][..], Matrix::data);
-            encode(dtype, data, &mut bytes)
-                .map_err(|value| PipelineError::Crew(format!("{value} does not fit in {dtype}")))?;
+            encode(dtype, data, &mut bytes).map_err(|value| {
+                PipelineError::Executor(format!("{value} does not fit in {dtype}"))
+            })?;
             all.push(bytes);
         }
         Ok(all)
@@ -329,7 +338,7 @@ pub fn weights(dtype: Dtype, bytes: &[u8], cols: usize) -> PyResult<Matrix> {
 }
 
 /// A Hessian for another process.
-pub fn packed<'py>(py: Python<'py>, hessian: &Hessian) -> Packed<'py> {
+pub fn packed<'py>(py: Python<'py>, hessian: &Hessian) -> PackedHessian<'py> {
     let triangle = |matrix: &Matrix<f64>| -> Vec<f64> {
         (0..matrix.rows()).flat_map(|i| matrix.row(i)[i..].iter().copied()).collect()
     };
@@ -342,7 +351,7 @@ pub fn packed<'py>(py: Python<'py>, hessian: &Hessian) -> Packed<'py> {
     (columns, samples, count, all.into_pyarray(py), held.into_pyarray(py))
 }
 
-fn unpacked((columns, samples, held, all, part): &Packed<'_>) -> PyResult<Hessian> {
+fn unpacked((columns, samples, held, all, part): &PackedHessian<'_>) -> PyResult<Hessian> {
     let k = *columns;
     let matrix = |data: &[f64]| -> PyResult<Matrix<f64>> {
         if data.len() != k * (k + 1) / 2 {

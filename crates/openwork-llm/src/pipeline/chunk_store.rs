@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// States by chunk. What was put is taken out again once.
 #[derive(Debug)]
-pub enum Shelf {
+pub enum ChunkStore {
     /// In memory.
     Memory(Vec<Vec<f32>>),
     /// In a file that has no name and is gone when the run ends.
@@ -15,11 +15,11 @@ pub enum Shelf {
         /// The file.
         file: File,
         /// Where each chunk begins, and its length, in entries.
-        places: Vec<(u64, usize)>,
+        spans: Vec<(u64, usize)>,
     },
 }
 
-impl Shelf {
+impl ChunkStore {
     /// Room for chunks of these many entries, in memory.
     pub fn in_memory(sizes: &[usize]) -> Self {
         Self::Memory(vec![Vec::new(); sizes.len()])
@@ -29,24 +29,24 @@ impl Shelf {
     pub fn in_file(folder: &Path, sizes: &[usize]) -> io::Result<Self> {
         let file = tempfile::tempfile_in(folder)?;
         let mut start = 0;
-        let places = sizes
+        let spans = sizes
             .iter()
             .map(|&size| {
-                let place = (start, size);
+                let span = (start, size);
                 start += (size * size_of::<f32>()) as u64;
-                place
+                span
             })
             .collect();
         file.set_len(start)?;
-        Ok(Self::File { file, places })
+        Ok(Self::File { file, spans })
     }
 
     /// Takes a chunk out.
     pub fn take(&mut self, chunk: usize) -> io::Result<Vec<f32>> {
         match self {
             Self::Memory(chunks) => Ok(std::mem::take(&mut chunks[chunk])),
-            Self::File { file, places } => {
-                let (start, size) = places[chunk];
+            Self::File { file, spans } => {
+                let (start, size) = spans[chunk];
                 let mut bytes = vec![0; size * size_of::<f32>()];
                 file.seek(SeekFrom::Start(start))?;
                 file.read_exact(&mut bytes)?;
@@ -66,8 +66,8 @@ impl Shelf {
                 chunks[chunk] = states;
                 Ok(())
             }
-            Self::File { file, places } => {
-                let (start, size) = places[chunk];
+            Self::File { file, spans } => {
+                let (start, size) = spans[chunk];
                 assert_eq!(states.len(), size, "chunk {chunk} has another size");
                 file.seek(SeekFrom::Start(start))?;
                 let mut bytes = Vec::with_capacity(1 << 20);
@@ -92,14 +92,15 @@ mod tests {
         let chunks: Vec<Vec<f32>> =
             sizes.iter().map(|&n| (0..n).map(|i| i as f32 - 0.5).collect()).collect();
         let folder = tempfile::tempdir().unwrap();
-        for mut shelf in [Shelf::in_memory(&sizes), Shelf::in_file(folder.path(), &sizes).unwrap()]
+        for mut store in
+            [ChunkStore::in_memory(&sizes), ChunkStore::in_file(folder.path(), &sizes).unwrap()]
         {
             for order in [[2, 0, 1], [0, 1, 2]] {
                 for i in order {
-                    shelf.put(i, chunks[i].clone()).unwrap();
+                    store.put(i, chunks[i].clone()).unwrap();
                 }
                 for i in order {
-                    assert_eq!(shelf.take(i).unwrap(), chunks[i]);
+                    assert_eq!(store.take(i).unwrap(), chunks[i]);
                 }
             }
         }

@@ -1,52 +1,54 @@
-//! A crew in Python: objects there hold the states and do the steps, and this
+//! A executor in Python: objects there hold the states and do the steps, and this
 //! side tells them what comes next. What crosses over:
 //!
 //! ```text
 //! start     the model, its dtype, the windows of every chunk
 //! capture   sums of X'X, chunk by chunk in their order
-//! share     the Hessians of a stage
+//! share     the Hessians of a capture
 //! work      jobs as JSON: settle a damping, prune a band
 //! changed   new weights of linears, as they will be written
 //! advance   the error of every chunk
 //! ```
 
 use crate::error::OpenworkError;
-use crate::steps::{Job as Work, packed, site, weights};
+use crate::worker::{BandJob, packed, site, weights};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use openwork::hessian::{Damping, Hessian, HessianSum, SumParts};
 use openwork::prune::measure::OutputError;
 use openwork_llm::checkpoint::Dtype;
 use openwork_llm::checkpoint::write::{encode, shard_name};
 use openwork_llm::model::{Layer, Model, Site};
-use openwork_llm::pipeline::steps::{Done, Sums, merge};
-use openwork_llm::pipeline::{Capture, Crew, Event, Job, PipelineError, Step, TaskPlan, Watch};
+use openwork_llm::pipeline::stages::{Sums, TaskResult, merge};
+use openwork_llm::pipeline::{
+    Capture, Event, Executor, Job, Observer, PipelineError, Stage, TaskPlan,
+};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use std::path::Path;
 
 /// A sum of X'X as Python carries it: columns, first, count, held_count, fit, held.
-pub type Parts<'py> =
+pub type PackedSum<'py> =
     (usize, usize, usize, usize, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
 
-/// The crew behind a Python object.
-pub struct Remote {
-    crew: Py<PyAny>,
+/// The executor behind a Python object.
+pub struct PyExecutor {
+    executor: Py<PyAny>,
     dtype: Dtype,
     chunks: usize,
 }
 
-impl Remote {
-    /// `crew` has the methods that the head of this file lists.
-    pub fn new(crew: Py<PyAny>) -> Self {
-        Self { crew, dtype: Dtype::BF16, chunks: 0 }
+impl PyExecutor {
+    /// `executor` has the methods that the head of this file lists.
+    pub fn new(executor: Py<PyAny>) -> Self {
+        Self { executor, dtype: Dtype::BF16, chunks: 0 }
     }
 
     fn call<T>(
         &self,
         work: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T, PipelineError> {
-        Python::attach(|py| work(py, self.crew.bind(py)).map_err(|error| failed(py, &error)))
+        Python::attach(|py| work(py, self.executor.bind(py)).map_err(|error| failed(py, &error)))
     }
 }
 
@@ -58,19 +60,24 @@ fn failed(py: Python<'_>, error: &PyErr) -> PipelineError {
     } else if error.is_instance_of::<OpenworkError>(py) {
         PipelineError::Plan(words)
     } else {
-        PipelineError::Crew(format!("{}: {words}", error.get_type(py)))
+        PipelineError::Executor(format!("{}: {words}", error.get_type(py)))
     }
 }
 
-fn told(watch: &dyn Watch, layer: usize, step: Step, share: f64) -> Result<(), PipelineError> {
-    if watch.stopped() {
+fn told(
+    observer: &dyn Observer,
+    layer: usize,
+    stage: Stage,
+    share: f64,
+) -> Result<(), PipelineError> {
+    if observer.stopped() {
         return Err(PipelineError::Stopped);
     }
-    watch.see(Event::Step { layer, step, share });
+    observer.on_event(Event::Progress { layer, stage, share });
     Ok(())
 }
 
-impl Crew for Remote {
+impl Executor for PyExecutor {
     fn start(
         &mut self,
         job: &Job<'_>,
@@ -81,7 +88,7 @@ impl Crew for Remote {
         let calibration = &job.calibration;
         let layers = model.config().layers;
         self.chunks = calibration.chunks().count();
-        self.call(|py, crew| {
+        self.call(|py, executor| {
             let chunks = PyList::empty(py);
             for windows in calibration.chunks() {
                 chunks.append(PyArray2::from_vec2(py, windows)?)?;
@@ -94,12 +101,12 @@ impl Crew for Remote {
             asked.set_item("files", job.source.hashes())?;
             asked.set_item("dtype", job.dtype.name().to_lowercase())?;
             asked.set_item("state_bytes", calibration.state_bytes(model.config()))?;
-            asked.set_item("room", job.room)?;
+            asked.set_item("state_memory_limit", job.state_memory_limit)?;
             let shards: Vec<String> = (0..layers)
                 .map(|layer| folder.join(shard_name(layer + 2, layers + 1)).display().to_string())
                 .collect();
             asked.set_item("shards", shards)?;
-            crew.call_method1("start", (asked, chunks)).map(drop)
+            executor.call_method1("start", (asked, chunks)).map(drop)
         })
     }
 
@@ -107,19 +114,19 @@ impl Crew for Remote {
         &mut self,
         layer: &Layer,
         asked: Capture<'_>,
-        watch: &dyn Watch,
+        observer: &dyn Observer,
     ) -> Result<Sums, PipelineError> {
         let sites: Vec<&str> = asked.sites.iter().map(|site| site.name()).collect();
-        let chunks = self.call(|_, crew| {
+        let chunks = self.call(|_, executor| {
             let given = (layer.index(), asked.begin, asked.attend, sites);
-            Ok(crew.call_method1("capture", given)?.try_iter()?.unbind())
+            Ok(executor.call_method1("capture", given)?.try_iter()?.unbind())
         })?;
         let mut total: Sums = Vec::new();
         for chunk in 0..self.chunks {
-            told(watch, layer.index(), Step::Calibrate, chunk as f64 / self.chunks as f64)?;
+            told(observer, layer.index(), Stage::Calibrate, chunk as f64 / self.chunks as f64)?;
             let sums: Vec<(Site, SumParts)> = self.call(|py, _| {
                 let next = chunks.bind(py).call_method0("__next__")?;
-                let next: Vec<(String, Parts<'_>)> = next.extract()?;
+                let next: Vec<(String, PackedSum<'_>)> = next.extract()?;
                 next.into_iter().map(|(name, parts)| Ok((site(&name)?, sum(&parts)?))).collect()
             })?;
             let sums = sums
@@ -147,15 +154,15 @@ impl Crew for Remote {
         tasks: &[&TaskPlan],
         layer: &Layer,
         hessians: &[(Site, Hessian)],
-        watch: &dyn Watch,
-    ) -> Result<Vec<Done>, PipelineError> {
+        observer: &dyn Observer,
+    ) -> Result<Vec<TaskResult>, PipelineError> {
         let index = layer.index();
-        self.call(|py, crew| {
+        self.call(|py, executor| {
             let all = PyDict::new(py);
             for (site, hessian) in hessians {
                 all.set_item(site.name(), packed(py, hessian))?;
             }
-            crew.call_method1("share", (index, all)).map(drop)
+            executor.call_method1("share", (index, all)).map(drop)
         })?;
         // The costly ones first, so that no worker is left alone with one at the end.
         let cost = |task: &TaskPlan| {
@@ -172,8 +179,8 @@ impl Crew for Remote {
         let open =
             |&&task: &&usize| bands[task] > 1 && tasks[task].recipe().damping() == Damping::Auto;
         let unsettled: Vec<usize> = order.iter().filter(open).copied().collect();
-        let jobs = unsettled.iter().map(|&task| Work::settle(tasks[task]).to_json()).collect();
-        for (&task, found) in unsettled.iter().zip(self.work(index, jobs, watch)?) {
+        let jobs = unsettled.iter().map(|&task| BandJob::settle(tasks[task]).to_json()).collect();
+        for (&task, found) in unsettled.iter().zip(self.work(index, jobs, observer)?) {
             settled[task] = (found.damping, found.notes);
         }
 
@@ -181,20 +188,20 @@ impl Crew for Remote {
         for &task in &order {
             let damping = settled[task].0;
             jobs.extend(
-                (0..bands[task]).map(|band| Work::prune(tasks[task], band, damping).to_json()),
+                (0..bands[task]).map(|band| BandJob::prune(tasks[task], band, damping).to_json()),
             );
         }
-        let mut results = self.work(index, jobs, watch)?.into_iter();
-        let mut done: Vec<Option<Done>> = (0..tasks.len()).map(|_| None).collect();
+        let mut results = self.work(index, jobs, observer)?.into_iter();
+        let mut done: Vec<Option<TaskResult>> = (0..tasks.len()).map(|_| None).collect();
         for &task in &order {
-            let parts: Vec<Done> = results.by_ref().take(bands[task]).collect();
-            done[task] = Done::join(parts).map(|mut whole| {
+            let parts: Vec<TaskResult> = results.by_ref().take(bands[task]).collect();
+            done[task] = TaskResult::join(parts).map(|mut whole| {
                 let notes = std::mem::take(&mut settled[task].1);
                 whole.notes.splice(0..0, notes);
                 whole
             });
         }
-        let missing = || PipelineError::Crew("a worker gave no result".to_string());
+        let missing = || PipelineError::Executor("a worker gave no result".to_string());
         done.into_iter().map(|done| done.ok_or_else(missing)).collect()
     }
 
@@ -204,51 +211,52 @@ impl Crew for Remote {
             let data = layer.linears()[linear].matrix().map_or(&[][..], |matrix| matrix.data());
             let mut bytes = Vec::new();
             encode(self.dtype, data, &mut bytes).map_err(|value| {
-                PipelineError::Crew(format!("{value} does not fit in {}", self.dtype))
+                PipelineError::Executor(format!("{value} does not fit in {}", self.dtype))
             })?;
             encoded.push((linear, bytes));
         }
-        self.call(|py, crew| {
+        self.call(|py, executor| {
             let all: Vec<(usize, Bound<'_, PyArray1<u8>>)> = encoded
                 .into_iter()
                 .map(|(linear, bytes)| (linear, bytes.into_pyarray(py)))
                 .collect();
-            crew.call_method1("changed", (layer.index(), all)).map(drop)
+            executor.call_method1("changed", (layer.index(), all)).map(drop)
         })
     }
 
     fn advance(
         &mut self,
         layer: &Layer,
-        step: Step,
-        watch: &dyn Watch,
+        stage: Stage,
+        observer: &dyn Observer,
     ) -> Result<Vec<OutputError>, PipelineError> {
-        told(watch, layer.index(), step, 0.0)?;
+        told(observer, layer.index(), stage, 0.0)?;
         let errors: Vec<(f64, f64)> =
-            self.call(|_, crew| crew.call_method1("advance", (layer.index(),))?.extract())?;
+            self.call(|_, executor| executor.call_method1("advance", (layer.index(),))?.extract())?;
         Ok(errors.into_iter().map(|(change, size)| OutputError { change, size }).collect())
     }
 
     fn record(&mut self) -> Option<serde_json::Value> {
-        let text: String = self.call(|_, crew| crew.call_method0("record")?.extract()).ok()?;
+        let text: String =
+            self.call(|_, executor| executor.call_method0("record")?.extract()).ok()?;
         serde_json::from_str(&text).ok()
     }
 }
 
-impl Remote {
+impl PyExecutor {
     /// Has jobs done, whoever does them; what they gave, in their order.
     fn work(
         &self,
         layer: usize,
         jobs: Vec<String>,
-        watch: &dyn Watch,
-    ) -> Result<Vec<Done>, PipelineError> {
+        observer: &dyn Observer,
+    ) -> Result<Vec<TaskResult>, PipelineError> {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        told(watch, layer, Step::Prune, 0.0)?;
-        self.call(|_, crew| {
-            let results = crew.call_method1("work", (layer, jobs))?;
+        told(observer, layer, Stage::Prune, 0.0)?;
+        self.call(|_, executor| {
+            let results = executor.call_method1("work", (layer, jobs))?;
             let results: Vec<Bound<'_, PyTuple>> = results.extract()?;
             results
                 .iter()
@@ -265,7 +273,7 @@ impl Remote {
                         done.push(weights(self.dtype, bytes.readonly().as_slice()?, *cols)?);
                     }
                     let errors = errors.into_iter();
-                    Ok(Done {
+                    Ok(TaskResult {
                         weights: done,
                         errors: errors.map(|(change, size)| OutputError { change, size }).collect(),
                         damping: damping.and_then(|text| text.parse().ok()),
@@ -278,7 +286,7 @@ impl Remote {
     }
 }
 
-fn sum(parts: &Parts<'_>) -> PyResult<SumParts> {
+fn sum(parts: &PackedSum<'_>) -> PyResult<SumParts> {
     let (columns, first, count, held_count, fit, held) = parts;
     Ok(SumParts {
         columns: *columns,
