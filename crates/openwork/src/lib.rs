@@ -4,6 +4,8 @@
 
 pub mod blocks;
 pub mod dynamic;
+pub mod example;
+pub mod fragment;
 pub mod hessian;
 pub mod layout;
 pub mod linalg;

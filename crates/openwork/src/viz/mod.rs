@@ -5,7 +5,7 @@
 //! each block. [`svg`] and [`terminal`] draw a scene, [`sheet`] says in words
 //! and numbers what a spec means. All are pure: they return text.
 
-pub mod fragment;
+mod fragment;
 mod gallery;
 mod legend;
 mod notes;
@@ -16,9 +16,11 @@ mod sheet;
 mod svg;
 mod terminal;
 
+pub use fragment::{fragment_svg, fragment_terminal};
 pub use gallery::{Example, GALLERY, Page, gallery};
 pub use notes::{asked, densities, layout, memory, percent, tensor_density};
 pub use pattern::svg;
-pub use scene::{Cell, Panel, Scene, example_score};
+pub use scene::{Cell, Panel, Scene};
 pub use sheet::sheet;
+pub use svg::escape_html;
 pub use terminal::terminal;

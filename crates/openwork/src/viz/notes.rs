@@ -1,7 +1,7 @@
 //! What to tell a reader about a spec: densities, storage order, memory access.
 
-use super::scene::example_score;
 use crate::Mask;
+use crate::example;
 use crate::spec::{Coupling, Spec, Steps, Tensor};
 
 /// The most elements for which a density is counted rather than computed.
@@ -49,7 +49,7 @@ pub fn tensor_density(spec: &Spec) -> f64 {
     let sizes = spec.facts().block_sizes;
     let uneven = spec.coupling() == Coupling::Scopes && sizes.iter().any(|&size| size != sizes[0]);
     if (uneven || spec.tensors().iter().any(Tensor::is_padded)) && total <= COUNTED {
-        return Mask::select(spec, |scope, block| example_score(0, scope, block)).density();
+        return Mask::select(spec, |scope, block| example::score(0, scope, block)).density();
     }
     ((total - domain) as f64 + domain as f64 * spec.density()) / total as f64
 }

@@ -1,6 +1,6 @@
 //! What a picture of a spec shows, before it is drawn.
 
-use crate::select;
+use crate::example::ExampleMask;
 use crate::spec::{Element, Spec, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 const CORNER: usize = 32;
 /// The most rows and columns of a tensor that is shown whole.
 const WHOLE: (usize, usize) = (36, 64);
-/// The most scores that an exact example computes; beyond, chance decides.
-const EXACT: usize = 1 << 22;
 /// How many colours there are for blocks.
 pub(crate) const COLOURS: usize = 8;
 
@@ -145,23 +143,7 @@ impl Scene {
     }
 }
 
-/// A score between 0 and 1 that looks random and depends on its arguments only,
-/// so that a corner of an example mask is the same as in the whole of it.
-pub fn example_score(seed: u64, scope: usize, block: usize) -> f64 {
-    // SplitMix64's finaliser (Steele, Lea, Flood 2014), once for each argument.
-    let mix = |mut z: u64| {
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let step = 0x9e37_79b9_7f4a_7c15u64;
-    let mut z = mix(seed.wrapping_add(step));
-    z = mix(z.wrapping_add(scope as u64).wrapping_add(step));
-    z = mix(z.wrapping_add(block as u64).wrapping_add(step));
-    (z >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// Which of the blocks shown the example keeps.
+/// Which of the blocks shown the example mask keeps.
 fn example(
     spec: &Spec,
     panels: &[Panel],
@@ -170,24 +152,14 @@ fn example(
 ) -> BTreeMap<Place, bool> {
     let places: BTreeSet<Place> =
         panels.iter().flat_map(|panel| &panel.cells).filter_map(|cell| cell.place()).collect();
-    let scopes: BTreeSet<usize> = places.iter().map(|&(scope, _)| scope).collect();
-    let blocks = spec.blocks_per_scope();
-    if scopes.len().saturating_mul(blocks) > EXACT {
+    let mut mask = ExampleMask::new(spec, seed);
+    if !mask.is_exact() {
         notes.push(format!(
-            "the example keeps each block shown with a chance of {}",
+            "the example mask keeps each block with probability {}",
             super::percent(spec.density())
         ));
-        let stays = |&(scope, block): &Place| example_score(seed, scope, block) < spec.density();
-        return places.into_iter().map(|place| (place, stays(&place))).collect();
     }
-    let mut kept: BTreeMap<Place, bool> = places.into_iter().map(|place| (place, true)).collect();
-    for scope in scopes {
-        let scores: Vec<_> = (0..blocks).map(|block| example_score(seed, scope, block)).collect();
-        for block in select::dropped(&scores, |block| spec.is_padding(scope, block), spec.keep()) {
-            kept.entry((scope, block)).and_modify(|stays| *stays = false);
-        }
-    }
-    kept
+    places.into_iter().map(|place| (place, mask.keeps(place))).collect()
 }
 
 /// A colour for each block: its number in the scope, moved on where a neighbour
@@ -300,6 +272,7 @@ fn corner(all: (usize, usize), at: impl Fn(usize, usize) -> Cell) -> (usize, usi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::example::score;
     use crate::{Mask, Pattern};
 
     fn spec(text: &str, dims: &[usize]) -> Spec {
@@ -316,7 +289,7 @@ mod tests {
             ("in (1,0)+(4,8) scope (1,4) keep 1", &[6, 8]),
         ] {
             let spec = spec(text, dims);
-            let mask = Mask::select(&spec, |scope, block| example_score(7, scope, block));
+            let mask = Mask::select(&spec, |scope, block| score(7, scope, block));
             assert_eq!(mask.conforms(&spec), Ok(()));
             let scene = Scene::new(&spec, 7);
             let panel = &scene.panels[0];
@@ -371,6 +344,6 @@ mod tests {
     #[test]
     fn a_huge_scope_is_drawn_by_chance_and_says_so() {
         let scene = Scene::new(&spec("unstructured(50%)", &[9728, 9728]), 0);
-        assert_eq!(scene.notes, ["the example keeps each block shown with a chance of 50%"]);
+        assert_eq!(scene.notes, ["the example mask keeps each block with probability 50%"]);
     }
 }

@@ -31,13 +31,13 @@ impl Svg {
     /// `<tag attributes>text</tag>`, escaped and on one line.
     pub fn text(&mut self, tag: &str, attributes: &[(&str, &dyn Display)], text: &str) {
         self.start(tag, attributes);
-        let _ = writeln!(self.text, ">{}</{tag}>", escaped(text));
+        let _ = writeln!(self.text, ">{}</{tag}>", escape_html(text));
     }
 
     fn start(&mut self, tag: &str, attributes: &[(&str, &dyn Display)]) {
         let _ = write!(self.text, "<{tag}");
         for (name, value) in attributes {
-            let _ = write!(self.text, " {name}=\"{}\"", escaped(&value.to_string()));
+            let _ = write!(self.text, " {name}=\"{}\"", escape_html(&value.to_string()));
         }
     }
 
@@ -47,9 +47,9 @@ impl Svg {
     }
 }
 
-/// `text` as it may stand in an element or an attribute. Characters that XML
-/// cannot hold become spaces.
-pub(crate) fn escaped(text: &str) -> String {
+/// Escapes `text` for an element or an attribute of HTML or XML. Line breaks
+/// are kept; other control characters, which XML cannot hold, become spaces.
+pub fn escape_html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -57,6 +57,8 @@ pub(crate) fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\n' => out.push_str("&#10;"),
             c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push(' '),
             c => out.push(c),
         }
@@ -72,6 +74,7 @@ mod tests {
     fn text_is_escaped() {
         let mut svg = Svg::default();
         svg.text("t", &[("a", &"\"<\"")], "a -> b & \u{1}c");
+        assert_eq!(escape_html("b='c'\n"), "b=&#39;c&#39;&#10;");
         assert_eq!(svg.finish(), "<t a=\"&quot;&lt;&quot;\">a -&gt; b &amp;  c</t>\n");
     }
 }

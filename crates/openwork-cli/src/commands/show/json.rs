@@ -2,9 +2,9 @@
 
 use crate::failure::Failure;
 use openwork::Spec;
+use openwork::fragment::{self, Fragment, KeptRange};
 use openwork::spec::{Coupling, Tensor};
 use openwork::viz;
-use openwork::viz::fragment::{self, Fragment, Held};
 use serde_json::{Map, Value, json};
 
 /// The most weights that are listed one by one.
@@ -82,7 +82,7 @@ fn tensor(tensor: &Tensor, coupled: bool) -> Value {
 
 /// A spec on a tensor core's fragment.
 pub fn fragment(found: &Fragment) -> Value {
-    let held = |held: &Held| {
+    let held = |held: &KeptRange| {
         json!({
             "owned": held.owned,
             "structure": {"min": held.structure.0, "max": held.structure.1},

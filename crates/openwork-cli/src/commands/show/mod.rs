@@ -7,7 +7,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::{print, write};
 use openwork::Pattern;
-use openwork::viz::fragment::{self, Fragment};
+use openwork::fragment::Fragment;
 use openwork::viz::{self, Scene};
 use shape::Shape;
 use std::io::IsTerminal;
@@ -65,7 +65,7 @@ impl Show {
         };
         if let Some(path) = &self.svg {
             let drawing = match &fragment {
-                Some(fragment) => fragment::fragment_svg(&spec, fragment),
+                Some(fragment) => viz::fragment_svg(&spec, fragment),
                 None => viz::svg(&spec, self.seed),
             };
             write::whole(path, drawing.as_bytes())?;
@@ -83,7 +83,7 @@ impl Show {
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let drawing = viz::terminal(&Scene::new(&spec, self.seed), colour);
         let fragment = fragment.map_or_else(String::new, |fragment| {
-            format!("\n{}", fragment::fragment_terminal(&fragment, colour))
+            format!("\n{}", viz::fragment_terminal(&fragment, colour))
         });
         print::text(&format!("{}\n{drawing}{fragment}", viz::sheet(&spec)))
     }

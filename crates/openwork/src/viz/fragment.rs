@@ -1,13 +1,15 @@
-//! The fragment in a terminal and as SVG: who owns what, and what an example
-//! keeps of it.
+//! Drawings of a tensor core fragment, in the terminal and as SVG: the lane
+//! that owns each element, and an example mask.
 
-use super::{Fragment, GROUP, Held, LANES, NAME, NARROW, SIDE, lane_of_a, lane_of_b, lane_of_c};
+use super::svg::Svg;
+use crate::fragment::{
+    Fragment, GROUP, KeptRange, LANES, NAME, NARROW, SIDE, lane_of_a, lane_of_b, lane_of_c,
+};
 use crate::spec::Spec;
-use crate::viz::svg::Svg;
 use std::fmt::Display;
 
-/// Colours of the thread groups among the 256 of a terminal, by lane in the
-/// group from dark to light.
+/// Colours of the thread groups in the 256-colour palette, from dark to light
+/// by lane.
 const FILLS: [[u8; GROUP]; 8] = [
     [24, 31, 38, 45],
     [94, 136, 178, 220],
@@ -19,8 +21,8 @@ const FILLS: [[u8; GROUP]; 8] = [
     [54, 92, 98, 141],
 ];
 
-/// The drawing and the figures, in colours or in plain characters.
-pub fn terminal(fragment: &Fragment, colour: bool) -> String {
+/// The drawing and its statistics for a terminal, in colour or plain text.
+pub fn fragment_terminal(fragment: &Fragment, colour: bool) -> String {
     let cell = |lane: usize, kept: bool| match (colour, kept) {
         (false, true) => format!("{lane:>3}"),
         (false, false) => "  .".to_string(),
@@ -31,7 +33,7 @@ pub fn terminal(fragment: &Fragment, colour: bool) -> String {
         (true, false) => format!("\x1b[48;5;237m\x1b[38;5;245m{lane:>3}\x1b[0m"),
     };
     let mut out = format!(
-        "{NAME}: lanes that own A (weights, an example of the first fragment), B and C\n{:49}{:25}C\n",
+        "{NAME}: the lane that owns each element of A (weights, example mask), B and C\n{:49}{:25}C\n",
         "A", "B"
     );
     for row in 0..SIDE {
@@ -48,9 +50,9 @@ pub fn terminal(fragment: &Fragment, colour: bool) -> String {
     out
 }
 
-/// The figures, one `name`, `text` to a line.
+/// The statistics, one name and text per line.
 fn facts(fragment: &Fragment) -> Vec<(&'static str, String)> {
-    let held = |held: &Held| {
+    let held = |held: &KeptRange| {
         let range = |(least, most): (usize, usize)| match least == most {
             true => least.to_string(),
             false => format!("{least} to {most}"),
@@ -70,12 +72,12 @@ fn facts(fragment: &Fragment) -> Vec<(&'static str, String)> {
         ("lane", held(&fragment.lanes)),
         ("thread group", held(&fragment.groups)),
         ("fragment", held(&fragment.fragments)),
-        ("block", fragment.block.words().to_string()),
-        ("scope", fragment.scope.words().to_string()),
+        ("block", fragment.block.describe().to_string()),
+        ("scope", fragment.scope.describe().to_string()),
         (
             "pairs",
             format!(
-                "{whole} column pairs of a lane stay whole, {gone} go whole, {split} are split (example)"
+                "{whole} kept whole, {gone} pruned whole, {split} split (adjacent columns of a lane, example)"
             ),
         ),
         (
@@ -94,9 +96,8 @@ const CELL: usize = 22;
 const MARGIN: usize = 24;
 const LINE: usize = 18;
 
-/// The drawing as SVG: A with the example's pruned weights faded, B, C, and the
-/// figures.
-pub fn svg(spec: &Spec, fragment: &Fragment) -> String {
+/// The drawing as SVG: A with pruned weights faded, B, C, and the statistics.
+pub fn fragment_svg(spec: &Spec, fragment: &Fragment) -> String {
     let facts = facts(fragment);
     let width = (SIDE + 2 * NARROW) * CELL + 4 * MARGIN;
     let top = 3 * MARGIN;
@@ -116,7 +117,8 @@ pub fn svg(spec: &Spec, fragment: &Fragment) -> String {
         svg.text("title", &[], &format!("{} on {NAME}", spec.text()));
         svg.text("style", &[], STYLE);
         svg.empty("rect", &[("class", &"bg"), ("width", &width), ("height", &height)]);
-        let title = format!("{} on {NAME}: a number is the lane that owns an element", spec.text());
+        let title =
+            format!("{} on {NAME}: numbers are the lanes that own the elements", spec.text());
         svg.text("text", &[("x", &MARGIN), ("y", &MARGIN), ("class", &"h")], &title);
         let mut x = MARGIN;
         for (name, cols, lane) in [
@@ -182,12 +184,12 @@ mod tests {
     fn drawings_name_every_lane_and_the_figures() {
         let spec = "rows16".parse::<crate::Pattern>().unwrap().bind(&[16, 32]).unwrap();
         let fragment = Fragment::new(&spec, NAME, 1).unwrap();
-        let plain = terminal(&fragment, false);
+        let plain = fragment_terminal(&fragment, false);
         assert!(plain.contains("thread group 16 of 32 kept by any mask (balanced)"), "{plain}");
         assert_eq!(plain.lines().filter(|line| line.starts_with("  .")).count(), 8);
-        let drawn = svg(&spec, &fragment);
+        let drawn = fragment_svg(&spec, &fragment);
         assert_eq!(drawn.matches("<rect").count(), 1 + SIDE * (SIDE + 2 * NARROW));
-        let coloured = terminal(&fragment, true);
+        let coloured = fragment_terminal(&fragment, true);
         assert_eq!(coloured.matches("\x1b[48").count(), coloured.matches("\x1b[0m").count());
     }
 }

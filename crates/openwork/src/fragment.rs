@@ -1,5 +1,5 @@
-//! What a tensor core sees of a spec: which lane owns which weight of
-//! `mma.m16n8k16`, and how many kept weights each lane and thread group holds.
+//! Tensor core fragments: how a spec maps onto `mma.m16n8k16`, which lane owns
+//! which weight, and how many kept weights each lane and thread group holds.
 //!
 //! With lane `t`, thread group `g = t / 4` and `s = t % 4`:
 //!
@@ -9,29 +9,25 @@
 //! C  16 x 8    rows g, g + 8                       columns 2 s, 2 s + 1
 //! ```
 //!
-//! The weights are the operand A, cut into fragments of 16 x 16.
+//! The weights are operand A, divided into fragments of 16 x 16.
+//! [`crate::viz::fragment_svg`] draws the result.
 
-mod draw;
-
-pub use draw::{svg as fragment_svg, terminal as fragment_terminal};
-
-use super::scene::example_score;
-use crate::mask::Mask;
+use crate::example::ExampleMask;
 use crate::spec::{Element, Spec};
 use std::collections::BTreeMap;
 
 /// The instruction's name.
 pub const NAME: &str = "m16n8k16";
-/// Rows and columns of a fragment of A.
+/// Rows and columns of an A fragment.
 pub const SIDE: usize = 16;
-/// Columns of a fragment of B and C.
+/// Columns of a B or C fragment.
 pub const NARROW: usize = 8;
-/// Lanes of a warp.
+/// Lanes in a warp.
 pub const LANES: usize = 32;
-/// Lanes of a thread group.
+/// Lanes in a thread group.
 pub const GROUP: usize = 4;
-/// The most fragments that are counted; the first ones speak for the others.
-const COUNTED: usize = 256;
+/// Most fragments that are counted: the first ones of the matrix.
+const MAX_COUNTED: usize = 256;
 
 /// The lane that owns an element of A.
 pub fn lane_of_a(row: usize, col: usize) -> usize {
@@ -48,38 +44,38 @@ pub fn lane_of_c(row: usize, col: usize) -> usize {
     row % 8 * GROUP + col / 2
 }
 
-/// How many kept weights something holds.
+/// Numbers of kept weights per lane, thread group or fragment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
-    /// The fewest and the most that any mask of the spec can give.
+pub struct KeptRange {
+    /// Minimum and maximum over all masks of the spec.
     pub structure: (usize, usize),
-    /// The fewest and the most in the example.
+    /// Minimum and maximum in the example mask.
     pub example: (usize, usize),
-    /// Weights that it owns, kept or not.
+    /// Weights owned, kept or not.
     pub owned: usize,
 }
 
-impl Held {
-    /// Whether every mask gives every one the same.
+impl KeptRange {
+    /// Whether every mask gives each of them the same number.
     pub fn is_balanced(&self) -> bool {
         self.structure.0 == self.structure.1
     }
 }
 
-/// The smallest part of the hardware that holds every block, or scope, whole.
+/// The smallest unit of the hardware that contains every block, or scope, whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Within {
+pub enum Unit {
     /// One lane.
     Lane,
     /// One thread group of four lanes.
     Group,
     /// One fragment.
     Fragment,
-    /// Several fragments.
+    /// More than one fragment.
     Several,
 }
 
-impl Within {
+impl Unit {
     /// `lane`, `group`, `fragment` or `several`.
     pub fn name(self) -> &'static str {
         match self {
@@ -90,8 +86,8 @@ impl Within {
         }
     }
 
-    /// In words.
-    pub fn words(self) -> &'static str {
+    /// A sentence for a person.
+    pub fn describe(self) -> &'static str {
         match self {
             Self::Lane => "stays within one lane",
             Self::Group => "stays within one thread group of 4 lanes",
@@ -101,47 +97,47 @@ impl Within {
     }
 }
 
-/// A spec on `mma.m16n8k16`.
+/// A spec mapped onto `mma.m16n8k16`.
 #[derive(Clone, Debug)]
 pub struct Fragment {
     /// Fragments down and across.
     pub grid: (usize, usize),
-    /// Fragments that were counted: the first ones.
+    /// Fragments that were counted, the first ones of the matrix.
     pub counted: usize,
-    /// Kept weights of a lane in a fragment: at most 8.
-    pub lanes: Held,
-    /// Kept weights of a thread group in a fragment: at most 32.
-    pub groups: Held,
-    /// Kept weights of a fragment: at most 256.
-    pub fragments: Held,
+    /// Kept weights per lane and fragment, at most 8.
+    pub lanes: KeptRange,
+    /// Kept weights per thread group and fragment, at most 32.
+    pub groups: KeptRange,
+    /// Kept weights per fragment, at most 256.
+    pub fragments: KeptRange,
     /// Kept weights of each lane in the first fragment of the example.
     pub first: [usize; LANES],
-    /// Where a block lies.
-    pub block: Within,
-    /// Where a scope lies.
-    pub scope: Within,
-    /// Index bits of a fragment.
+    /// The unit that contains every block.
+    pub block: Unit,
+    /// The unit that contains every scope.
+    pub scope: Unit,
+    /// Index bits per fragment.
     pub index_bits: f64,
-    /// 32-bit words of them.
+    /// The same in words of 32 bits.
     pub index_words: f64,
-    /// Pairs of neighbours in a lane's column pairs that stay whole, go whole or
-    /// are split, in the example.
+    /// Adjacent column pairs of a lane that the example keeps whole, prunes
+    /// whole, or splits.
     pub pairs: [usize; 3],
-    /// The example, of the first fragment.
+    /// The example mask of the first fragment.
     kept: Vec<bool>,
 }
 
-/// Why a spec has no place on the tensor core.
+/// Why a spec cannot be mapped onto a fragment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FragmentError {
-    /// The instruction is not known.
-    #[error("there is no fragment `{0}`; the one that is known is {NAME}")]
+    /// An unknown instruction.
+    #[error("unknown fragment `{0}`; the supported one is {NAME}")]
     Unknown(String),
-    /// Not one matrix.
-    #[error("a fragment shows one matrix; this spec has {0}")]
+    /// Not a single matrix.
+    #[error("a fragment maps one matrix; this spec has {0}")]
     NotAMatrix(String),
-    /// Not a whole number of fragments.
-    #[error("a matrix of {rows} x {cols} has no whole fragments of 16 x 16; give multiples of 16")]
+    /// Dims that are not multiples of 16.
+    #[error("{rows} x {cols} does not divide into fragments of 16 x 16; give multiples of 16")]
     Ragged {
         /// Its rows.
         rows: usize,
@@ -160,40 +156,40 @@ impl Fragment {
             return Err(FragmentError::NotAMatrix(format!("{} tensors", spec.tensors().len())));
         };
         let &[rows, cols] = tensor.dims() else {
-            let axes = format!("a tensor of {} axes", tensor.dims().len());
-            return Err(FragmentError::NotAMatrix(axes));
+            let rank = format!("a tensor of rank {}", tensor.dims().len());
+            return Err(FragmentError::NotAMatrix(rank));
         };
         if rows % SIDE != 0 || cols % SIDE != 0 {
             return Err(FragmentError::Ragged { rows, cols });
         }
         let grid = (rows / SIDE, cols / SIDE);
-        let counted = (grid.0 * grid.1).min(COUNTED);
-        let mask = Example::new(spec, seed);
+        let counted = (grid.0 * grid.1).min(MAX_COUNTED);
+        let mut mask = ExampleMask::new(spec, seed);
         let mut this = Self {
             grid,
             counted,
-            lanes: nothing(8),
-            groups: nothing(GROUP * 8),
-            fragments: nothing(SIDE * SIDE),
+            lanes: uncounted(8),
+            groups: uncounted(GROUP * 8),
+            fragments: uncounted(SIDE * SIDE),
             first: [0; LANES],
-            block: Within::Lane,
-            scope: Within::Lane,
+            block: Unit::Lane,
+            scope: Unit::Lane,
             index_bits: index_bits(spec),
             index_words: index_bits(spec) / 32.0,
             pairs: [0; 3],
             kept: Vec::new(),
         };
         for fragment in 0..counted {
-            this.count(spec, cols, fragment, &mask);
+            this.count(spec, cols, fragment, &mut mask);
         }
-        (this.block, this.scope) = spans(spec, cols);
+        (this.block, this.scope) = units(spec, cols);
         Ok(this)
     }
 
     /// Counts one fragment.
-    fn count(&mut self, spec: &Spec, cols: usize, number: usize, mask: &Example<'_>) {
+    fn count(&mut self, spec: &Spec, cols: usize, number: usize, mask: &mut ExampleMask<'_>) {
         let corner = number / self.grid.1 * SIDE * cols + number % self.grid.1 * SIDE;
-        let mut parts = [const { BTreeMap::new() }; LANES];
+        let mut owned = [const { BTreeMap::new() }; LANES];
         let mut outside = [0; LANES];
         let mut example = [0; LANES];
         let mut kept = vec![false; SIDE * SIDE];
@@ -203,7 +199,7 @@ impl Fragment {
                 let lane = lane_of_a(row, col);
                 let place = spec.locate(Element { tensor: 0, offset });
                 match place {
-                    Some(place) => *parts[lane].entry(place).or_insert(0usize) += 1,
+                    Some(place) => *owned[lane].entry(place).or_insert(0usize) += 1,
                     None => outside[lane] += 1,
                 }
                 kept[row * SIDE + col] = place.is_none_or(|place| mask.keeps(place));
@@ -216,12 +212,12 @@ impl Fragment {
         }
         let all: Vec<usize> = (0..LANES).collect();
         for lane in 0..LANES {
-            add(&mut self.lanes, spec, &parts, &outside, &example, &[lane]);
+            add(&mut self.lanes, spec, &owned, &outside, &example, &[lane]);
         }
         for lanes in all.chunks(GROUP) {
-            add(&mut self.groups, spec, &parts, &outside, &example, lanes);
+            add(&mut self.groups, spec, &owned, &outside, &example, lanes);
         }
-        add(&mut self.fragments, spec, &parts, &outside, &example, &all);
+        add(&mut self.fragments, spec, &owned, &outside, &example, &all);
         if number == 0 {
             self.first = example;
             self.kept = kept;
@@ -234,28 +230,29 @@ impl Fragment {
     }
 }
 
-/// Nothing counted yet.
-fn nothing(owned: usize) -> Held {
-    Held { structure: (usize::MAX, 0), example: (usize::MAX, 0), owned }
+/// The range before anything was counted.
+fn uncounted(owned: usize) -> KeptRange {
+    KeptRange { structure: (usize::MAX, 0), example: (usize::MAX, 0), owned }
 }
 
-/// Weights of a block, by scope and block, in one lane.
-type Parts = BTreeMap<(usize, usize), usize>;
+/// Weights of each block, by scope and block, that one lane owns.
+type OwnedBlocks = BTreeMap<(usize, usize), usize>;
 
-/// Takes in what some lanes hold together. Scopes choose independently, so the
-/// most is the sum over scopes of the `keep` largest parts, blocks that are not
-/// here having none, and the fewest that of the smallest.
+/// Widens `range` by what some lanes hold together. Scopes choose independently,
+/// so the maximum is the sum over scopes of the `keep` blocks with most weights
+/// in these lanes, and the minimum that of the `keep` blocks with fewest; blocks
+/// of the scope that lie elsewhere count as 0.
 fn add(
-    held: &mut Held,
+    range: &mut KeptRange,
     spec: &Spec,
-    parts: &[Parts; LANES],
+    owned: &[OwnedBlocks; LANES],
     outside: &[usize; LANES],
     example: &[usize; LANES],
     lanes: &[usize],
 ) {
     let mut scopes: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
     for &lane in lanes {
-        for (&(scope, block), count) in &parts[lane] {
+        for (&(scope, block), count) in &owned[lane] {
             *scopes.entry(scope).or_default().entry(block).or_default() += count;
         }
     }
@@ -265,26 +262,26 @@ fn add(
         let mut sizes: Vec<usize> = blocks.values().copied().collect();
         sizes.sort_unstable();
         most += sizes.iter().rev().take(spec.keep()).sum::<usize>();
-        // Of the blocks that stay, as many as can lie elsewhere.
+        // As many of the kept blocks as possible lie elsewhere.
         let here = spec.keep().saturating_sub(spec.blocks_per_scope() - sizes.len());
         least += sizes.iter().take(here).sum::<usize>();
     }
-    held.structure = (held.structure.0.min(least), held.structure.1.max(most));
+    range.structure = (range.structure.0.min(least), range.structure.1.max(most));
     let found = lanes.iter().map(|&lane| example[lane]).sum();
-    held.example = (held.example.0.min(found), held.example.1.max(found));
+    range.example = (range.example.0.min(found), range.example.1.max(found));
 }
 
-/// Index bits of a fragment: those of a scope by its share of weights.
+/// Index bits per fragment: those of a scope, scaled to 256 weights.
 fn index_bits(spec: &Spec) -> f64 {
     let scope = spec.tensors()[0].view().len() as f64 / spec.scopes() as f64;
     spec.facts().index_bits as f64 * (SIDE * SIDE) as f64 / scope
 }
 
-/// Where blocks and scopes lie, over the first scopes.
-fn spans(spec: &Spec, cols: usize) -> (Within, Within) {
+/// The units that contain every block and every scope, over the first scopes.
+fn units(spec: &Spec, cols: usize) -> (Unit, Unit) {
     const SCOPES: usize = 4096;
     const WEIGHTS: usize = 1 << 20;
-    let (mut block_span, mut scope_span) = (Within::Lane, Within::Lane);
+    let (mut block_span, mut scope_span) = (Unit::Lane, Unit::Lane);
     let mut left = WEIGHTS;
     for scope in 0..spec.scopes().min(SCOPES) {
         let mut whole = Span::default();
@@ -296,75 +293,39 @@ fn spans(spec: &Spec, cols: usize) -> (Within, Within) {
                 whole.add(row, col);
                 left = left.saturating_sub(1);
             }
-            block_span = block_span.max(span.within());
+            block_span = block_span.max(span.unit());
             if left == 0 {
-                return (block_span, scope_span.max(whole.within()));
+                return (block_span, scope_span.max(whole.unit()));
             }
         }
-        scope_span = scope_span.max(whole.within());
+        scope_span = scope_span.max(whole.unit());
     }
     (block_span, scope_span)
 }
 
-/// What some weights have in common.
+/// The unit that contains some weights.
 #[derive(Default)]
 struct Span {
     first: Option<((usize, usize), usize)>,
-    within: Option<Within>,
+    unit: Option<Unit>,
 }
 
 impl Span {
     fn add(&mut self, row: usize, col: usize) {
         let (fragment, lane) = ((row / SIDE, col / SIDE), lane_of_a(row, col));
         let (first, first_lane) = *self.first.get_or_insert((fragment, lane));
-        let within =
-            match (first == fragment, first_lane == lane, first_lane / GROUP == lane / GROUP) {
-                (false, ..) => Within::Several,
-                (true, true, _) => Within::Lane,
-                (true, false, true) => Within::Group,
-                (true, false, false) => Within::Fragment,
-            };
-        self.within = self.within.max(Some(within));
+        let unit = match (first == fragment, first_lane == lane, first_lane / GROUP == lane / GROUP)
+        {
+            (false, ..) => Unit::Several,
+            (true, true, _) => Unit::Lane,
+            (true, false, true) => Unit::Group,
+            (true, false, false) => Unit::Fragment,
+        };
+        self.unit = self.unit.max(Some(unit));
     }
 
-    fn within(&self) -> Within {
-        self.within.unwrap_or(Within::Lane)
-    }
-}
-
-/// The example mask, scope by scope.
-struct Example<'a> {
-    spec: &'a Spec,
-    seed: u64,
-    /// All of it, where the tensor is small.
-    mask: Option<Mask>,
-}
-
-impl<'a> Example<'a> {
-    fn new(spec: &'a Spec, seed: u64) -> Self {
-        const WHOLE: usize = 1 << 20;
-        let mask = (spec.blocks() <= WHOLE)
-            .then(|| Mask::select(spec, |scope, block| example_score(seed, scope, block)));
-        Self { spec, seed, mask }
-    }
-
-    fn keeps(&self, (scope, block): (usize, usize)) -> bool {
-        if let Some(mask) = &self.mask {
-            return self.spec.elements(scope, block).next().is_none_or(|e| mask.keeps(e));
-        }
-        let blocks = self.spec.blocks_per_scope();
-        let own = example_score(self.seed, scope, block);
-        if blocks > 1 << 12 {
-            // Chance keeps the right share of a scope that is too large to rank.
-            return own >= 1.0 - self.spec.density();
-        }
-        let better = (0..blocks)
-            .filter(|&other| {
-                let score = example_score(self.seed, scope, other);
-                score > own || (score == own && other < block)
-            })
-            .count();
-        better < self.spec.keep()
+    fn unit(&self) -> Unit {
+        self.unit.unwrap_or(Unit::Lane)
     }
 }
 
@@ -402,7 +363,7 @@ mod tests {
         let rows16 = fragment("rows16");
         assert_eq!((rows16.lanes.structure, rows16.lanes.example), ((4, 4), (4, 4)));
         assert_eq!(rows16.groups.structure, (16, 16));
-        assert_eq!((rows16.block, rows16.scope), (Within::Group, Within::Group));
+        assert_eq!((rows16.block, rows16.scope), (Unit::Group, Unit::Group));
         assert_eq!(rows16.index_bits, 8.0);
         assert!(rows16.lanes.is_balanced());
     }
@@ -412,17 +373,17 @@ mod tests {
     fn two_of_four_is_not_balanced_over_lanes() {
         let nm = fragment("2:4");
         assert_eq!((nm.lanes.structure, nm.groups.structure), ((0, 8), (16, 16)));
-        assert_eq!((nm.block, nm.scope), (Within::Lane, Within::Group));
+        assert_eq!((nm.block, nm.scope), (Unit::Lane, Unit::Group));
         assert_eq!((nm.index_bits, nm.index_words), (256.0, 8.0));
         let coupled = fragment("2:4@8");
-        assert_eq!((coupled.block, coupled.index_words), (Within::Lane, 4.0));
+        assert_eq!((coupled.block, coupled.index_words), (Unit::Lane, 4.0));
         let pairs = fragment("2:4x2");
         assert_eq!(pairs.pairs[2], 0, "pairs stay or go whole");
-        assert_eq!((pairs.block, pairs.lanes.structure), (Within::Lane, (0, 8)));
+        assert_eq!((pairs.block, pairs.lanes.structure), (Unit::Lane, (0, 8)));
         let blocks = fragment("block(16,16)");
         assert_eq!(blocks.fragments.structure, (0, 256));
-        assert_eq!((blocks.block, blocks.scope), (Within::Fragment, Within::Several));
-        assert_eq!(fragment("block(32,16)").block, Within::Several);
+        assert_eq!((blocks.block, blocks.scope), (Unit::Fragment, Unit::Several));
+        assert_eq!(fragment("block(32,16)").block, Unit::Several);
     }
 
     /// Bounds from the structure hold for every mask.
@@ -448,8 +409,8 @@ mod tests {
         let words = |dims: &[usize], name: &str| {
             Fragment::new(&bind(dims).unwrap(), name, 0).unwrap_err().to_string()
         };
-        assert!(words(&[16, 16], "m8n8k4").contains("the one that is known is m16n8k16"));
-        assert!(words(&[16], NAME).contains("a tensor of 1 axes"));
-        assert!(words(&[16, 20], NAME).contains("16 x 20 has no whole fragments"));
+        assert!(words(&[16, 16], "m8n8k4").contains("the supported one is m16n8k16"));
+        assert!(words(&[16], NAME).contains("a tensor of rank 1"));
+        assert!(words(&[16, 20], NAME).contains("16 x 20 does not divide"));
     }
 }

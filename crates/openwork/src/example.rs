@@ -1,0 +1,102 @@
+//! Example masks: a reproducible mask of any spec, for drawings and for
+//! statistics that need some mask of the spec.
+
+use crate::select;
+use crate::spec::Spec;
+use std::collections::HashMap;
+
+/// Most blocks of a scope that are ranked even if the tensor is larger than
+/// [`MAX_BLOCKS`].
+const MAX_RANKED: usize = 1 << 14;
+/// Most blocks of a spec whose scopes are ranked whatever their size.
+const MAX_BLOCKS: usize = 1 << 22;
+
+/// A pseudo-random score in [0, 1) that depends on its arguments only, so a
+/// corner of an example mask equals the same corner of the whole.
+pub fn score(seed: u64, scope: usize, block: usize) -> f64 {
+    // SplitMix64's finaliser (Steele, Lea, Flood 2014), once for each argument.
+    let mix = |mut z: u64| {
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let step = 0x9e37_79b9_7f4a_7c15u64;
+    let mut z = mix(seed.wrapping_add(step));
+    z = mix(z.wrapping_add(scope as u64).wrapping_add(step));
+    z = mix(z.wrapping_add(block as u64).wrapping_add(step));
+    (z >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// The mask that keeps the blocks of highest [`score`], computed for the scopes
+/// that are asked about.
+#[derive(Debug)]
+pub struct ExampleMask<'a> {
+    spec: &'a Spec,
+    seed: u64,
+    /// For each scope met, its dropped blocks in rising order.
+    dropped: HashMap<usize, Vec<usize>>,
+}
+
+impl<'a> ExampleMask<'a> {
+    /// The example mask of `spec` with this seed.
+    pub fn new(spec: &'a Spec, seed: u64) -> Self {
+        Self { spec, seed, dropped: HashMap::new() }
+    }
+
+    /// Whether the mask is one of the spec. Scopes too large to rank keep each
+    /// block with a probability of the spec's density instead.
+    pub fn is_exact(&self) -> bool {
+        self.spec.blocks_per_scope() <= MAX_RANKED || self.spec.blocks() <= MAX_BLOCKS
+    }
+
+    /// Whether a block of a scope is kept.
+    pub fn keeps(&mut self, (scope, block): (usize, usize)) -> bool {
+        let (spec, seed) = (self.spec, self.seed);
+        if !self.is_exact() {
+            return score(seed, scope, block) < spec.density();
+        }
+        let dropped = self.dropped.entry(scope).or_insert_with(|| {
+            let blocks = 0..spec.blocks_per_scope();
+            let scores: Vec<_> = blocks.map(|block| score(seed, scope, block)).collect();
+            select::dropped(&scores, |block| spec.is_padding(scope, block), spec.keep())
+        });
+        dropped.binary_search(&block).is_err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mask, Pattern};
+
+    #[test]
+    fn an_example_is_a_mask_of_the_spec() {
+        for (text, dims) in [
+            ("2:4@8", &[40, 128][..]),
+            ("rows16", &[64, 64]),
+            ("unstructured(30%)", &[32, 64]),
+            ("pad (1,4) scope (1,4) keep 2", &[5, 10]),
+        ] {
+            let spec = text.parse::<Pattern>().unwrap().bind(dims).unwrap();
+            let mask = Mask::select(&spec, |scope, block| score(7, scope, block));
+            let mut example = ExampleMask::new(&spec, 7);
+            assert!(example.is_exact());
+            for scope in 0..spec.scopes() {
+                for block in 0..spec.blocks_per_scope() {
+                    for element in spec.elements(scope, block) {
+                        assert_eq!(mask.keeps(element), example.keeps((scope, block)), "{text}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scopes_too_large_to_rank_keep_about_the_density() {
+        let spec = "unstructured(30%)".parse::<Pattern>().unwrap().bind(&[4096, 4096]).unwrap();
+        let mut example = ExampleMask::new(&spec, 1);
+        assert!(!example.is_exact());
+        let kept = (0..10_000).filter(|&block| example.keeps((0, block))).count();
+        assert!((2_800..3_200).contains(&kept), "{kept}");
+    }
+}
