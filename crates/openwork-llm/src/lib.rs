@@ -7,6 +7,7 @@ pub mod demo;
 pub mod detokenise;
 pub mod disk;
 pub mod evaluate;
+pub mod format;
 pub mod generate;
 pub mod inspect;
 pub mod model;
@@ -15,7 +16,6 @@ pub mod pipeline;
 pub mod report;
 pub mod shrink;
 pub mod tokens;
-pub mod words;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};
 pub use tokens::Tokenizer;

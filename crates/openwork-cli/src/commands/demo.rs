@@ -7,12 +7,12 @@ use crate::progress::Progress;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::demo;
 use openwork_llm::evaluate::{Options, ScoredWindows};
+use openwork_llm::format::align_columns;
 use openwork_llm::model::Model;
 use openwork_llm::pipeline::{
     Calibration, Evaluation, Job, Plan, Recipe, Sampling, Start, TensorFilter, run,
 };
 use openwork_llm::report::{Record, page};
-use openwork_llm::words::columns;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -120,7 +120,7 @@ impl Demo {
                 format!("{seconds:.2}"),
             ));
         }
-        print::text(&columns(&rows, [false, false, true, true, true, true]))?;
+        print::text(&align_columns(&rows, [false, false, true, true, true, true]))?;
         print::line(format!(
             "\nCharts of all runs: {}\n\nNext:\n  openwork show rows16 --shape 32,64\n  openwork prune demo --spec 2:4 --calib demo --eval demo --samples 64 --out pruned\n  openwork inspect pruned --spec 2:4",
             self.out.display()

@@ -6,7 +6,7 @@ use crate::files::{self, Named, Store};
 use crate::progress::Progress;
 use openwork::hessian::Hessian;
 use openwork::prune::Watch;
-use openwork_llm::words::columns;
+use openwork_llm::format::align_columns;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -86,6 +86,6 @@ impl MakeHessian {
                 h.dead_columns().len().to_string(),
             ]);
         }
-        crate::print::text(&columns(&rows, [false, true, true, true, true]))
+        crate::print::text(&align_columns(&rows, [false, true, true, true, true]))
     }
 }

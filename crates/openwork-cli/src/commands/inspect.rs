@@ -5,11 +5,11 @@ use crate::failure::Failure;
 use crate::print;
 use openwork::Pattern;
 use openwork_llm::Checkpoint;
+use openwork_llm::format::{format_bytes, grouped, printable};
 use openwork_llm::inspect::{Check, Inspection, TensorSummary, check_pattern, inspect};
 use openwork_llm::model::{Model, ties_embeddings};
 use openwork_llm::pipeline::structure;
-use openwork_llm::report::{Record, grouped};
-use openwork_llm::words::{shown, size};
+use openwork_llm::report::Record;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -103,13 +103,16 @@ fn page(found: &Inspection) -> String {
     };
     put(format!("model         {}", found.model.display()));
     put(format!("format        {}", found.format));
-    put(format!("architecture  {}", shown(found.architecture.as_deref().unwrap_or("not given"))));
+    put(format!(
+        "architecture  {}",
+        printable(found.architecture.as_deref().unwrap_or("not given"))
+    ));
     put(format!("config        {}", summary(&found.config)));
     for file in &found.files {
-        put(format!("file          {} ({})", file.path.display(), size(file.bytes as u64)));
+        put(format!("file          {} ({})", file.path.display(), format_bytes(file.bytes as u64)));
     }
     put(String::new());
-    let width = found.tensors.iter().map(|t| shown(&t.name).chars().count()).max();
+    let width = found.tensors.iter().map(|t| printable(&t.name).chars().count()).max();
     let width = width.unwrap_or(0).max(6);
     put(format!(
         "{:width$}  {:>16}  {:5} {:>10}  density  pattern",
@@ -119,9 +122,9 @@ fn page(found: &Inspection) -> String {
         let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
         put(format!(
             "{:width$}  {shape:>16}  {:5} {:>10}  {:>7}  {}{}",
-            shown(&tensor.name),
+            printable(&tensor.name),
             tensor.dtype,
-            size(tensor.bytes as u64),
+            format_bytes(tensor.bytes as u64),
             percent(tensor.density),
             pattern(tensor),
             tensor.packed.as_ref().map_or_else(String::new, |packed| format!(
@@ -136,7 +139,7 @@ fn page(found: &Inspection) -> String {
         "{} tensors, {} numbers, {}, density {}",
         totals.tensors,
         grouped(totals.parameters),
-        size(totals.bytes),
+        format_bytes(totals.bytes),
         percent(totals.density)
     ));
     let checked = found.tensors.iter().filter(|tensor| tensor.conforms.is_some()).count();
@@ -162,18 +165,4 @@ fn pattern(tensor: &TensorSummary) -> String {
 
 fn percent(density: Option<f64>) -> String {
     density.map_or("-".to_string(), |density| format!("{:.2}%", 100.0 * density))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped_and_sizes_short() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(size(999), "999 B");
-        assert_eq!(size(98_362_432), "98.4 MB");
-    }
 }

@@ -5,9 +5,9 @@ use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
 use openwork_llm::checkpoint::write::WriteError;
+use openwork_llm::format::{align_columns, format_bytes};
 use openwork_llm::model::Model;
 use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
-use openwork_llm::words::{columns, size};
 use openwork_llm::{Checkpoint, Dtype};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -140,8 +140,8 @@ fn table(summary: &Summary) -> String {
             spec.to_string(),
             format.to_string(),
             count.to_string(),
-            size(dense as u64),
-            size(bytes as u64),
+            format_bytes(dense as u64),
+            format_bytes(bytes as u64),
             ratio(bytes, dense),
         ]);
     }
@@ -149,11 +149,11 @@ fn table(summary: &Summary) -> String {
         summary.bytes as u64 + summary.other_bytes,
         summary.dense_bytes as u64 + summary.other_bytes,
     );
-    columns(&rows, [false, false, true, true, true, true])
+    align_columns(&rows, [false, false, true, true, true, true])
         + &format!(
             "all tensors {} instead of {} ({})\n",
-            size(all),
-            size(before),
+            format_bytes(all),
+            format_bytes(before),
             ratio(all as usize, before as usize)
         )
 }

@@ -4,9 +4,9 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
 use openwork_llm::Checkpoint;
+use openwork_llm::format::format_bytes;
 use openwork_llm::pipeline::{Start, check_folder};
 use openwork_llm::shrink::{ShrinkError, Uneven, shrink};
-use openwork_llm::words::size;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -53,7 +53,11 @@ impl Shrink {
                 "bytes_before": before, "bytes": after,
             }));
         }
-        print::line(format!("from {change}; {} instead of {}", size(after), size(before)))?;
+        print::line(format!(
+            "from {change}; {} instead of {}",
+            format_bytes(after),
+            format_bytes(before)
+        ))?;
         print::line(format!("written to {}", self.out.display()))
     }
 }

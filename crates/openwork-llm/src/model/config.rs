@@ -8,7 +8,7 @@
 use super::config_reader::ConfigReader;
 use super::family::{Bias, FAMILIES, Family, SlidingWindow};
 use super::rope::Scaling;
-use crate::words::shown;
+use crate::format::printable;
 use serde_json::Value;
 
 /// Why a config.json cannot be run.
@@ -21,7 +21,7 @@ pub enum ConfigError {
         key: String,
     },
     /// A key has a value of another kind or out of range.
-    #[error("config.json: {key} is {}, not {want}", shown(found))]
+    #[error("config.json: {key} is {}, not {want}", printable(found))]
     Kind {
         /// The key.
         key: String,
@@ -34,7 +34,7 @@ pub enum ConfigError {
     #[error("config.json: {0}")]
     Contradiction(String),
     /// An architecture that is not in [`FAMILIES`].
-    #[error("the architecture {} is not implemented; openwork runs {known}", shown(name))]
+    #[error("the architecture {} is not implemented; openwork runs {known}", printable(name))]
     Architecture {
         /// As config.json names it.
         name: String,
@@ -44,7 +44,7 @@ pub enum ConfigError {
     /// An option that would change the computation and is not implemented.
     #[error(
         "config.json: {key} = {} is not implemented for {family} models ({only})",
-        shown(value)
+        printable(value)
     )]
     Unsupported {
         /// The key.

@@ -2,7 +2,7 @@
 
 use super::config::{ConfigError, MAX_SIZE};
 use super::rope::Scaling;
-use crate::words::shown;
+use crate::format::printable;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
@@ -358,7 +358,7 @@ impl<'a> ConfigReader<'a> {
                     ));
                 }
                 None => {
-                    let (key, value) = (shown(key), shown(&value.to_string()));
+                    let (key, value) = (printable(key), printable(&value.to_string()));
                     notes.push(format!("config.json: {key} = {value} is unknown and was not used"))
                 }
             }

@@ -44,7 +44,7 @@ pub use tap::{NoTap, Site, Tap};
 pub use weight::{Storage, Weight};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Tensor};
-use crate::words::shown;
+use crate::format::printable;
 use openwork::Matrix;
 use rope::Rope;
 use std::collections::BTreeSet;
@@ -65,7 +65,7 @@ pub enum ModelError {
         error: ConfigError,
     },
     /// A tensor that the forward pass would pass over.
-    #[error("{}: tensor \"{}\" has no place in a {family} model with this config", path.display(), shown(name))]
+    #[error("{}: tensor \"{}\" has no place in a {family} model with this config", path.display(), printable(name))]
     Foreign {
         /// The model's folder or file.
         path: std::path::PathBuf,

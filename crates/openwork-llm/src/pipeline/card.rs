@@ -1,8 +1,8 @@
 //! The README of a pruned model: what it is, with its figures.
 
+use crate::format::windows;
 use crate::report::Record;
 use crate::shrink::{Change, ranges};
-use crate::words::beside;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -16,6 +16,7 @@ pub(super) fn text(record: &Record) -> String {
     };
     put("---\nlibrary_name: transformers\ntags:\n- openwork\n- pruned\n- sparse\n---\n");
     put(&format!("# {}, pruned\n", record.model));
+    let calibration = &record.calibration;
     let how = match record.passes.is_empty() {
         true => format!(
             "with the spec `{}` and the method `{}`, layer by layer",
@@ -24,13 +25,11 @@ pub(super) fn text(record: &Record) -> String {
         false => "in these steps".to_string(),
     };
     put(&format!(
-        "Pruned by openwork {} {}, on {} windows of {} tokens{} of `{}` (seed {}). {:.2}% of the weights of its linears are {}.\n",
+        "Pruned by openwork {} {}, on {} of `{}` (seed {}). {:.2}% of the weights of its linears are {}.\n",
         record.openwork,
         how,
-        record.calibration.samples,
-        record.calibration.seq_len,
-        beside(record.calibration.single_tokens),
-        record.calibration.text,
+        windows(calibration.samples, calibration.seq_len, calibration.single_tokens),
+        calibration.text,
         record.seed,
         100.0 * record.totals.density,
         if record.passes.is_empty() { "left; the others are exactly zero" } else { "not zero" },

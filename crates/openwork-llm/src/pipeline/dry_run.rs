@@ -3,8 +3,8 @@
 use super::options::PreparedRun;
 use super::plan::Plan;
 use super::{Pass, Passes};
+use crate::format::{align_columns, format_bytes, format_seconds, windows};
 use crate::model::{Config, LINEARS, Layer};
-use crate::words::{beside, columns, size, time};
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -90,27 +90,29 @@ impl fmt::Display for DryRun<'_> {
         self.notes().try_for_each(|note| writeln!(f, "note: {note}"))?;
         writeln!(
             f,
-            "calibration  {} windows of {} tokens{}, inputs captured {}",
-            job.calibration.windows.len(),
-            job.calibration.seq_len(),
-            beside(job.calibration.single_tokens.len()),
+            "calibration  {}, inputs captured {}",
+            windows(
+                job.calibration.windows.len(),
+                job.calibration.seq_len(),
+                job.calibration.single_tokens.len()
+            ),
             if job.sequential { "anew after each site" } else { "once per layer" },
         )?;
         let spilled = match self.ready.spills() {
-            true => format!(", {} in a file", size(needs.spilled)),
+            true => format!(", {} in a file", format_bytes(needs.spilled)),
             false => String::new(),
         };
         let each = workers.map_or(String::new(), |workers| {
             format!(" in each of {} workers with {} threads", workers.count, workers.threads)
         });
-        writeln!(f, "memory       about {}{spilled}{each}", size(self.memory()))?;
-        writeln!(f, "disk         {}", size(needs.disk))?;
+        writeln!(f, "memory       about {}{spilled}{each}", format_bytes(self.memory()))?;
+        writeln!(f, "disk         {}", format_bytes(needs.disk))?;
         writeln!(
             f,
             "time         about {} (forward {}, pruning {})",
-            time(needs.forward_seconds + needs.prune_seconds),
-            time(needs.forward_seconds),
-            time(needs.prune_seconds)
+            format_seconds(needs.forward_seconds + needs.prune_seconds),
+            format_seconds(needs.forward_seconds),
+            format_seconds(needs.prune_seconds)
         )
     }
 }
@@ -144,7 +146,7 @@ fn tensors(lines: &[Line]) -> String {
         }))
         .collect();
     let pruned = lines.iter().filter(|line| line.spec.is_some()).count();
-    let table = columns(&rows, [false, true, true, false, false]);
+    let table = align_columns(&rows, [false, true, true, false, false]);
     format!("{table}\n{pruned} of {} linears would be pruned\n", lines.len())
 }
 

@@ -8,10 +8,10 @@ use super::{
 use crate::checkpoint::{Checkpoint, Dtype, Format};
 use crate::disk;
 use crate::evaluate::{self, EvaluateError, ScoredWindows};
+use crate::format::{format_bytes, parse_bytes};
 use crate::model::Model;
 use crate::report::Record;
 use crate::tokens::{TextUse, load_text};
-use crate::words::{bytes, size};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -121,13 +121,13 @@ impl RunOptions {
         };
         let needs = self.needs(&mut job, &passes, &model);
         if let Some(text) = &self.max_memory {
-            let most = bytes(text).ok_or_else(|| {
+            let most = parse_bytes(text).ok_or_else(|| {
                 PipelineError::Plan(format!("--max-memory {text}: write for instance 4G or 800M"))
             })?;
             let left = most.checked_sub(needs.memory_spilled).ok_or_else(|| {
                 PipelineError::Plan(format!(
                     "--max-memory {text}: the run needs about {} even with its states in a file; allow that much, or prune with fewer rows per scope or a cheaper method",
-                    size(needs.memory_spilled)
+                    format_bytes(needs.memory_spilled)
                 ))
             })?;
             job.state_memory_limit = Some(left.min(job.state_memory_limit.unwrap_or(left)));
@@ -137,10 +137,10 @@ impl RunOptions {
             && let Some(free) = disk::free(&self.out).filter(|&free| free < needs.disk)
         {
             return Err(PipelineError::Plan(format!(
-                "--out {}: the result needs {}, the disk has {} free; make state_memory_limit, or choose another disk",
+                "--out {}: the result needs {}, the disk has {} free; free some space, or choose another disk",
                 self.out.display(),
-                size(needs.disk),
-                size(free)
+                format_bytes(needs.disk),
+                format_bytes(free)
             )));
         }
         let (workers, out, start) = (self.workers, self.out.clone(), self.start);

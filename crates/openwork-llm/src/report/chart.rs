@@ -2,7 +2,7 @@
 //! words are HTML, so that they keep their size on a phone.
 
 use super::scale::Scale;
-use super::text::escaped;
+use openwork::viz::escape_html;
 use std::fmt::Write;
 
 /// Colours that series and rows can have; `page.css` names them.
@@ -46,7 +46,7 @@ impl Frame<'_> {
         let mut out = format!(
             "<figure class=\"plot {}\"><div class=\"yl\">{}</div><div class=\"frame\"><div class=\"ya\" aria-hidden=\"true\">",
             self.height,
-            escaped(self.y_label)
+            escape_html(self.y_label)
         );
         // The widest label makes the gutter.
         let widest = self.y_ticks.iter().map(|(_, label)| label.chars().count()).max();
@@ -56,13 +56,13 @@ impl Frame<'_> {
                 out,
                 "<span style=\"top:{}%\">{}</span>",
                 short(100.0 * (1.0 - at)),
-                escaped(label)
+                escape_html(label)
             );
         }
         let _ = write!(
             out,
             "</div><svg viewBox=\"0 0 {SIZE} {SIZE}\" preserveAspectRatio=\"none\" role=\"img\" tabindex=\"0\" aria-label=\"{}\">",
-            escaped(self.label)
+            escape_html(self.label)
         );
         for (at, _) in &self.y_ticks {
             let y = short(SIZE * (1.0 - at));
@@ -75,11 +75,14 @@ impl Frame<'_> {
                 out,
                 "<span style=\"left:{}%\">{}</span>",
                 short(100.0 * at),
-                escaped(label)
+                escape_html(label)
             );
         }
-        let _ =
-            write!(out, "</div></div><div class=\"xl\">{}</div></figure>", escaped(self.x_label));
+        let _ = write!(
+            out,
+            "</div></div><div class=\"xl\">{}</div></figure>",
+            escape_html(self.x_label)
+        );
         out
     }
 }
@@ -135,7 +138,7 @@ pub(super) fn hits(hits: &[Hit], x: Scale) -> String {
                 "<rect class=\"hit\" x=\"{}\" width=\"{}\" height=\"{SIZE}\" data-tip=\"{}\"/>",
                 short(SIZE * from),
                 short(SIZE * (to - from)),
-                escaped(&hit.tip)
+                escape_html(&hit.tip)
             );
         }
     }
@@ -186,7 +189,7 @@ pub(super) fn legend<'a>(names: impl Iterator<Item = &'a str>, kind: &str) -> St
                 _ =>
                     format!("<rect class=\"{class}\" x=\"8\" width=\"10\" height=\"10\" rx=\"2\"/>"),
             },
-            escaped(name)
+            escape_html(name)
         );
     }
     out + "</ul>"

@@ -6,7 +6,8 @@ use super::kinds::Kinds;
 use super::record::Record;
 use super::run::{card, decoder_error, perplexity};
 use super::scale::Scale;
-use super::text::{bytes, duration, escaped, number, percent};
+use crate::format::{format_bytes, format_seconds, number, percent};
+use openwork::viz::escape_html;
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -71,15 +72,15 @@ fn table(runs: &[(String, Record)]) -> String {
              <td class=\"share\"><i style=\"width:{}%\"></i><span>{}</span></td><td>{}</td><td>{}</td><td>{}</td>\
              <td>{dense}</td><td>{}</td><td class=\"left\"><code>{}</code></td><td class=\"left\"><code>{}</code></td></tr>",
             super::chart::class(i),
-            escaped(name),
+            escape_html(name),
             short(share),
             bold(last, best(&pruned, record)),
             bold(number(error), best(&|r| r.totals.mean_error, record)),
-            duration(record.totals.seconds),
-            bytes(record.totals.peak_rss_bytes),
+            format_seconds(record.totals.seconds),
+            format_bytes(record.totals.peak_rss_bytes),
             percent(record.totals.density),
-            escaped(&record.spec),
-            escaped(&record.method),
+            escape_html(&record.spec),
+            escape_html(&record.method),
         );
     }
     out + "</tbody></table></div>"
@@ -168,7 +169,7 @@ fn scatter(a: &str, b: &str, points: &[Point], kinds: &Kinds) -> String {
             let _ = write!(
                 shapes,
                 "<g data-tip=\"{}\"><path class=\"reach\" d=\"{at}\"/><path class=\"dots s{}\" d=\"{at}\"/></g>",
-                escaped(&point.said(a, b, kinds)),
+                escape_html(&point.said(a, b, kinds)),
                 point.kind % super::chart::COLOURS
             );
         }
@@ -216,7 +217,7 @@ fn by_kind(points: &[Point], kinds: &Kinds) -> String {
     for (kind, name) in kinds.names.iter().enumerate() {
         let mean = mean(points.iter().filter(|p| p.kind == kind).map(Point::gain));
         if mean.is_finite() {
-            let _ = write!(head, "<th scope=\"col\">{}</th>", escaped(name));
+            let _ = write!(head, "<th scope=\"col\">{}</th>", escape_html(name));
             let _ = write!(row, "<td>{:+.1}%</td>", change(mean));
         }
     }

@@ -3,9 +3,9 @@
 use super::kinds::Kinds;
 use super::record::Record;
 use super::run::card;
-use super::text::{bytes, duration, escaped, grouped, number, percent};
-use crate::words::beside;
+use crate::format::{count, format_bytes, format_seconds, grouped, number, percent, windows};
 use openwork::Pattern;
+use openwork::viz::escape_html;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ fn patterns(record: &Record) -> String {
     }
     let mut content = String::new();
     for spec in specs.iter().take(MOST) {
-        let _ = write!(content, "<div class=\"pic\"><code>{}</code>", escaped(spec));
+        let _ = write!(content, "<div class=\"pic\"><code>{}</code>", escape_html(spec));
         content.push_str(&picture(spec).unwrap_or_default());
         content.push_str("</div>");
     }
@@ -82,10 +82,15 @@ fn options(record: &Record) -> String {
         ("model", format!("{} ({})", record.model, record.family)),
         ("spec", record.spec.clone()),
         ("method", record.method.clone()),
-        ("calibration", {
-            let Calibrated { windows, tokens } = calibrated(record);
-            format!("{}: {windows}, {tokens}", calibration.text)
-        }),
+        (
+            "calibration",
+            format!(
+                "{}: {}, {}",
+                calibration.text,
+                windows(calibration.samples, calibration.seq_len, calibration.single_tokens),
+                count(calibration.tokens, "token")
+            ),
+        ),
         ("seed", record.seed.to_string()),
         (
             "inputs",
@@ -94,34 +99,16 @@ fn options(record: &Record) -> String {
         ),
         ("written as", options.dtype.clone()),
         ("threads", options.threads.to_string()),
-        ("memory", bytes(record.totals.peak_rss_bytes)),
+        ("memory", format_bytes(record.totals.peak_rss_bytes)),
     ];
     rows.extend(options.include.iter().map(|text| ("include", text.clone())));
     rows.extend(options.exclude.iter().map(|text| ("exclude", text.clone())));
     rows.push(("openwork", record.openwork.clone()));
     let mut out = "<dl class=\"facts\">".to_string();
     for (name, value) in rows {
-        let _ = write!(out, "<dt>{name}</dt><dd>{}</dd>", escaped(&value));
+        let _ = write!(out, "<dt>{name}</dt><dd>{}</dd>", escape_html(&value));
     }
     out + "</dl>"
-}
-
-struct Calibrated {
-    windows: String,
-    tokens: String,
-}
-
-fn calibrated(record: &Record) -> Calibrated {
-    let c = &record.calibration;
-    Calibrated {
-        windows: format!(
-            "{} windows of {}{}",
-            grouped(c.samples as u64),
-            grouped(c.seq_len as u64),
-            beside(c.single_tokens)
-        ),
-        tokens: format!("{} tokens", grouped(c.tokens as u64)),
-    }
 }
 
 /// How often each damping was in force, by projection.
@@ -138,11 +125,11 @@ fn damping(record: &Record, kinds: &Kinds) -> String {
         "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">projection</th>"
             .to_string();
     for damping in &dampings {
-        let _ = write!(table, "<th scope=\"col\">{}</th>", escaped(damping));
+        let _ = write!(table, "<th scope=\"col\">{}</th>", escape_html(damping));
     }
     table.push_str("</tr></thead><tbody>");
     for (kind, name) in kinds.names.iter().enumerate() {
-        let _ = write!(table, "<tr><th scope=\"row\">{}</th>", escaped(name));
+        let _ = write!(table, "<tr><th scope=\"row\">{}</th>", escape_html(name));
         for damping in &dampings {
             let count = (0..cells.layers)
                 .filter_map(|layer| cells.get(layer, kind))
@@ -175,7 +162,7 @@ fn notes(record: &Record) -> String {
     }
     let mut list = String::new();
     for note in &record.notes {
-        let _ = write!(list, "<li>{}</li>", escaped(note));
+        let _ = write!(list, "<li>{}</li>", escape_html(note));
     }
     for (note, names) in by_note {
         let shown = names.iter().take(MOST_NAMES).copied().collect::<Vec<_>>().join(", ");
@@ -183,8 +170,12 @@ fn notes(record: &Record) -> String {
             0 => String::new(),
             n => format!(" and {n} more"),
         };
-        let _ =
-            write!(list, "<li>{}<br><small>{}{more}</small></li>", escaped(note), escaped(&shown));
+        let _ = write!(
+            list,
+            "<li>{}<br><small>{}{more}</small></li>",
+            escape_html(note),
+            escape_html(&shown)
+        );
     }
     match list.is_empty() {
         true => card("Notes", "Nothing out of the ordinary.", false, ""),
@@ -211,7 +202,7 @@ pub(super) fn tables(record: &Record) -> String {
                 number(e.token_perplexity),
                 number(e.word_perplexity),
                 tokens,
-                duration(e.seconds),
+                format_seconds(e.seconds),
             ]
         }),
     ));
@@ -219,7 +210,7 @@ pub(super) fn tables(record: &Record) -> String {
         "Layers",
         &["layer", "decoder error", "time", "forward passes", "pruning"],
         record.layers.iter().map(|l| {
-            let times = [l.seconds, l.forward_seconds, l.prune_seconds].map(duration);
+            let times = [l.seconds, l.forward_seconds, l.prune_seconds].map(format_seconds);
             [vec![l.index.to_string(), number(l.decoder_error)], times.to_vec()].concat()
         }),
     ));
@@ -232,7 +223,7 @@ pub(super) fn tables(record: &Record) -> String {
             number(l.error),
             percent(l.density),
             l.damping.clone().unwrap_or_default(),
-            duration(l.seconds),
+            format_seconds(l.seconds),
         ]
     });
     let head = ["tensor", "shape", "spec", "method", "error", "density", "damping", "time"];
@@ -252,7 +243,7 @@ fn table(name: &str, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> 
     for row in rows {
         out.push_str("<tr>");
         for (i, cell) in row.iter().enumerate() {
-            let cell = escaped(cell);
+            let cell = escape_html(cell);
             let _ = match i {
                 0 => write!(out, "<th scope=\"row\">{cell}</th>"),
                 _ => write!(out, "<td>{cell}</td>"),

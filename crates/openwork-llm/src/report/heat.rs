@@ -1,7 +1,7 @@
 //! Heat maps, layer by projection.
 
 use super::chart::short;
-use super::text::escaped;
+use openwork::viz::escape_html;
 use std::fmt::Write;
 
 /// A cell: how strong its colour is, from -1 to 1, and what it says. Colours
@@ -33,12 +33,12 @@ impl Heat<'_> {
             self.tone
         );
         for row in self.rows {
-            let _ = write!(out, "<span>{}</span>", escaped(row));
+            let _ = write!(out, "<span>{}</span>", escape_html(row));
         }
         let _ = write!(
             out,
             "</div><svg viewBox=\"0 0 {width} {height}\" preserveAspectRatio=\"none\" role=\"img\" tabindex=\"0\" aria-label=\"{}\" style=\"height:{}px\">",
-            escaped(self.label),
+            escape_html(self.label),
             26 * height
         );
         for row in 0..height {
@@ -50,7 +50,7 @@ impl Heat<'_> {
                         "<rect class=\"{}\" x=\"{column}\" y=\"{row}\" width=\"1\" height=\"1\"{} data-tip=\"{}\"/>",
                         class(cell.strength),
                         opacity(cell.strength),
-                        escaped(&cell.tip)
+                        escape_html(&cell.tip)
                     ),
                 };
             }
@@ -59,13 +59,13 @@ impl Heat<'_> {
         let every = every(width);
         for (i, name) in self.columns.iter().enumerate().step_by(every) {
             let at = short(100.0 * (i as f64 + 0.5) / width as f64);
-            let _ = write!(out, "<span style=\"left:{at}%\">{}</span>", escaped(name));
+            let _ = write!(out, "<span style=\"left:{at}%\">{}</span>", escape_html(name));
         }
         let _ = write!(
             out,
             "</div></div><div class=\"xl\">layer</div><div class=\"ramp\"><span>{}</span><i></i><span>{}</span></div></figure>",
-            escaped(&self.ends.0),
-            escaped(&self.ends.1)
+            escape_html(&self.ends.0),
+            escape_html(&self.ends.1)
         );
         out
     }

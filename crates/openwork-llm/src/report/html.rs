@@ -5,7 +5,7 @@ use super::facts::{facts, tables};
 use super::kinds::Kinds;
 use super::record::Record;
 use super::run::{charts, headline};
-use super::text::escaped;
+use openwork::viz::escape_html;
 
 const CSS: &str = include_str!("page.css");
 const JS: &str = include_str!("page.js");
@@ -40,9 +40,9 @@ pub fn page(runs: &[(String, Record)]) -> String {
             for (name, record) in many {
                 body.push_str(&format!(
                     "<details class=\"run\"><summary><b>{}</b> <code>{}</code> <code>{}</code></summary>{}{}</details>",
-                    escaped(name),
-                    escaped(&record.spec),
-                    escaped(&record.method),
+                    escape_html(name),
+                    escape_html(&record.spec),
+                    escape_html(&record.method),
                     headline(record),
                     inside(record)
                 ));
@@ -55,7 +55,7 @@ pub fn page(runs: &[(String, Record)]) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>{} \u{b7} openwork</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n\
          <div id=\"tip\" role=\"status\" hidden></div>\n<script>\n{JS}</script>\n</body>\n</html>\n",
-        escaped(&title)
+        escape_html(&title)
     )
 }
 
@@ -69,16 +69,16 @@ fn header(title: &str, subtitle: &str) -> String {
     format!(
         "<header><div><h1>{}</h1><p>{subtitle}</p></div>\
          <button id=\"theme\" type=\"button\" hidden>Theme</button></header>",
-        escaped(title)
+        escape_html(title)
     )
 }
 
 fn subtitle(name: &str, record: &Record) -> String {
     format!(
         "{}: <code>{}</code> by <code>{}</code>",
-        escaped(name),
-        escaped(&record.spec),
-        escaped(&record.method)
+        escape_html(name),
+        escape_html(&record.spec),
+        escape_html(&record.method)
     )
 }
 

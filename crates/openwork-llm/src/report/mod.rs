@@ -12,7 +12,6 @@ mod scale;
 mod summary;
 #[cfg(test)]
 mod tests;
-mod text;
 
 pub use html::page;
 pub use record::{
@@ -20,4 +19,3 @@ pub use record::{
     RecordError, Totals,
 };
 pub use summary::summary;
-pub use text::grouped;

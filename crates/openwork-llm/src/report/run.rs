@@ -5,7 +5,8 @@ use super::heat::{Cell, Heat};
 use super::kinds::Kinds;
 use super::record::Record;
 use super::scale::Scale;
-use super::text::{bytes, duration, escaped, grouped, number, percent};
+use crate::format::{count, format_bytes, format_seconds, grouped, number, percent};
+use openwork::viz::escape_html;
 use std::fmt::Write;
 
 /// A card of the page.
@@ -13,8 +14,8 @@ pub(super) fn card(title: &str, about: &str, wide: bool, content: &str) -> Strin
     format!(
         "<section class=\"card{}\"><h3>{}</h3><p class=\"about\">{}</p>{content}</section>",
         if wide { " wide" } else { "" },
-        escaped(title),
-        escaped(about)
+        escape_html(title),
+        escape_html(about)
     )
 }
 
@@ -28,24 +29,27 @@ pub(super) fn headline(record: &Record) -> String {
         (Some(dense), Some(last)) => factor_of(last.token_perplexity / dense.token_perplexity),
         _ => String::new(),
     };
-    let scored =
-        dense.or(last).map_or(String::new(), |e| format!("{} tokens", grouped(e.tokens as u64)));
+    let scored = dense.or(last).map_or(String::new(), |e| count(e.tokens, "token"));
     let totals = &record.totals;
     let tiles = [
         ("Perplexity, dense", perplexity(dense), scored),
         ("Perplexity, pruned", perplexity(last), factor),
         ("Mean error", number(totals.mean_error), "of all pruned linears".to_string()),
         ("Density", percent(totals.density), format!("of {} weights", grouped(totals.weights))),
-        ("Time", duration(totals.seconds), threads(record.options.threads)),
-        ("Memory", bytes(totals.peak_rss_bytes), "at most resident".to_string()),
+        (
+            "Time",
+            format_seconds(totals.seconds),
+            format!("on {}", count(record.options.threads, "thread")),
+        ),
+        ("Memory", format_bytes(totals.peak_rss_bytes), "at most resident".to_string()),
     ];
     let mut out = "<dl class=\"tiles\">".to_string();
     for (name, value, small) in tiles {
         let _ = write!(
             out,
             "<div><dt>{name}</dt><dd>{}</dd><dd class=\"small\">{}</dd></div>",
-            escaped(&value),
-            escaped(&small)
+            escape_html(&value),
+            escape_html(&small)
         );
     }
     out + "</dl>"
@@ -56,10 +60,6 @@ fn factor_of(ratio: f64) -> String {
         true => format!("{ratio:.2}\u{d7} dense"),
         false => format!("{}\u{d7} dense", number(ratio)),
     }
-}
-
-fn threads(n: usize) -> String {
-    if n == 1 { "on 1 thread".to_string() } else { format!("on {n} threads") }
 }
 
 /// The charts of one run.
@@ -293,10 +293,13 @@ fn times(record: &Record) -> String {
     let (x, x_ticks) = layer_axis(parts.len());
     let hits: Vec<Hit> = (parts.iter().enumerate())
         .map(|(i, bar)| {
-            let mut tip =
-                format!("layer {}  {}", record.layers[i].index, duration(record.layers[i].seconds));
+            let mut tip = format!(
+                "layer {}  {}",
+                record.layers[i].index,
+                format_seconds(record.layers[i].seconds)
+            );
             for (seconds, name) in bar.iter().zip(PARTS) {
-                let _ = write!(tip, "\n{}  {name}", duration(*seconds));
+                let _ = write!(tip, "\n{}  {name}", format_seconds(*seconds));
             }
             Hit { from: i as f64 - 0.5, to: i as f64 + 0.5, tip }
         })

@@ -1,6 +1,6 @@
 //! Axes: from values to places, and round numbers to mark.
 
-use super::text::tick;
+use crate::format::tick;
 
 /// Where values lie on an axis.
 #[derive(Clone, Copy, Debug)]

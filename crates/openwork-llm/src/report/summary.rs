@@ -1,8 +1,8 @@
 //! The end of a run, in a few lines.
 
 use super::Record;
+use crate::format::{format_bytes, format_seconds};
 use crate::shrink::{Change, ranges};
-use crate::words::{size, time};
 use std::fmt::Write;
 
 /// What a run did and measured, for a person.
@@ -34,9 +34,9 @@ pub fn summary(record: &Record) -> String {
         put(format!("perplexity   {:.3} per token{dense}", last.token_perplexity));
         put(format!("             {:.3} per word", last.word_perplexity));
     }
-    put(format!("time         {}", time(record.totals.seconds)));
+    put(format!("time         {}", format_seconds(record.totals.seconds)));
     if record.totals.peak_rss_bytes > 0 {
-        put(format!("memory       {}", size(record.totals.peak_rss_bytes)));
+        put(format!("memory       {}", format_bytes(record.totals.peak_rss_bytes)));
     }
     text
 }

@@ -1,7 +1,7 @@
 //! Laws of the page, on records that were made up.
 
-use super::text::number;
 use super::*;
+use crate::format::number;
 use proptest::prelude::*;
 
 const LINEARS: [(&str, [usize; 2]); 7] = [

@@ -3,9 +3,9 @@
 use crate::args::Global;
 use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
+use openwork_llm::format::format_seconds;
 use openwork_llm::pipeline::{Event, Observer, Stage};
 use openwork_llm::report::LayerRecord;
-use openwork_llm::words::time;
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ impl Screen {
         if done > 0 {
             let left = state.layers.saturating_sub(layer) as f64;
             let each = state.started.elapsed().as_secs_f64() / done as f64;
-            overall.set_message(format!("{} left", time(each * left)));
+            overall.set_message(format!("{} left", format_seconds(each * left)));
         }
     }
 }
@@ -143,6 +143,6 @@ fn layer_line(record: &LayerRecord, state: &State) -> String {
         state.layers,
         record.decoder_error,
         record.seconds,
-        time(each * left)
+        format_seconds(each * left)
     )
 }

@@ -3,7 +3,7 @@
 use super::{Outcome, Weights};
 use openwork::Spec;
 use openwork::mask::Bits;
-use openwork_llm::words::columns;
+use openwork_llm::format::align_columns;
 use serde_json::{Value, json};
 
 /// Everything as one JSON object.
@@ -83,7 +83,7 @@ pub fn table(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Str
         }
     }
     text.push('\n');
-    text + &columns(&rows, [false, true, true, true, false])
+    text + &align_columns(&rows, [false, true, true, true, false])
 }
 
 /// What the user should know, each note once with the methods it is about.
