@@ -6,7 +6,7 @@ pub mod plot;
 pub mod record;
 
 use openwork::hessian::{Hessian, HessianSum};
-use openwork::prune::{Pruned, Recipe, Task, prune};
+use openwork::prune::{Method, Pruned, Task, prune};
 use openwork::{Matrix, Pattern, Spec};
 
 /// What a program stops with: a line for a person.
@@ -68,9 +68,9 @@ pub fn run(
     h: &Hessian,
     threads: usize,
 ) -> Result<Pruned, Failed> {
-    let recipe: Recipe = method.parse()?;
+    let method: Method = method.parse()?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-    let pruned = pool.install(|| prune(&recipe, &Task::one(spec, w.data(), Some(h))))?;
+    let pruned = pool.install(|| prune(&method, &Task::one(spec, w.data(), Some(h))))?;
     pruned.mask.conforms(spec)?;
     Ok(pruned)
 }

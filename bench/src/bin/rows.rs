@@ -1,7 +1,7 @@
 //! Milliseconds per row of `s-obs`, and the memory it works in.
 
 use clap::Parser;
-use openwork::prune::{Recipe, Task, Watch, prune};
+use openwork::prune::{Method, Monitor, Task, prune};
 use openwork_bench::{Failed, bind, capture, finish, random, record, run, synthetic};
 use serde_json::{Value, json};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -49,7 +49,7 @@ struct FromFirstRow {
     least: AtomicUsize,
 }
 
-impl Watch for FromFirstRow {
+impl Monitor for FromFirstRow {
     fn progress(&self, _: f64) {
         let now = NOW.load(Relaxed);
         if self.least.fetch_min(now, Relaxed) == usize::MAX {
@@ -141,15 +141,15 @@ fn memory(args: &Args) -> Result<Value, Failed> {
     eprintln!("H of {k} columns ..");
     let h = synthetic(k, 1024.min(2 * k))?;
     let (w, spec) = (random(m, k, 7), bind("2:4", m, k)?);
-    let recipe: Recipe = args.method.parse()?;
-    let watch = FromFirstRow { least: AtomicUsize::new(usize::MAX) };
+    let method: Method = args.method.parse()?;
+    let monitor = FromFirstRow { least: AtomicUsize::new(usize::MAX) };
     let before = NOW.load(Relaxed);
     PEAK.store(before, Relaxed);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads).build()?;
     let mut task = Task::one(&spec, w.data(), Some(&h));
-    task.watch = &watch;
-    let pruned = pool.install(|| prune(&recipe, &task))?;
-    let least = watch.least.load(Relaxed);
+    task.monitor = &monitor;
+    let pruned = pool.install(|| prune(&method, &task))?;
+    let least = monitor.least.load(Relaxed);
     let working = PEAK.load(Relaxed).saturating_sub(least);
     // rho = 1/2 of the columns go: (K/2)^2 / 2 floats for each thread.
     let bound = k * k / 8 * 4 * args.threads;

@@ -3,7 +3,7 @@
 use crate::args::Global;
 use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
-use openwork::prune::Watch;
+use openwork::prune::Monitor;
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ impl Progress {
     }
 }
 
-impl Watch for Progress {
+impl Monitor for Progress {
     fn progress(&self, share: f64) {
         match &self.how {
             How::Silent => {}

@@ -1,6 +1,6 @@
 //! docs/methods.md lists what the tables have.
 
-use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, Needs, OptionInfo, Recipe};
+use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, MethodInfo, Needs, OptionInfo};
 
 const START: &str = "<!-- methods:";
 const END: &str = "<!-- end of methods -->";
@@ -13,15 +13,15 @@ fn row(name: &str, option: &OptionInfo, default: &str) -> String {
 
 fn tables() -> String {
     let mut text = String::from("\n| method | what it does | damping |\n|---|---|---|\n");
-    let named = |plus: &str, method: &Method| format!("`{plus}{}`", method.name);
-    let all: Vec<(&str, &Method)> = METHODS
+    let named = |plus: &str, method: &MethodInfo| format!("`{plus}{}`", method.name);
+    let all: Vec<(&str, &MethodInfo)> = METHODS
         .iter()
         .map(|method| ("", method))
         .chain(MODIFIERS.iter().map(|method| ("+", method)))
         .collect();
     for (plus, method) in &all {
         let (name, summary) = (named(plus, method), method.summary.replace('|', "\\|"));
-        let damping = match method.name.parse::<Recipe>().map(|recipe| recipe.needs()) {
+        let damping = match method.name.parse::<Method>().map(|method| method.needs()) {
             Ok(Needs::Hessian) => format!("`{}`", method.damping),
             Ok(_) => "none".to_string(),
             // In force for the method that it follows, too.

@@ -1,7 +1,7 @@
 //! The run against its definition, written as plainly as can be.
 
 use openwork::hessian::HessianSum;
-use openwork::prune::{Recipe as Method, Task, prune};
+use openwork::prune::{Method, Task, prune};
 use openwork::{MatrixRef, Pattern};
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::model::{Hidden, LINEARS, Layer, Model, NoTap, Site, Storage, Tap};

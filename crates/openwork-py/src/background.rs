@@ -1,7 +1,7 @@
 //! Long calls: the interpreter is free, Ctrl-C stops them, and somebody may hear
 //! how far they are.
 
-use openwork::prune::Watch;
+use openwork::prune::Monitor;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -30,12 +30,12 @@ impl Flag {
     }
 }
 
-impl Watch for Flag {
+impl Monitor for Flag {
     fn progress(&self, share: f64) {
         self.share.store(share.to_bits(), Ordering::Relaxed);
     }
 
-    fn stopped(&self) -> bool {
+    fn cancelled(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 }

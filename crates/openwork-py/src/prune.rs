@@ -6,7 +6,7 @@ use crate::spec::BoundSpec;
 use crate::{array::Tensor, background, error};
 use half::vec::HalfFloatVecExt;
 use numpy::{IntoPyArray, PyArrayMethods};
-use openwork::prune::{Member, Recipe, Task, prune_stored};
+use openwork::prune::{Member, Method, Task, prune_stored};
 use openwork::values::Values;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -26,7 +26,7 @@ pub fn prune<'py>(
     inplace: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let recipe: Recipe = method.parse().map_err(error::method)?;
+    let method: Method = method.parse().map_err(error::method)?;
     let spec = &spec.0;
     let mut tensors = borrow(spec, &arrays, inplace)?;
     let known = hessians
@@ -59,7 +59,7 @@ pub fn prune<'py>(
         || flag.stop(),
         || {
             let started = Instant::now();
-            let pruned = prune_stored(&recipe, &Task { spec, members, watch: &flag });
+            let pruned = prune_stored(&method, &Task { spec, members, monitor: &flag });
             pruned.map(|pruned| (pruned, started.elapsed().as_secs_f64()))
         },
     )?

@@ -1,7 +1,7 @@
 //! The tables of presets and methods, the number of threads, the machine's
 //! instructions.
 
-use openwork::prune::{METHODS, MODIFIERS, Method, Needs, Recipe};
+use openwork::prune::{METHODS, MODIFIERS, Method, MethodInfo, Needs};
 use openwork::spec::PRESETS;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -35,8 +35,8 @@ pub fn methods(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     base.chain(MODIFIERS.iter().map(|method| row(py, method, "+"))).collect()
 }
 
-fn row<'py>(py: Python<'py>, method: &Method, plus: &str) -> PyResult<Bound<'py, PyDict>> {
-    let needs = match method.name.parse::<Recipe>().map(|recipe| recipe.needs()) {
+fn row<'py>(py: Python<'py>, method: &MethodInfo, plus: &str) -> PyResult<Bound<'py, PyDict>> {
+    let needs = match method.name.parse::<Method>().map(|method| method.needs()) {
         Ok(Needs::Weights) => "weights",
         Ok(Needs::Norms) => "norms",
         // Every modifier needs H.

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use openwork::hessian::{Hessian, HessianSum};
 use openwork::prune::measure::output_error;
-use openwork::prune::{Recipe, Task, prune, split_list};
+use openwork::prune::{Method, Task, prune, split_list};
 use openwork::{Matrix, MatrixRef, Pattern};
 
 fn main() {
@@ -30,7 +30,7 @@ fn main() {
     };
     let repeats: usize = rest.first().map_or(3, |text| text.parse().expect("REPEATS is a number"));
     let samples: Option<usize> = rest.get(1).map(|text| text.parse().expect("SAMPLES is a number"));
-    let recipes: Vec<Recipe> = split_list(methods)
+    let methods: Vec<Method> = split_list(methods)
         .expect("METHODS is a list")
         .iter()
         .map(|text| text.parse().unwrap_or_else(|error| panic!("{error}")))
@@ -54,13 +54,13 @@ fn main() {
         let spec = spec.parse::<Pattern>().unwrap_or_else(|error| panic!("{error}"));
         let spec = spec.bind(&[w.rows(), k]).unwrap_or_else(|error| panic!("{error}"));
 
-        let mut least = vec![[f64::INFINITY; 2]; recipes.len()];
-        let mut found = vec![(f64::NAN, String::new()); recipes.len()];
+        let mut least = vec![[f64::INFINITY; 2]; methods.len()];
+        let mut found = vec![(f64::NAN, String::new()); methods.len()];
         let mut error_least = [f64::INFINITY; 2];
         for _ in 0..repeats {
-            for (i, recipe) in recipes.iter().enumerate() {
+            for (i, method) in methods.iter().enumerate() {
                 let clock = Clock::start();
-                let pruned = prune(recipe, &Task::one(&spec, w.data(), Some(&h)))
+                let pruned = prune(method, &Task::one(&spec, w.data(), Some(&h)))
                     .unwrap_or_else(|error| panic!("{error}"));
                 clock.least(&mut least[i]);
                 pruned.mask.conforms(&spec).expect("the mask conforms");
@@ -71,10 +71,10 @@ fn main() {
                 found[i] = (error.relative(), damping);
             }
         }
-        for ((recipe, [seconds, cpu]), (error, damping)) in recipes.iter().zip(least).zip(found) {
+        for ((method, [seconds, cpu]), (error, damping)) in methods.iter().zip(least).zip(found) {
             println!(
                 "{{\"layer\": \"{layer}\", \"rows\": {}, \"columns\": {k}, \"spec\": \"{}\", \
-                 \"method\": \"{recipe}\", \"damping\": \"{damping}\", \"threads\": {}, \
+                 \"method\": \"{method}\", \"damping\": \"{damping}\", \"threads\": {}, \
                  \"seconds\": {seconds:.4}, \"cpu_seconds\": {cpu:.4}, \
                  \"error_seconds\": {:.4}, \"error_cpu_seconds\": {:.4}, \
                  \"error\": {error:.5}}}",

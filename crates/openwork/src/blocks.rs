@@ -140,7 +140,7 @@ impl<'a> Blocks<'a> {
             let stays = self.stays(|e| square(weights[e.offset]));
             self.update(0, weights, |block, w| {
                 if !stays[block] {
-                    *w = T::of(T::Bits::default());
+                    *w = T::from_bits(T::Bits::default());
                 }
             });
             return;
@@ -149,7 +149,7 @@ impl<'a> Blocks<'a> {
         let (count, keep) = (self.spec.blocks_per_scope(), self.spec.keep());
         (0..self.spec.scopes().div_ceil(CHUNK)).into_par_iter().for_each(|chunk| {
             let bases = tensor.scope_offsets(chunk * CHUNK).take(CHUNK);
-            let wide = |bits| wide(T::of(bits));
+            let wide = |bits| wide(T::from_bits(bits));
             // SAFETY: bases and offsets add up to places within the tensor, whose length was
             // checked above; every element is in one scope only (a spec's first promise), and
             // every scope is visited by one thread, so nobody else holds these weights. Their
@@ -160,7 +160,9 @@ impl<'a> Blocks<'a> {
                     (4, 1) => few::<_, 4>(shared, bases, offsets, keep, &wide),
                     (8, 1) => few::<_, 8>(shared, bases, offsets, keep, &wide),
                     (16, 1) => few::<_, 16>(shared, bases, offsets, keep, &wide),
-                    _ => many(shared, bases, (offsets, count), keep, &|bits| square(T::of(bits))),
+                    _ => many(shared, bases, (offsets, count), keep, &|bits| {
+                        square(T::from_bits(bits))
+                    }),
                 }
             }
         });
@@ -222,7 +224,7 @@ pub unsafe trait Weight: Copy + Send + Sync {
     /// Its bits; their default is zero.
     type Bits: Copy + Default + Send + Sync;
     /// The weight of these bits.
-    fn of(bits: Self::Bits) -> Self;
+    fn from_bits(bits: Self::Bits) -> Self;
 }
 
 /// The rows of the table of weights.
@@ -232,7 +234,7 @@ macro_rules! weight {
         unsafe impl Weight for $weight {
             type Bits = $bits;
             #[inline]
-            fn of(bits: $bits) -> Self {
+            fn from_bits(bits: $bits) -> Self {
                 $of(bits)
             }
         }

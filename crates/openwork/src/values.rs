@@ -146,7 +146,7 @@ pub trait Number: Copy + Send + Sync {
     /// Which.
     const TYPE: ValueType;
     /// The nearest number of this type.
-    fn of(wide: f32) -> Self;
+    fn from_f32(wide: f32) -> Self;
     /// Whether it is neither infinite nor NaN.
     fn finite(self) -> bool;
 }
@@ -156,7 +156,7 @@ macro_rules! number {
         impl Number for $number {
             const TYPE: ValueType = ValueType::$type;
             #[inline]
-            fn of(wide: f32) -> Self {
+            fn from_f32(wide: f32) -> Self {
                 $of(wide)
             }
             #[inline]
@@ -174,7 +174,7 @@ number!(bf16, Bf16, bf16::from_f32);
 /// Rounds numbers, or gives the place of the first that is finite and beyond the
 /// type.
 pub fn rounded<T: Number>(wide: &[f32], out: &mut [T]) -> Result<(), usize> {
-    out.iter_mut().zip(wide).for_each(|(out, &wide)| *out = T::of(wide));
+    out.iter_mut().zip(wide).for_each(|(out, &wide)| *out = T::from_f32(wide));
     let beyond = |(out, wide): (&T, &f32)| wide.is_finite() && !out.finite();
     out.iter().zip(wide).position(beyond).map_or(Ok(()), Err)
 }

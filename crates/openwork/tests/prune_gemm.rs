@@ -1,7 +1,9 @@
 //! The laws of `sparsegpt`, `admm`, `+refit` and damping `auto`.
 
 use openwork::hessian::{AUTO_SHARES, Damping, Hessian, HessianSum};
-use openwork::prune::{Member, Problem, Pruned, Recipe, Task, prune};
+use openwork::prune::{
+    DEFAULT_METHOD, METHODS, MODIFIERS, Member, Method, Problem, Pruned, Task, prune,
+};
 use openwork::select::dropped;
 use openwork::spec::PRESETS;
 use openwork::{Matrix, Pattern, Spec};
@@ -71,11 +73,11 @@ impl Case {
     }
 
     fn prune(&self, method: &str) -> Pruned {
-        let recipe: Recipe = method.parse().unwrap();
+        let method: Method = method.parse().unwrap();
         let members = self.weights.iter().zip(&self.hessians);
         let members =
             members.map(|(w, h)| Member { weights: w[..].into(), hessian: Some(h) }).collect();
-        prune(&recipe, &Task { spec: &self.spec, members, watch: &() })
+        prune(&method, &Task { spec: &self.spec, members, monitor: &() })
             .unwrap_or_else(|error| panic!("{method} on {}: {error}", self.name))
     }
 
@@ -132,7 +134,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-const METHODS: [&str; 6] = [
+const TRIED: [&str; 6] = [
     "sparsegpt",
     "sparsegpt[block=5,damping=auto]",
     "sparsegpt+refit[solver=exact]",
@@ -168,7 +170,7 @@ fn assert_obeys(case: &Case, method: &str, pruned: &Pruned) {
 #[test]
 fn every_method_obeys_every_spec() {
     for case in cases() {
-        for method in METHODS {
+        for method in TRIED {
             assert_obeys(&case, method, &case.prune(method));
         }
     }
@@ -318,7 +320,7 @@ fn a_coupling_of_one_is_no_coupling() {
     let mut coupled = Case::new("blocks a: block (1,2) scope (1,4) keep 2", &[("a", &[6, 16])]);
     let text = "blocks a: block (1,2) scope (1,4) keep 2";
     coupled.spec = text.parse::<Pattern>().unwrap().bind_all(&[("a", &[6, 16])]).unwrap();
-    for method in METHODS {
+    for method in TRIED {
         let (a, b) = (alone.prune(method), coupled.prune(method));
         assert_eq!((a.mask, a.weights), (b.mask, b.weights), "{method}");
     }
@@ -410,7 +412,7 @@ fn an_exact_refit_is_the_least_squares_fit() {
 fn dead_columns_go_first_and_few_samples_work() {
     let mut case = Case::new("2:4", &[("w", &[9, 48])]);
     case.hessians = vec![hessian_with(20, 48, 7, |j| if j % 6 == 1 { 0.0 } else { 1.0 })];
-    for method in METHODS {
+    for method in TRIED {
         let pruned = case.prune(method);
         assert_obeys(&case, method, &pruned);
         for row in 0..9 {
@@ -425,7 +427,7 @@ fn dead_columns_go_first_and_few_samples_work() {
     }
     // All dead: everything is free.
     case.hessians = vec![hessian_with(20, 48, 7, |_| 0.0)];
-    for method in METHODS {
+    for method in TRIED {
         let pruned = case.prune(method);
         assert_obeys(&case, method, &pruned);
         assert_eq!(pruned.error, 0.0);
@@ -436,7 +438,7 @@ fn dead_columns_go_first_and_few_samples_work() {
 fn keep_none_and_keep_all_have_one_answer() {
     let none = Case::new("scope (1,4) keep 0", &[("w", &[5, 12])]);
     let all = Case::new("scope (1,4) keep 4", &[("w", &[5, 12])]);
-    for method in METHODS {
+    for method in TRIED {
         let pruned = none.prune(method);
         assert!(pruned.weights[0].data().iter().all(|w| w.to_bits() == 0), "{method}");
         assert!((pruned.error - 1.0).abs() <= 1e-12);
@@ -464,19 +466,36 @@ fn auto_damps_more_where_samples_are_few() {
 }
 
 #[test]
+fn names_are_read_in_any_case_and_printed_in_their_own() {
+    for method in METHODS {
+        for modifier in MODIFIERS {
+            let text = format!("{}+{}", method.name, modifier.name);
+            assert_eq!(text.to_uppercase().parse::<Method>().unwrap().to_string(), text);
+        }
+    }
+    assert_eq!("SparseGPT[block=64]".parse::<Method>().unwrap().to_string(), "sparsegpt[block=64]");
+    assert_eq!(DEFAULT_METHOD.parse::<Method>().unwrap().to_string(), DEFAULT_METHOD);
+}
+
+#[test]
 fn bad_options_are_answered_in_words() {
     for (text, words) in [
         ("sparsegpt[block=0]", "block=0: give a whole number from 1 on"),
         (
             "sparsegpt[blok=1]",
-            "sparsegpt has no option `blok`; did you mean `block`? it has block, damping",
+            "sparsegpt has no option `blok`; did you mean `block`? its options are block, damping",
         ),
         ("sparsegpt+refit[solver=lu]", "solver=lu: give auto or exact or cg"),
+        (
+            "sparsgpt",
+            "there is no method `sparsgpt`; did you mean `sparsegpt`? choose one of magnitude,",
+        ),
+        ("SPARSGPT", "did you mean `sparsegpt`?"),
         ("sparsegpt+refti", "there is no modifier `refti`; did you mean `refit`?"),
         ("admm[rho=0]", "rho=0: give a number above zero"),
         ("admm[rho=1e-9]", "rho=0.000000001: give a number from 0.001 on"),
     ] {
-        let error = text.parse::<Recipe>().unwrap_err().to_string();
+        let error = text.parse::<Method>().unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
 }

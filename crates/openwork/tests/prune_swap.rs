@@ -4,14 +4,14 @@ mod common;
 
 use common::{Case, Random, cases};
 use openwork::hessian::HessianSum;
-use openwork::prune::{Recipe, prune};
+use openwork::prune::{Method, prune};
 
 /// So little that the undamped error is the one that steps lower.
 const DAMPING: &str = "damping=diag:1e-5";
 /// Relative rounding of an f32 fit.
 const ROUNDING: f64 = 1e-4;
 
-fn recipe(text: &str) -> Recipe {
+fn method(text: &str) -> Method {
     text.parse().unwrap()
 }
 
@@ -22,7 +22,7 @@ fn every_round_lowers_the_error_and_keeps_the_pattern() {
             let mut last = f64::INFINITY;
             for rounds in [0, 1, 2, 20] {
                 let text = format!("{base}[{DAMPING}]+swap[rounds={rounds}]");
-                let pruned = prune(&recipe(&text), &case.task())
+                let pruned = prune(&method(&text), &case.task())
                     .unwrap_or_else(|e| panic!("{}: {e}", case.name));
                 pruned
                     .mask
@@ -51,7 +51,7 @@ fn the_search_helps_and_does_not_depend_on_threads() {
     let case = Case::new("2:4", &[("w", &[12, 64])], 7);
     let run = |text: &str, threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| prune(&recipe(text), &case.task()).unwrap())
+        pool.install(|| prune(&method(text), &case.task()).unwrap())
     };
     let obs = run("s-obs[damping=diag:0.01]", 1);
     let swap = run("s-obs[damping=diag:0.01]+swap", 1);
@@ -69,7 +69,7 @@ fn kicks_only_ever_help() {
     for case in cases().into_iter().chain([wide]) {
         for kicks in [0, 1, 6] {
             let text = format!("s-obs[{DAMPING}]+swap[kicks={kicks}]");
-            let pruned = prune(&recipe(&text), &case.task()).unwrap();
+            let pruned = prune(&method(&text), &case.task()).unwrap();
             pruned.mask.conforms(&case.spec).unwrap();
             if kicks > 0 {
                 let bound = before * (1.0 + ROUNDING);
@@ -85,8 +85,8 @@ fn kicks_only_ever_help() {
 #[test]
 fn a_search_without_rounds_is_a_fit_and_s_obs_is_already_fitted() {
     for case in cases() {
-        let obs = prune(&recipe("s-obs[damping=diag:0.1]"), &case.task()).unwrap();
-        let fit = prune(&recipe("s-obs[damping=diag:0.1]+swap[rounds=0]"), &case.task()).unwrap();
+        let obs = prune(&method("s-obs[damping=diag:0.1]"), &case.task()).unwrap();
+        let fit = prune(&method("s-obs[damping=diag:0.1]+swap[rounds=0]"), &case.task()).unwrap();
         assert_eq!(obs.mask, fit.mask, "{}", case.name);
         for (a, b) in obs.weights.iter().zip(&fit.weights) {
             for (a, b) in a.data().iter().zip(b.data()) {
@@ -118,7 +118,7 @@ fn rounding_does_not_lead_the_search_astray_where_inputs_nearly_depend_on_each_o
         for base in ["s-obs", "admm", "sparsegpt"] {
             let run = |steps: &str| {
                 let text = format!("{base}[damping={damping}]{steps}");
-                prune(&recipe(&text), &case.task()).unwrap().error
+                prune(&method(&text), &case.task()).unwrap().error
             };
             let (before, after) = (run("+refit"), run("+swap"));
             assert!(after <= limit * before, "{base}, {damping}: {after} after {before}");

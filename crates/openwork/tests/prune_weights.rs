@@ -4,7 +4,7 @@ mod common;
 
 use common::{Random, hessian};
 use openwork::hessian::Hessian;
-use openwork::prune::{Member, Pruned, Recipe, Task, prune};
+use openwork::prune::{Member, Method, Pruned, Task, prune};
 use openwork::{Matrix, Pattern};
 
 const METHODS: &[&str] =
@@ -33,8 +33,8 @@ fn pruned(text: &str, method: &str, w: &[Matrix; 3], h: &[&Hessian; 3]) -> Prune
         .zip(h)
         .map(|(w, h)| Member { weights: w.data().into(), hessian: Some(*h) })
         .collect();
-    let recipe: Recipe = method.parse().unwrap();
-    prune(&recipe, &Task { spec: &spec, members, watch: &() }).unwrap()
+    let method: Method = method.parse().unwrap();
+    prune(&method, &Task { spec: &spec, members, monitor: &() }).unwrap()
 }
 
 fn with_damping(method: &str) -> String {
@@ -66,8 +66,8 @@ fn weight_zero_leaves_the_choice_to_the_others() {
         let both = pruned(&text(["0", "0", ""]), &method, &w, &[&h, &h, &g]);
         let pattern: Pattern = "block (_,1) keep 50%".parse().unwrap();
         let spec = pattern.bind(&[10, 12]).unwrap();
-        let recipe: Recipe = method.parse().unwrap();
-        let alone = prune(&recipe, &Task::one(&spec, w[2].data(), Some(&g))).unwrap();
+        let method: Method = method.parse().unwrap();
+        let alone = prune(&method, &Task::one(&spec, w[2].data(), Some(&g))).unwrap();
         assert!(both.mask.tensors()[2] == alone.mask.tensors()[0], "{method}");
         // Rows that stay have not changed; weights are exact.
         for t in 0..2 {

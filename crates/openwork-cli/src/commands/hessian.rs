@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::files::{self, Named, Store};
 use crate::progress::Progress;
 use openwork::hessian::Hessian;
-use openwork::prune::Watch;
+use openwork::prune::Monitor;
 use openwork_llm::format::align_columns;
 use serde_json::json;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, Needs, OptionInfo, Recipe};
+use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, MethodInfo, Needs, OptionInfo};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -43,7 +43,7 @@ impl Methods {
     }
 }
 
-fn as_json(method: &Method) -> Value {
+fn as_json(method: &MethodInfo) -> Value {
     json!({
         "name": method.name,
         "summary": method.summary,
@@ -68,16 +68,16 @@ fn option_json(option: &OptionInfo) -> Value {
 
 /// What a method must be told about the inputs; nothing for a modifier, which
 /// needs H.
-fn needs(method: &Method) -> Option<Needs> {
-    method.name.parse().ok().map(|recipe: Recipe| recipe.needs())
+fn needs(method: &MethodInfo) -> Option<Needs> {
+    method.name.parse().ok().map(|method: Method| method.needs())
 }
 
 /// The damping of a method that uses any; modifiers have their method's.
-fn damping(method: &Method) -> Option<String> {
+fn damping(method: &MethodInfo) -> Option<String> {
     (needs(method) == Some(Needs::Hessian)).then(|| method.damping.to_string())
 }
 
-fn as_text(method: &Method, plus: &str) -> String {
+fn as_text(method: &MethodInfo, plus: &str) -> String {
     let damping = damping(method).map_or(String::new(), |damping| format!("   damping={damping}"));
     let mut text = format!("  {plus}{}{damping}\n{}", method.name, wrapped(method.summary, 6));
     for option in method.options {

@@ -108,12 +108,12 @@ pub(super) struct StageObserver<'a> {
     pub stage: Stage,
 }
 
-impl openwork::prune::Watch for StageObserver<'_> {
+impl openwork::prune::Monitor for StageObserver<'_> {
     fn progress(&self, share: f64) {
         self.observer.on_event(Event::Progress { layer: self.layer, stage: self.stage, share });
     }
 
-    fn stopped(&self) -> bool {
+    fn cancelled(&self) -> bool {
         self.observer.stopped()
     }
 }

@@ -5,14 +5,14 @@ use super::PipelineError;
 use super::recipe::{Recipe, Rule, expression};
 use super::structure;
 use crate::model::{Config, LINEARS, Layer, Site};
-use openwork::prune::Recipe as Method;
+use openwork::prune::Method;
 use openwork::spec::{Band, bands};
 use openwork::{Pattern, Spec, SpecError};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The method where none is given.
-pub const METHOD: &str = "admm";
+pub const METHOD: &str = openwork::prune::DEFAULT_METHOD;
 
 /// Rows of a band, or a few more: enough for products at full speed, and few
 /// enough for many workers.

@@ -16,7 +16,7 @@ use super::plan::TaskPlan;
 use crate::model::{Hidden, LINEARS, Layer, NoTap, Site, Tap};
 use openwork::hessian::{Damping, Hessian, HessianError, HessianSum};
 use openwork::prune::measure::OutputError;
-use openwork::prune::{Factors, Member, PruneError, Pruned, Recipe, Task, prune_with};
+use openwork::prune::{Factors, Member, Method, PruneError, Pruned, Task, prune_with};
 use openwork::spec::Band;
 use openwork::{Matrix, MatrixRef, Spec};
 use rayon::prelude::*;
@@ -193,9 +193,9 @@ impl TaskResult {
 pub struct BoundTask<'a> {
     plan: &'a TaskPlan,
     layer: &'a Layer,
-    method: Recipe,
+    method: Method,
     hessians: Vec<Option<&'a Hessian>>,
-    watch: &'a dyn openwork::prune::Watch,
+    watch: &'a dyn openwork::prune::Monitor,
 }
 
 impl<'a> BoundTask<'a> {
@@ -204,7 +204,7 @@ impl<'a> BoundTask<'a> {
         plan: &'a TaskPlan,
         layer: &'a Layer,
         hessian: &impl Fn(Site) -> Option<&'a Hessian>,
-        watch: &'a dyn openwork::prune::Watch,
+        watch: &'a dyn openwork::prune::Monitor,
     ) -> Self {
         let site = |&linear: &usize| hessian(layer.linears()[linear].site());
         let hessians = plan.linears.iter().map(site).collect();
@@ -252,7 +252,7 @@ impl<'a> BoundTask<'a> {
             Member { weights: weights.into(), hessian: *hessian }
         };
         let members = self.plan.linears.iter().zip(&self.hessians).map(member).collect();
-        Task { spec, members, watch: self.watch }
+        Task { spec, members, monitor: self.watch }
     }
 
     fn error(&self, error: PruneError) -> PipelineError {
@@ -269,7 +269,7 @@ pub fn prune_task<'a>(
     plan: &'a TaskPlan,
     layer: &'a Layer,
     hessian: &impl Fn(Site) -> Option<&'a Hessian>,
-    watch: &'a dyn openwork::prune::Watch,
+    watch: &'a dyn openwork::prune::Monitor,
 ) -> Result<TaskResult, PipelineError> {
     let started = Instant::now();
     let work = BoundTask::new(plan, layer, hessian, watch);

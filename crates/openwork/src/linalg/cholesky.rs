@@ -322,27 +322,27 @@ fn mirror_block<T: Scalar>(a: &mut [T], n: usize, stride: usize) {
 ///
 /// If `a` is not square.
 pub fn inverse<T: Scalar>(mut a: Matrix<T>, floor: T) -> Result<Matrix<T>, NotPositive> {
-    let mut room = Matrix::zeros(a.rows(), a.cols());
-    invert(&mut a, &mut room, floor)?;
+    let mut scratch = Matrix::zeros(a.rows(), a.cols());
+    invert(&mut a, &mut scratch, floor)?;
     Ok(a)
 }
 
-/// [`inverse`] in place, with room of the same size for what lies between: who
+/// [`inverse`] in place, with scratch of the same size for what lies between: who
 /// inverts again and again keeps it, as new pages cost a fifth of the time.
 ///
 /// # Panics
 ///
-/// If `a` is not square, or `room` has another size.
+/// If `a` is not square, or `scratch` has another size.
 pub fn invert<T: Scalar>(
     a: &mut Matrix<T>,
-    room: &mut Matrix<T>,
+    scratch: &mut Matrix<T>,
     floor: T,
 ) -> Result<(), NotPositive> {
-    let (n, m) = (square(a.view()), square(room.view()));
-    assert_eq!(n, m, "room of size {m} for a matrix of size {n}");
+    let (n, m) = (square(a.view()), square(scratch.view()));
+    assert_eq!(n, m, "scratch of size {m} for a matrix of size {n}");
     lower_factor(a, floor)?;
-    invert_lower_into(a, room);
-    transposed_square_into(room, a);
+    invert_lower_into(a, scratch);
+    transposed_square_into(scratch, a);
     Ok(())
 }
 

@@ -15,7 +15,7 @@
 use super::project::Projection;
 use super::refit::{self, Solver};
 use super::{
-    Build, Group, Method, Needs, OptionInfo, Problem, PruneError, Pruner, Solution, Watch,
+    Build, Group, MethodInfo, Monitor, Needs, OptionInfo, Problem, PruneError, Pruner, Solution,
 };
 use crate::hessian::{Curvature, Damping};
 use crate::linalg::pcg::Stop;
@@ -25,7 +25,7 @@ use rayon::prelude::*;
 use std::sync::Arc;
 
 /// `admm`.
-pub const METHOD: Method = Method {
+pub const METHOD: MethodInfo = MethodInfo {
     name: "admm",
     summary: "mask and weights of all columns at once, by matrix products, then a refit: low error",
     options: &[
@@ -97,12 +97,12 @@ impl Pruner for Admm {
         false
     }
 
-    fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
+    fn prune(&self, problem: &Problem<'_>, monitor: &dyn Monitor) -> Result<Solution, PruneError> {
         let groups = problem.groups()?;
         let w: Vec<Matrix> = groups.iter().map(|group| problem.gather(group)).collect();
         let mut state = State::new(problem, &groups, &w)?;
         let mut rho = self.rho;
-        while !state.descend(rho, self.iterations, watch)? && rho / RESTART >= LEAST {
+        while !state.descend(rho, self.iterations, monitor)? && rho / RESTART >= LEAST {
             rho /= RESTART;
             state.restart();
         }
@@ -118,14 +118,14 @@ impl Pruner for Admm {
             notes.extend(refit::fit(part.group, w, &keep, &mut x, Solver::Auto, stop));
             part.group.scatter(&x, &mut weights[part.group.tensor]);
         }
-        watch.progress(1.0);
+        monitor.progress(1.0);
         Ok(Solution { mask: projection.mask(), weights, notes })
     }
 }
 
 /// All groups on their way.
 struct State<'s> {
-    parts: Vec<Part<'s>>,
+    parts: Vec<GroupState<'s>>,
     inverses: Vec<Inverse<'s>>,
     /// P, numbered as in [`Projection`].
     p: Vec<f32>,
@@ -135,7 +135,7 @@ struct State<'s> {
 }
 
 /// One group.
-struct Part<'s> {
+struct GroupState<'s> {
     group: &'s Group,
     /// The scaled weights before pruning.
     w: &'s Matrix,
@@ -150,7 +150,7 @@ struct Inverse<'s> {
     a: &'s Arc<Curvature>,
     inverse: Matrix,
     /// Kept from one rho to the next.
-    room: Matrix,
+    scratch: Matrix,
 }
 
 impl<'s> State<'s> {
@@ -161,7 +161,7 @@ impl<'s> State<'s> {
         w: &'s [Matrix],
     ) -> Result<Self, PruneError> {
         let mut inverses: Vec<Inverse<'s>> = Vec::new();
-        let parts: Vec<Part<'s>> = groups
+        let parts: Vec<GroupState<'s>> = groups
             .iter()
             .zip(w)
             .map(|(group, w)| {
@@ -175,10 +175,10 @@ impl<'s> State<'s> {
                 });
                 let known = inverses.iter().position(|i| Arc::ptr_eq(i.a, &group.curvature));
                 let inverse = known.unwrap_or_else(|| {
-                    inverses.push(Inverse::room(&group.curvature));
+                    inverses.push(Inverse::new(&group.curvature));
                     inverses.len() - 1
                 });
-                Part { group, w, wa, inverse }
+                GroupState { group, w, wa, inverse }
             })
             .collect();
         let projection = Projection::new(problem.spec, groups)?;
@@ -201,19 +201,19 @@ impl<'s> State<'s> {
         &mut self,
         mut rho: f64,
         iterations: usize,
-        watch: &dyn Watch,
+        monitor: &dyn Monitor,
     ) -> Result<bool, PruneError> {
         let mut before = self.projection.stays().to_vec();
         self.invert(rho);
         let mut old = rho;
         for i in 1..=iterations {
-            if watch.stopped() {
+            if monitor.cancelled() {
                 return Err(PruneError::Stopped);
             }
             self.step(old, rho);
             self.projection.project(&self.p);
             old = rho;
-            watch.progress(i as f64 / (iterations + 1) as f64);
+            monitor.progress(i as f64 / (iterations + 1) as f64);
             if i % CHECK != 0 {
                 continue;
             }
@@ -265,21 +265,21 @@ impl<'s> State<'s> {
     }
 
     fn invert(&mut self, rho: f64) {
-        self.inverses.iter_mut().for_each(|inverse| inverse.of(rho as f32));
+        self.inverses.iter_mut().for_each(|inverse| inverse.compute(rho as f32));
     }
 }
 
 impl<'s> Inverse<'s> {
-    fn room(a: &'s Arc<Curvature>) -> Self {
+    fn new(a: &'s Arc<Curvature>) -> Self {
         let n = a.matrix().rows();
-        Self { a, inverse: Matrix::zeros(n, n), room: Matrix::zeros(n, n) }
+        Self { a, inverse: Matrix::zeros(n, n), scratch: Matrix::zeros(n, n) }
     }
 
     /// Inverts A + rho I, in f32 unless its rounding stands in the way.
-    fn of(&mut self, rho: f32) {
+    fn compute(&mut self, rho: f32) {
         let a = self.a.matrix();
         raise(a, rho, &mut self.inverse, |x| x);
-        if cholesky::invert(&mut self.inverse, &mut self.room, 0.0).is_err() {
+        if cholesky::invert(&mut self.inverse, &mut self.scratch, 0.0).is_err() {
             let mut wide = Matrix::zeros(a.rows(), a.rows());
             raise(a, rho, &mut wide, f64::from);
             // A is positive definite up to rounding in f32, which `LEAST` exceeds.

@@ -1,9 +1,9 @@
 //! Damping `auto`: the share of the diagonal whose pruned weights do best on
 //! samples that were not pruned with.
 
-use super::lots::{Lot, Lots};
+use super::batches::{RowBatch, RowBatches};
 use super::measure::quadratic;
-use super::problem::{Weights, counted, unscaled};
+use super::problem::{Weights, loss_weight, unscaled};
 use super::sparsegpt::{BLOCK, Sweep};
 use super::{Problem, PruneError};
 use crate::hessian::{self, Choice, Hessian, HessianError, Trial};
@@ -12,7 +12,7 @@ use crate::select::Selector;
 use crate::spec::Spec;
 
 /// Rows of each tensor that are pruned on trial, where rows are independent:
-/// lots at even distances until they have that many.
+/// batches at even distances until they have that many.
 const ROWS: usize = 96;
 
 /// Why a trial failed.
@@ -28,7 +28,7 @@ impl From<HessianError> for Failed {
 }
 
 /// Chooses the damping by the error, on held-out samples, of SparseGPT with
-/// the same spec, summed over tensors. Lots of rows have nothing in common, so
+/// the same spec, summed over tensors. RowBatches of rows have nothing in common, so
 /// some of them stand for all.
 pub(super) fn choose(
     spec: &Spec,
@@ -38,7 +38,7 @@ pub(super) fn choose(
     names: &[&str],
 ) -> Result<Choice, PruneError> {
     let selector = Selector::new(spec);
-    let mut lots: Option<Lots> = None;
+    let mut batches: Option<RowBatches> = None;
     let error = |trial: Trial<'_>| -> Result<f64, Failed> {
         let problem = Problem::new(
             spec,
@@ -48,17 +48,19 @@ pub(super) fn choose(
             trial.damped.to_vec(),
         );
         let groups = problem.groups().map_err(Failed::Prune)?;
-        // Lots depend on the spec alone.
-        let lots = match &mut lots {
-            Some(lots) => lots,
-            none => none.insert(Lots::new(spec, &selector, &groups, &()).map_err(Failed::Prune)?),
+        // RowBatches depend on the spec alone.
+        let batches = match &mut batches {
+            Some(batches) => batches,
+            none => {
+                none.insert(RowBatches::new(spec, &selector, &groups, &()).map_err(Failed::Prune)?)
+            }
         };
-        let chosen = sample(&lots.lots, ROWS * spec.tensors().len());
-        let sweep = Sweep { problem: &problem, groups: &groups, selector: &selector, lots };
+        let chosen = sample(&batches.batches, ROWS * spec.tensors().len());
+        let sweep = Sweep { problem: &problem, groups: &groups, selector: &selector, batches };
         let swept = sweep.run(&chosen, BLOCK, &()).map_err(Failed::Prune)?;
         let mut error = 0.0;
-        for (lot, parts) in chosen.iter().zip(swept) {
-            for (part, (w, _)) in lot.parts.iter().zip(parts) {
+        for (batch, parts) in chosen.iter().zip(swept) {
+            for (part, (w, _)) in batch.parts.iter().zip(parts) {
                 let group = &groups[part.group];
                 let (old, scale) = (weights[group.tensor], group.curvature.scale());
                 let held = trial.held_out[hessian_of[group.tensor]].matrix();
@@ -70,7 +72,7 @@ pub(super) fn choose(
                         change.row_mut(i)[column as usize] = f64::from(new) - f64::from(old);
                     }
                 }
-                error += counted(&spec.tensors()[group.tensor])
+                error += loss_weight(&spec.tensors()[group.tensor])
                     * quadratic(change.rows(), change.cols(), held.view(), |i, j| change.row(i)[j]);
             }
         }
@@ -82,9 +84,10 @@ pub(super) fn choose(
     })
 }
 
-/// Lots at even distances with about `rows` rows, at least one.
-fn sample(lots: &[Lot], rows: usize) -> Vec<&Lot> {
-    let all: usize = lots.iter().flat_map(|lot| &lot.parts).map(|part| part.rows.len()).sum();
-    let count = (lots.len() * rows).div_ceil(all.max(1)).min(lots.len());
-    (0..count).map(|i| &lots[(2 * i + 1) * lots.len() / (2 * count)]).collect()
+/// RowBatches at even distances with about `rows` rows, at least one.
+fn sample(batches: &[RowBatch], rows: usize) -> Vec<&RowBatch> {
+    let all: usize =
+        batches.iter().flat_map(|batch| &batch.parts).map(|part| part.rows.len()).sum();
+    let count = (batches.len() * rows).div_ceil(all.max(1)).min(batches.len());
+    (0..count).map(|i| &batches[(2 * i + 1) * batches.len() / (2 * count)]).collect()
 }

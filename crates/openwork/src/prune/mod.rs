@@ -5,7 +5,7 @@
 //! that stay or go and scopes that keep some of their blocks.
 //!
 //! ```
-//! use openwork::{Matrix, Pattern, hessian::HessianSum, prune::{Recipe, Task, prune}};
+//! use openwork::{Matrix, Pattern, hessian::HessianSum, prune::{Method, Task, prune}};
 //!
 //! let w = Matrix::from_fn(4, 8, |i, j| ((i * 5 + j * 3) % 7) as f32 - 3.0);
 //! let x = Matrix::from_fn(64, 8, |i, j| ((i * (j + 3)) % 11) as f32 - 5.0);
@@ -14,15 +14,15 @@
 //! let h = sum.finish().unwrap();
 //!
 //! let spec = "2:4".parse::<Pattern>().unwrap().bind(&[4, 8]).unwrap();
-//! let recipe: Recipe = "s-obs".parse().unwrap();
-//! let pruned = prune(&recipe, &Task::one(&spec, w.data(), Some(&h))).unwrap();
+//! let method: Method = "s-obs".parse().unwrap();
+//! let pruned = prune(&method, &Task::one(&spec, w.data(), Some(&h))).unwrap();
 //! assert_eq!(pruned.mask.density(), 0.5);
 //! assert_eq!(pruned.mask.conforms(&spec), Ok(()));
 //! ```
 
 mod admm;
 mod auto;
-mod lots;
+mod batches;
 pub mod measure;
 mod obs;
 mod problem;
@@ -36,7 +36,7 @@ mod text;
 
 pub use problem::{Group, Problem, Weights};
 pub use stored::prune_stored;
-pub use text::{Build, DAMPING, MethodError, OptionInfo, Recipe, Settings, split_list};
+pub use text::{Build, DAMPING, Method, MethodError, OptionInfo, Settings, split_list};
 
 use crate::hessian::{Curvature, Damping, Hessian, HessianError, Note};
 use crate::mask::Mask;
@@ -44,7 +44,7 @@ use crate::matrix::Matrix;
 use crate::spec::{Spec, TooWide};
 use crate::values::{ValueType, ValuesRef};
 use measure::{OutputError, measured};
-use problem::Parts;
+use problem::CurvatureCache;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -60,7 +60,7 @@ pub enum Needs {
 }
 
 /// A row of [`METHODS`] or [`MODIFIERS`].
-pub struct Method {
+pub struct MethodInfo {
     /// How it is asked for.
     pub name: &'static str,
     /// One line for a person.
@@ -74,11 +74,14 @@ pub struct Method {
 }
 
 /// Every method that chooses a mask. To add one, write its file and list it here.
-pub const METHODS: &[Method] =
+pub const METHODS: &[MethodInfo] =
     &[score::MAGNITUDE, score::WANDA, score::S_OBD, sparsegpt::METHOD, obs::METHOD, admm::METHOD];
 
+/// The method used where none is given, by the command, by Python and in recipes.
+pub const DEFAULT_METHOD: &str = admm::METHOD.name;
+
 /// Every modifier, written after a plus sign.
-pub const MODIFIERS: &[Method] = &[refit::METHOD, swap::METHOD];
+pub const MODIFIERS: &[MethodInfo] = &[refit::METHOD, swap::METHOD];
 
 /// A mask and the weights that go with it.
 #[derive(Clone, Debug)]
@@ -102,32 +105,32 @@ pub trait Pruner: Send + Sync {
     /// Makes what it will want of a curvature that many calls share.
     fn factor(&self, _: &Curvature) {}
     /// Prunes.
-    fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError>;
+    fn prune(&self, problem: &Problem<'_>, monitor: &dyn Monitor) -> Result<Solution, PruneError>;
 }
 
 /// Improves a mask or its weights; needs H.
-pub trait Step: Send + Sync {
+pub trait Modifier: Send + Sync {
     /// Improves `solution`.
     fn improve(
         &self,
         problem: &Problem<'_>,
         solution: Solution,
-        watch: &dyn Watch,
+        monitor: &dyn Monitor,
     ) -> Result<Solution, PruneError>;
 }
 
 /// Someone who looks on and may ask to stop.
-pub trait Watch: Sync {
+pub trait Monitor: Sync {
     /// `share` of the current step is done, from 0 to 1.
     fn progress(&self, share: f64);
     /// Whether to stop as soon as possible.
-    fn stopped(&self) -> bool {
+    fn cancelled(&self) -> bool {
         false
     }
 }
 
 /// Nobody looks on.
-impl Watch for () {
+impl Monitor for () {
     fn progress(&self, _: f64) {}
 }
 
@@ -147,13 +150,13 @@ pub struct Task<'a> {
     /// The tensors, in the spec's order.
     pub members: Vec<Member<'a>>,
     /// Who looks on.
-    pub watch: &'a dyn Watch,
+    pub monitor: &'a dyn Monitor,
 }
 
 impl<'a> Task<'a> {
     /// A task with one tensor.
     pub fn one(spec: &'a Spec, weights: &'a [f32], hessian: Option<&'a Hessian>) -> Self {
-        Self { spec, members: vec![Member { weights: weights.into(), hessian }], watch: &() }
+        Self { spec, members: vec![Member { weights: weights.into(), hessian }], monitor: &() }
     }
 }
 
@@ -265,11 +268,11 @@ impl PruneError {
 
 /// Prunes by a method and its modifiers. Weights given are not touched; on an
 /// error nothing is changed.
-pub fn prune(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned, PruneError> {
+pub fn prune(method: &Method, task: &Task<'_>) -> Result<Pruned, PruneError> {
     let started = Instant::now();
-    let factors = Factors::new(recipe, task)?;
+    let factors = Factors::new(method, task)?;
     let factoring = started.elapsed().as_secs_f64();
-    let mut pruned = prune_with(recipe, task, &factors)?;
+    let mut pruned = prune_with(method, task, &factors)?;
     pruned.seconds += factoring;
     Ok(pruned)
 }
@@ -281,18 +284,18 @@ pub struct Factors {
     /// One for each distinct Hessian; none if the method needs none.
     curvatures: Vec<Arc<Curvature>>,
     /// Curvatures of some of the columns, made when they are wanted.
-    parts: Parts,
+    parts: CurvatureCache,
     notes: Vec<String>,
 }
 
 impl Factors {
     /// Settles the damping and factors. The task is the whole of what will be
     /// pruned, also if its rows are then pruned apart.
-    pub fn new(recipe: &Recipe, task: &Task<'_>) -> Result<Self, PruneError> {
+    pub fn new(method: &Method, task: &Task<'_>) -> Result<Self, PruneError> {
         checked_weights(task)?;
-        let inputs = Inputs::of(recipe, task)?;
+        let inputs = Inputs::new(method, task)?;
         let (mut notes, mut curvatures) = (Vec::new(), Vec::new());
-        match recipe.needs() {
+        match method.needs() {
             Needs::Weights => {}
             Needs::Norms => {
                 for (h, name) in inputs.each() {
@@ -300,46 +303,47 @@ impl Factors {
                 }
             }
             Needs::Hessian => {
-                let damping = settled(recipe, task, &inputs, &mut notes)?;
+                let damping = settled(method, task, &inputs, &mut notes)?;
                 for (h, name) in inputs.each() {
                     let curvature =
                         h.damp(damping).map_err(|error| PruneError::hessian(name, error))?;
                     add_notes(&mut notes, inputs.names.len(), name, curvature.notes());
-                    recipe.base.factor(&curvature);
+                    method.base.factor(&curvature);
                     curvatures.push(Arc::new(curvature));
                 }
             }
         }
-        Ok(Self { curvatures, parts: Parts::default(), notes })
+        Ok(Self { curvatures, parts: CurvatureCache::default(), notes })
     }
 }
 
 /// The damping that a method would use for a task, and notes on how it was
-/// chosen; nothing if it uses none. With [`Recipe::with_damping`] the choice is
+/// chosen; nothing if it uses none. With [`Method::with_damping`] the choice is
 /// made once for rows that are pruned in several places.
 pub fn damping(
-    recipe: &Recipe,
+    method: &Method,
     task: &Task<'_>,
 ) -> Result<Option<(Damping, Vec<String>)>, PruneError> {
-    if recipe.needs() != Needs::Hessian {
+    if method.needs() != Needs::Hessian {
         return Ok(None);
     }
     let mut notes = Vec::new();
-    let inputs = Inputs::of(recipe, task)?;
-    Ok(Some((settled(recipe, task, &inputs, &mut notes)?, notes)))
+    let inputs = Inputs::new(method, task)?;
+    Ok(Some((settled(method, task, &inputs, &mut notes)?, notes)))
 }
 
 fn settled(
-    recipe: &Recipe,
+    method: &Method,
     task: &Task<'_>,
     inputs: &Inputs<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Damping, PruneError> {
-    if recipe.damping != Damping::Auto {
-        return Ok(recipe.damping);
+    if method.damping != Damping::Auto {
+        return Ok(method.damping);
     }
     let weights = checked_weights(task)?;
-    let choice = auto::choose(task.spec, &weights, &inputs.of, &inputs.hessians, &inputs.names)?;
+    let choice =
+        auto::choose(task.spec, &weights, &inputs.hessian_of, &inputs.hessians, &inputs.names)?;
     add_notes(notes, 1, inputs.names[0], &choice.notes);
     Ok(choice.damping)
 }
@@ -348,27 +352,27 @@ fn settled(
 struct Inputs<'a> {
     hessians: Vec<&'a Hessian>,
     /// Which of them each tensor has.
-    of: Vec<usize>,
+    hessian_of: Vec<usize>,
     /// The first tensor of each.
     names: Vec<&'a str>,
 }
 
 impl<'a> Inputs<'a> {
     /// Tensors with the same inputs have the same Hessian, by reference.
-    fn of(recipe: &Recipe, task: &Task<'a>) -> Result<Self, PruneError> {
-        let mut found = Self { hessians: Vec::new(), of: Vec::new(), names: Vec::new() };
+    fn new(method: &Method, task: &Task<'a>) -> Result<Self, PruneError> {
+        let mut found = Self { hessians: Vec::new(), hessian_of: Vec::new(), names: Vec::new() };
         for (tensor, member) in task.spec.tensors().iter().zip(&task.members) {
             let name = tensor.name();
             let Some(h) = member.hessian else {
-                if recipe.needs() == Needs::Weights {
+                if method.needs() == Needs::Weights {
                     continue;
                 }
-                let method = recipe.to_string();
+                let method = method.to_string();
                 return Err(PruneError::NoHessian { method, tensor: name.to_string() });
             };
             h.fits(tensor.matrix().1).map_err(|error| PruneError::hessian(name, error))?;
             let known = found.hessians.iter().position(|known| std::ptr::eq(*known, h));
-            found.of.push(known.unwrap_or(found.hessians.len()));
+            found.hessian_of.push(known.unwrap_or(found.hessians.len()));
             if known.is_none() {
                 found.hessians.push(h);
                 found.names.push(name);
@@ -385,22 +389,22 @@ impl<'a> Inputs<'a> {
 /// Prunes with factors that were made before: of this task, or of one that has
 /// its rows among others and the same Hessians.
 pub fn prune_with(
-    recipe: &Recipe,
+    method: &Method,
     task: &Task<'_>,
     factors: &Factors,
 ) -> Result<Pruned, PruneError> {
     let started = Instant::now();
     let spec = task.spec;
     let weights = checked_weights(task)?;
-    let inputs = Inputs::of(recipe, task)?;
+    let inputs = Inputs::new(method, task)?;
     let (curvatures, mut notes) = (factors.curvatures.clone(), factors.notes.clone());
     let damping =
         curvatures.iter().map(|c| c.damping()).max_by(|a, b| a.strength().total_cmp(&b.strength()));
-    let problem =
-        Problem::new(spec, weights, inputs.of, inputs.hessians, curvatures).sharing(&factors.parts);
-    let mut solution = recipe.base.prune(&problem, task.watch)?;
-    for step in &recipe.steps {
-        solution = step.improve(&problem, solution, task.watch)?;
+    let problem = Problem::new(spec, weights, inputs.hessian_of, inputs.hessians, curvatures)
+        .sharing(&factors.parts);
+    let mut solution = method.base.prune(&problem, task.monitor)?;
+    for modifier in &method.modifiers {
+        solution = modifier.improve(&problem, solution, task.monitor)?;
     }
     for note in solution.notes {
         if !notes.contains(&note) {

@@ -1,6 +1,6 @@
 //! What a pruner sees: weights and curvature, row by row, and a spec.
 
-use super::{PruneError, Watch};
+use super::{Monitor, PruneError};
 use crate::hessian::{Curvature, Damping, Hessian};
 use crate::mask::{Bits, Mask};
 use crate::matrix::Matrix;
@@ -26,11 +26,11 @@ pub struct Problem<'a> {
     hessians: Vec<&'a Hessian>,
     curvatures: Vec<Arc<Curvature>>,
     /// Curvature of rows whose domain is some of the columns.
-    parts: Parts,
+    parts: CurvatureCache,
 }
 
 /// Curvature by Hessian, factor and columns; shared by rows that are pruned apart.
-pub(super) type Parts = Arc<Mutex<HashMap<(usize, u64, Vec<u32>), Arc<Curvature>>>>;
+pub(super) type CurvatureCache = Arc<Mutex<HashMap<(usize, u64, Vec<u32>), Arc<Curvature>>>>;
 
 /// The weights of a tensor as a matrix, in the type they are stored in.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ impl<'a> From<&'a Matrix> for Weights<'a> {
 /// How much what is lost in a tensor counts. Weight 0 counts so little that it
 /// only decides between blocks that are alike in all else; a power of two, so
 /// that scaling by it is exact.
-pub(crate) fn counted(tensor: &Tensor) -> f64 {
+pub(crate) fn loss_weight(tensor: &Tensor) -> f64 {
     const NEXT_TO_NOTHING: f64 = 1.0 / (1u128 << 80) as f64;
     if tensor.weight() == 0.0 { NEXT_TO_NOTHING } else { tensor.weight() }
 }
@@ -108,11 +108,11 @@ impl<'a> Problem<'a> {
         hessians: Vec<&'a Hessian>,
         curvatures: Vec<Arc<Curvature>>,
     ) -> Self {
-        Self { spec, weights, hessian_of, hessians, curvatures, parts: Parts::default() }
+        Self { spec, weights, hessian_of, hessians, curvatures, parts: CurvatureCache::default() }
     }
 
     /// The same with curvatures of some columns that others have made or want.
-    pub(super) fn sharing(self, parts: &Parts) -> Self {
+    pub(super) fn sharing(self, parts: &CurvatureCache) -> Self {
         Self { parts: parts.clone(), ..self }
     }
 
@@ -130,7 +130,7 @@ impl<'a> Problem<'a> {
     pub fn curvature(&self, tensor: usize, columns: &[u32]) -> Result<Arc<Curvature>, PruneError> {
         let h = self.hessian_of[tensor];
         let whole = &self.curvatures[h];
-        let factor = counted(&self.spec.tensors()[tensor]).sqrt();
+        let factor = loss_weight(&self.spec.tensors()[tensor]).sqrt();
         if columns.len() == whole.columns() && factor == 1.0 {
             return Ok(whole.clone());
         }
@@ -165,7 +165,7 @@ impl<'a> Problem<'a> {
     /// The rows of every tensor by the columns of their domain.
     pub fn groups(&self) -> Result<Vec<Group>, PruneError> {
         let mut groups = Vec::new();
-        let domain = Domain::of(self.spec);
+        let domain = Domain::new(self.spec);
         for (tensor, weights) in self.weights.iter().enumerate() {
             let (rows, cols) = (weights.rows(), weights.cols());
             let mut by_columns: Vec<(Vec<u32>, Vec<usize>)> = Vec::new();
@@ -201,11 +201,11 @@ impl<'a> Problem<'a> {
         gather(self.weights[group.tensor], &group.rows, &group.columns, &group.curvature)
     }
 
-    /// Runs `work` on every unit, in parallel, and tells `watch`; what it gives
+    /// Runs `work` on every unit, in parallel, and tells `monitor`; what it gives
     /// comes in the order of the units.
     pub(crate) fn each_unit<T: Send>(
         &self,
-        watch: &dyn Watch,
+        monitor: &dyn Monitor,
         work: impl Fn(&Unit, &[usize]) -> Result<Vec<T>, PruneError> + Sync,
     ) -> Result<Vec<T>, PruneError> {
         let units = self.spec.units()?;
@@ -213,12 +213,12 @@ impl<'a> Problem<'a> {
         let done: Vec<Vec<T>> = (0..units.len())
             .into_par_iter()
             .map(|index| {
-                if watch.stopped() {
+                if monitor.cancelled() {
                     return Err(PruneError::Stopped);
                 }
                 let done = units.with(index, &work)?;
                 let finished = finished.fetch_add(1, Ordering::Relaxed) + 1;
-                watch.progress(finished as f64 / units.len() as f64);
+                monitor.progress(finished as f64 / units.len() as f64);
                 Ok(done)
             })
             .collect::<Result<_, _>>()?;
@@ -289,7 +289,7 @@ pub(crate) fn unscaled(old: f32, w: f32, s: f64) -> f32 {
 struct Domain(Vec<Option<Bits>>);
 
 impl Domain {
-    fn of(spec: &Spec) -> Self {
+    fn new(spec: &Spec) -> Self {
         let mut domains: Vec<Option<Bits>> = spec
             .tensors()
             .iter()

@@ -1,6 +1,6 @@
 //! Projection on a pattern, again and again: the blocks of largest norm stay.
 
-use super::lots::{Places, numbered};
+use super::batches::{Positions, check_numbering};
 use super::{Group, PruneError};
 use crate::mask::Mask;
 use crate::matrix::Matrix;
@@ -17,7 +17,7 @@ const MANY: usize = 1 << 16;
 /// A pattern written out over the groups of a problem, up to 13 bytes a weight,
 /// so that a projection needs no division and walks no layout.
 ///
-/// Weights are numbered group after group, row-major over the group's rows and
+/// Weights are check_numbering group after group, row-major over the group's rows and
 /// columns.
 pub(crate) struct Projection<'s> {
     spec: &'s Spec,
@@ -35,8 +35,8 @@ pub(crate) struct Projection<'s> {
 impl<'s> Projection<'s> {
     /// Writes a pattern out; every block stays.
     pub fn new(spec: &'s Spec, groups: &'s [Group]) -> Result<Self, PruneError> {
-        numbered(spec, groups.iter().map(|group| group.rows.len()).sum())?;
-        let (places, selector) = (Places::new(spec, groups), Selector::new(spec));
+        check_numbering(spec, groups.iter().map(|group| group.rows.len()).sum())?;
+        let (positions, selector) = (Positions::new(spec, groups), Selector::new(spec));
         let mut firsts = vec![0];
         for group in groups {
             firsts.push(firsts[firsts.len() - 1] + group.rows.len() * group.columns.len());
@@ -50,9 +50,9 @@ impl<'s> Projection<'s> {
                 for scope in first..spec.scopes().min(first + CHUNK) {
                     selector.visit(scope, &mut scratch, |block, element| {
                         let block = scope * spec.blocks_per_scope() + block;
-                        let place = places.of(element);
-                        let width = groups[place.group].columns.len();
-                        let at = firsts[place.group] + place.row * width + place.column;
+                        let position = positions.position(element);
+                        let width = groups[position.group].columns.len();
+                        let at = firsts[position.group] + position.row * width + position.column;
                         visited.push([block as u32, at as u32]);
                     });
                 }

@@ -9,7 +9,7 @@
 //! ```
 
 use super::{
-    Build, Group, Method, OptionInfo, Problem, PruneError, Solution, Step, Watch, problem,
+    Build, Group, MethodInfo, Modifier, Monitor, OptionInfo, Problem, PruneError, Solution, problem,
 };
 use crate::hessian::Damping;
 use crate::linalg::cholesky::{self, NotPositive};
@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use std::collections::HashMap;
 
 /// `+refit`.
-pub const METHOD: Method = Method {
+pub const METHOD: MethodInfo = MethodInfo {
     name: "refit",
     summary: "least squares on the mask as it is: S-OBS quality from any mask",
     options: &[
@@ -40,7 +40,7 @@ pub const METHOD: Method = Method {
         },
     ],
     damping: Damping::Auto,
-    build: Build::Step(|settings| {
+    build: Build::Modifier(|settings| {
         let solvers = [("auto", Solver::Auto), ("exact", Solver::Exact), ("cg", Solver::Cg)];
         Ok(Box::new(Refit {
             solver: settings.choice("solver", &solvers, Solver::Auto)?,
@@ -84,16 +84,16 @@ impl Refit {
     }
 }
 
-impl Step for Refit {
+impl Modifier for Refit {
     fn improve(
         &self,
         problem: &Problem<'_>,
         mut solution: Solution,
-        watch: &dyn Watch,
+        monitor: &dyn Monitor,
     ) -> Result<Solution, PruneError> {
         let groups = problem.groups()?;
         for (g, group) in groups.iter().enumerate() {
-            if watch.stopped() {
+            if monitor.cancelled() {
                 return Err(PruneError::Stopped);
             }
             let out = &mut solution.weights[group.tensor];
@@ -104,7 +104,7 @@ impl Step for Refit {
             let note = fit(group, &target, &keep, &mut x, self.solver, self.stop);
             group.scatter(&x, out);
             solution.notes.extend(note);
-            watch.progress((g + 1) as f64 / groups.len() as f64);
+            monitor.progress((g + 1) as f64 / groups.len() as f64);
         }
         Ok(solution)
     }

@@ -1,8 +1,8 @@
 //! Methods that score blocks and drop the lowest, leaving the other weights as
 //! they are: magnitude, Wanda and S-OBD.
 
-use super::problem::counted;
-use super::{Build, Method, Needs, Problem, PruneError, Pruner, Solution, Watch};
+use super::problem::loss_weight;
+use super::{Build, MethodInfo, Monitor, Needs, Problem, PruneError, Pruner, Solution};
 use crate::hessian::Damping;
 use crate::saliency::{SALIENCIES, Saliency};
 use crate::select::Selector;
@@ -11,17 +11,17 @@ use crate::select::Selector;
 struct Score(&'static Saliency);
 
 /// `magnitude`.
-pub const MAGNITUDE: Method = method(&SALIENCIES[0], |_| Ok(Box::new(Score(&SALIENCIES[0]))));
+pub const MAGNITUDE: MethodInfo = method(&SALIENCIES[0], |_| Ok(Box::new(Score(&SALIENCIES[0]))));
 /// `wanda`.
-pub const WANDA: Method = method(&SALIENCIES[1], |_| Ok(Box::new(Score(&SALIENCIES[1]))));
+pub const WANDA: MethodInfo = method(&SALIENCIES[1], |_| Ok(Box::new(Score(&SALIENCIES[1]))));
 /// `s-obd`.
-pub const S_OBD: Method = method(&SALIENCIES[2], |_| Ok(Box::new(Score(&SALIENCIES[2]))));
+pub const S_OBD: MethodInfo = method(&SALIENCIES[2], |_| Ok(Box::new(Score(&SALIENCIES[2]))));
 
 const fn method(
     saliency: &'static Saliency,
     build: fn(&super::Settings) -> Result<Box<dyn Pruner>, String>,
-) -> Method {
-    Method {
+) -> MethodInfo {
+    MethodInfo {
         name: saliency.name,
         summary: saliency.summary,
         options: &[],
@@ -35,7 +35,7 @@ impl Pruner for Score {
         self.0.needs
     }
 
-    fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
+    fn prune(&self, problem: &Problem<'_>, monitor: &dyn Monitor) -> Result<Solution, PruneError> {
         let diagonals: Vec<Vec<f64>> = (0..problem.weights.len())
             .map(|t| match problem.hessian(t) {
                 Some(h) => h.diagonal(),
@@ -47,13 +47,13 @@ impl Pruner for Score {
             let w = problem.weights[element.tensor].values().at(element.offset);
             let diagonal = &diagonals[element.tensor];
             let h = diagonal[element.offset % diagonal.len()];
-            counted(&problem.spec.tensors()[element.tensor]) * (self.0.element)(f64::from(w), h)
+            loss_weight(&problem.spec.tensors()[element.tensor]) * (self.0.element)(f64::from(w), h)
         });
         let mut weights = problem.copies();
         for (t, w) in weights.iter_mut().enumerate() {
             mask.apply(t, w.data_mut());
         }
-        watch.progress(1.0);
+        monitor.progress(1.0);
         Ok(Solution { mask, weights, notes: Vec::new() })
     }
 }

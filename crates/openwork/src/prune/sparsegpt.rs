@@ -14,10 +14,10 @@
 //! reaches into several is decided in the first of them, by weights that the
 //! later ones still have.
 
-use super::lots::{Lot, Lots, Part};
+use super::batches::{GroupRows, RowBatch, RowBatches};
 use super::problem::unscaled;
 use super::{
-    Build, Group, Method, Needs, OptionInfo, Problem, PruneError, Pruner, Solution, Watch,
+    Build, Group, MethodInfo, Monitor, Needs, OptionInfo, Problem, PruneError, Pruner, Solution,
 };
 use crate::hessian::{Curvature, Damping};
 use crate::linalg::{Threads, gemm, small};
@@ -29,7 +29,7 @@ use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `sparsegpt`.
-pub const METHOD: Method = Method {
+pub const METHOD: MethodInfo = MethodInfo {
     name: "sparsegpt",
     summary: "columns from left to right, each loss taken up by the columns to its right; fast",
     options: &[OptionInfo {
@@ -64,18 +64,18 @@ impl Pruner for SparseGpt {
         curvature.upper();
     }
 
-    fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
+    fn prune(&self, problem: &Problem<'_>, monitor: &dyn Monitor) -> Result<Solution, PruneError> {
         let groups = problem.groups()?;
         let selector = Selector::new(problem.spec);
-        let lots = Lots::new(problem.spec, &selector, &groups, watch)?;
-        let sweep = Sweep { problem, groups: &groups, selector: &selector, lots: &lots };
-        let every: Vec<&Lot> = lots.lots.iter().collect();
-        let swept = sweep.run(&every, self.block, watch)?;
+        let batches = RowBatches::new(problem.spec, &selector, &groups, monitor)?;
+        let sweep = Sweep { problem, groups: &groups, selector: &selector, batches: &batches };
+        let every: Vec<&RowBatch> = batches.batches.iter().collect();
+        let swept = sweep.run(&every, self.block, monitor)?;
 
         let mut weights = problem.copies();
         let mut mask = Mask::full(problem.spec);
-        for (lot, parts) in every.iter().zip(swept) {
-            for (part, (w, gone)) in lot.parts.iter().zip(parts) {
+        for (batch, parts) in every.iter().zip(swept) {
+            for (part, (w, gone)) in batch.parts.iter().zip(parts) {
                 let group = &groups[part.group];
                 let out = &mut weights[group.tensor];
                 let cols = out.cols();
@@ -101,49 +101,55 @@ impl Pruner for SparseGpt {
     }
 }
 
-/// All that lots share.
+/// All that batches share.
 pub(super) struct Sweep<'s> {
     pub problem: &'s Problem<'s>,
     pub groups: &'s [Group],
     pub selector: &'s Selector<'s>,
-    pub lots: &'s Lots,
+    pub batches: &'s RowBatches,
 }
 
 /// The scaled weights of a part, columns by rows, and 1 where they go.
 pub(super) type Swept = (Matrix, Matrix);
 
 impl Sweep<'_> {
-    /// Sweeps some lots; for each the parts, in order.
+    /// Sweeps some batches; for each the parts, in order.
     pub fn run(
         &self,
-        lots: &[&Lot],
+        batches: &[&RowBatch],
         block: usize,
-        watch: &dyn Watch,
+        monitor: &dyn Monitor,
     ) -> Result<Vec<Vec<Swept>>, PruneError> {
-        // Factored before lots are shared out, or they would wait for one another.
+        // Factored before batches are shared out, or they would wait for one another.
         for group in self.groups {
             group.curvature.upper();
         }
         let done = AtomicUsize::new(0);
-        lots.par_iter()
-            .map(|lot| {
-                let swept = self.lot(lot, block, watch)?;
+        batches
+            .par_iter()
+            .map(|batch| {
+                let swept = self.batch(batch, block, monitor)?;
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-                watch.progress(done as f64 / lots.len() as f64);
+                monitor.progress(done as f64 / batches.len() as f64);
                 Ok(swept)
             })
             .collect()
     }
 
-    fn lot(&self, lot: &Lot, block: usize, watch: &dyn Watch) -> Result<Vec<Swept>, PruneError> {
+    fn batch(
+        &self,
+        batch: &RowBatch,
+        block: usize,
+        monitor: &dyn Monitor,
+    ) -> Result<Vec<Swept>, PruneError> {
         let mut state = State {
-            w: lot.parts.iter().map(|part| self.gather(part)).collect(),
-            gone: lot
+            w: batch.parts.iter().map(|part| self.gather(part)).collect(),
+            gone: batch
                 .parts
                 .iter()
                 .map(|part| Matrix::zeros(part.starts.len(), part.rows.len()))
                 .collect(),
-            pivots: lot
+            pivots: batch
                 .parts
                 .iter()
                 .map(|part| {
@@ -153,12 +159,12 @@ impl Sweep<'_> {
                 .collect(),
         };
         let mut scratch = Scratch::default();
-        for (p, part) in lot.parts.iter().enumerate() {
+        for (p, part) in batch.parts.iter().enumerate() {
             let u = self.groups[part.group].curvature.upper();
             let (k, rows) = (part.starts.len(), part.rows.len());
             let mut panel = Panel { u, start: 0, done: vec![0; k], errors: Vec::new(), rows };
             for start in (0..k).step_by(block) {
-                if watch.stopped() {
+                if monitor.cancelled() {
                     return Err(PruneError::Stopped);
                 }
                 let end = (start + block).min(k);
@@ -194,7 +200,7 @@ impl Sweep<'_> {
     ) {
         let State { w, gone, pivots } = state;
         let score = |element| {
-            let (part, row, column) = self.lots.seat(element);
+            let (part, row, column) = self.batches.slot(element);
             if part == p && panel.done[column] < j {
                 panel.update(w[p].row_mut(column), column, j);
             }
@@ -202,13 +208,13 @@ impl Sweep<'_> {
             loss * loss
         };
         self.selector.decide(scope, scratch, score, |element| {
-            let (part, row, column) = self.lots.seat(element);
+            let (part, row, column) = self.batches.slot(element);
             gone[part].row_mut(column)[row] = 1.0;
         });
     }
 
     /// The scaled weights of a part, columns by rows.
-    fn gather(&self, part: &Part) -> Matrix {
+    fn gather(&self, part: &GroupRows) -> Matrix {
         let group = &self.groups[part.group];
         let (w, scale) = (self.problem.weights[group.tensor], group.curvature.scale());
         Matrix::from_fn(part.starts.len(), part.rows.len(), |j, i| {
@@ -218,7 +224,7 @@ impl Sweep<'_> {
     }
 }
 
-/// The parts of a lot: scaled weights and 1 where they go, columns by rows, and
+/// The parts of a batch: scaled weights and 1 where they go, columns by rows, and
 /// 1 / U_jj.
 struct State {
     w: Vec<Matrix>,

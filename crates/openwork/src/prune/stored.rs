@@ -4,9 +4,9 @@
 //! that. Rows that no scope ties together are therefore pruned in bands: only
 //! bands in work are ever wide, and what is done waits in 16 bits.
 
-use super::lots::ROWS;
+use super::batches::ROWS;
 use super::{
-    Factors, Member, PruneError, Pruned, Recipe, Task, Watch, measure::OutputError, prune,
+    Factors, Member, Method, Monitor, PruneError, Pruned, Task, measure::OutputError, prune,
     prune_with,
 };
 use crate::mask::{Bits, Mask};
@@ -31,17 +31,17 @@ const WEIGHTS: usize = 1 << 18;
 /// let w = [3.0, -1.0, 0.5, 2.0].map(half::bf16::from_f32);
 /// let spec = "1:2".parse::<Pattern>().unwrap().bind(&[1, 4]).unwrap();
 /// let members = vec![Member { weights: ValuesRef::Bf16(&w), hessian: None }];
-/// let task = Task { spec: &spec, members, watch: &() };
+/// let task = Task { spec: &spec, members, monitor: &() };
 /// let pruned = prune_stored(&"magnitude".parse().unwrap(), &task).unwrap();
 /// let wanted = [3.0, 0.0, 0.0, 2.0].map(half::bf16::from_f32);
 /// assert_eq!(pruned.weights[0], Values::Bf16(wanted.to_vec()));
 /// ```
-pub fn prune_stored(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned<Values>, PruneError> {
-    if let Some(bands) = cut(recipe, task) {
-        return in_bands(recipe, task, &bands);
+pub fn prune_stored(method: &Method, task: &Task<'_>) -> Result<Pruned<Values>, PruneError> {
+    if let Some(bands) = cut(method, task) {
+        return in_bands(method, task, &bands);
     }
     let Pruned { mask, weights, error, errors, parts, damping, seconds, notes } =
-        prune(recipe, task)?;
+        prune(method, task)?;
     let mut new = Vec::with_capacity(weights.len());
     for ((wide, member), tensor) in weights.into_iter().zip(&task.members).zip(task.spec.tensors())
     {
@@ -59,29 +59,29 @@ pub fn prune_stored(recipe: &Recipe, task: &Task<'_>) -> Result<Pruned<Values>, 
 }
 
 /// Bands for a tensor in 16 bits, where they give what the whole would.
-fn cut(recipe: &Recipe, task: &Task<'_>) -> Option<Vec<Band>> {
+fn cut(method: &Method, task: &Task<'_>) -> Option<Vec<Band>> {
     let ([tensor], [member]) = (task.spec.tensors(), &task.members[..]) else { return None };
     // What modifiers solve for all rows at once stops for all of them at once.
-    let apart = recipe.by_rows() && recipe.steps.is_empty();
+    let apart = method.by_rows() && method.modifiers.is_empty();
     if !apart || member.weights.value_type() == ValueType::F32 {
         return None;
     }
     let pattern: Pattern = task.spec.text().parse().ok()?;
-    // Whole lots, so that methods that go by lots find the same ones in a band.
-    let lots = (WEIGHTS / tensor.matrix().1.max(1)).div_ceil(ROWS).max(1);
-    bands(&pattern, task.spec, lots * ROWS)
+    // Whole batches, so that methods that work in batches find the same ones in a band.
+    let batches = (WEIGHTS / tensor.matrix().1.max(1)).div_ceil(ROWS).max(1);
+    bands(&pattern, task.spec, batches * ROWS)
 }
 
 fn in_bands(
-    recipe: &Recipe,
+    method: &Method,
     task: &Task<'_>,
     bands: &[Band],
 ) -> Result<Pruned<Values>, PruneError> {
     let started = Instant::now();
-    let factors = Factors::new(recipe, task)?;
+    let factors = Factors::new(method, task)?;
     let weights = task.members[0].weights;
     let mut new = Values::zeros(weights.value_type(), weights.len());
-    let done = typed!(Values, &mut new, new => each_band(recipe, task, &factors, bands, new.as_mut_slice()))?;
+    let done = typed!(Values, &mut new, new => each_band(method, task, &factors, bands, new.as_mut_slice()))?;
 
     let (mut notes, mut bits) = (Vec::new(), Bits::zeros(0));
     let part: OutputError = done.iter().map(|band| band.parts[0]).sum();
@@ -107,7 +107,7 @@ fn in_bands(
 /// Prunes all bands and writes their weights to `new`; gives what else there is,
 /// without weights.
 fn each_band<T: Number>(
-    recipe: &Recipe,
+    method: &Method,
     task: &Task<'_>,
     factors: &Factors,
     bands: &[Band],
@@ -115,24 +115,24 @@ fn each_band<T: Number>(
 ) -> Result<Vec<Pruned>, PruneError> {
     let tensor = &task.spec.tensors()[0];
     let cols = tensor.matrix().1;
-    let watch = Finished { whole: task.watch, bands: bands.len(), done: AtomicUsize::new(0) };
+    let monitor = Finished { whole: task.monitor, bands: bands.len(), done: AtomicUsize::new(0) };
     // All bands but the last have one height.
     let height = bands[0].rows.len();
     bands
         .par_iter()
         .zip(new.par_chunks_mut(height * cols))
         .map(|(Band { rows, spec }, new)| {
-            if watch.stopped() {
+            if monitor.cancelled() {
                 return Err(PruneError::Stopped);
             }
             let Member { weights, hessian } = task.members[0];
             let weights = weights.slice(rows.start * cols..rows.end * cols);
-            let band = Task { spec, members: vec![Member { weights, hessian }], watch: &watch };
-            let mut pruned = prune_with(recipe, &band, factors)?;
+            let band = Task { spec, members: vec![Member { weights, hessian }], monitor: &monitor };
+            let mut pruned = prune_with(method, &band, factors)?;
             for wide in pruned.weights.drain(..) {
                 round(wide.data(), new, tensor.name(), rows.start * cols)?;
             }
-            watch.finish();
+            monitor.finish();
             Ok(pruned)
         })
         .collect()
@@ -155,7 +155,7 @@ fn round<T: Number>(
 
 /// Tells how many bands are done.
 struct Finished<'a> {
-    whole: &'a dyn Watch,
+    whole: &'a dyn Monitor,
     bands: usize,
     done: AtomicUsize,
 }
@@ -167,12 +167,12 @@ impl Finished<'_> {
     }
 }
 
-impl Watch for Finished<'_> {
+impl Monitor for Finished<'_> {
     /// Of one band: too little to tell.
     fn progress(&self, _: f64) {}
 
-    fn stopped(&self) -> bool {
-        self.whole.stopped()
+    fn cancelled(&self) -> bool {
+        self.whole.cancelled()
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
         weights: ValuesRef<'a>,
         hessian: Option<&'a Hessian>,
     ) -> Task<'a> {
-        Task { spec, members: vec![Member { weights, hessian }], watch: &() }
+        Task { spec, members: vec![Member { weights, hessian }], monitor: &() }
     }
 
     /// Bands give the mask, the damping, the notes and the error of the whole in
@@ -223,10 +223,10 @@ mod tests {
             let wide = ValuesRef::F16(&halves).to_f32();
             let bands = bands(&pattern, &spec, ROWS).unwrap_or_else(|| panic!("{text}: no bands"));
             for method in methods {
-                let recipe: Recipe = method.parse().unwrap();
-                let whole = prune(&recipe, &task(&spec, ValuesRef::F32(&wide), Some(&h))).unwrap();
+                let method: Method = method.parse().unwrap();
+                let whole = prune(&method, &task(&spec, ValuesRef::F32(&wide), Some(&h))).unwrap();
                 let narrow = task(&spec, ValuesRef::F16(&halves), Some(&h));
-                let found = in_bands(&recipe, &narrow, &bands).unwrap();
+                let found = in_bands(&method, &narrow, &bands).unwrap();
                 let wanted = whole.weights[0].data().iter().map(|&w| f16::from_f32(w)).collect();
                 assert_eq!(found.mask, whole.mask, "{method} on {text}");
                 assert_eq!(found.weights[0], Values::F16(wanted), "{method} on {text}");

@@ -1,6 +1,6 @@
 //! Methods as text: `s-obs[damping=diag:0.3,scoring=joint]+swap`.
 
-use super::{METHODS, MODIFIERS, Method, Needs, Pruner, Step};
+use super::{METHODS, MODIFIERS, MethodInfo, Modifier, Needs, Pruner};
 use crate::hessian::Damping;
 use crate::spec::distance;
 use std::fmt;
@@ -73,17 +73,17 @@ impl Settings {
 }
 
 /// A method with its modifiers and options, ready to prune.
-pub struct Recipe {
+pub struct Method {
     text: String,
     pub(super) damping: Damping,
     pub(super) base: Box<dyn Pruner>,
-    pub(super) steps: Vec<Box<dyn Step>>,
+    pub(super) modifiers: Vec<Box<dyn Modifier>>,
 }
 
-impl Recipe {
+impl Method {
     /// What it must be told about the inputs; every modifier needs H.
     pub fn needs(&self) -> Needs {
-        if self.steps.is_empty() { self.base.needs() } else { Needs::Hessian }
+        if self.modifiers.is_empty() { self.base.needs() } else { Needs::Hessian }
     }
 
     /// The damping asked for.
@@ -106,13 +106,13 @@ impl Recipe {
     }
 }
 
-impl fmt::Debug for Recipe {
+impl fmt::Debug for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Recipe({})", self.text)
+        write!(f, "Method({})", self.text)
     }
 }
 
-impl fmt::Display for Recipe {
+impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -129,7 +129,7 @@ pub struct MethodError {
 /// The longest method text that is read.
 const MAX_TEXT: usize = 1024;
 
-impl FromStr for Recipe {
+impl FromStr for Method {
     type Err = MethodError;
 
     fn from_str(text: &str) -> Result<Self, MethodError> {
@@ -141,7 +141,7 @@ impl FromStr for Recipe {
         let parts = split_outside_brackets(text, '+').map_err(&wrong)?;
         let mut damping: Option<Damping> = None;
         let mut base: Option<(Box<dyn Pruner>, Damping)> = None;
-        let mut steps: Vec<Box<dyn Step>> = Vec::new();
+        let mut modifiers: Vec<Box<dyn Modifier>> = Vec::new();
         let mut printed = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             let (name, settings) = settings(part).map_err(&wrong)?;
@@ -165,8 +165,8 @@ impl FromStr for Recipe {
                 Build::Base(build) => {
                     base = Some((build(&settings).map_err(&wrong)?, method.damping));
                 }
-                Build::Step(build) => {
-                    steps.push(build(&settings).map_err(&wrong)?);
+                Build::Modifier(build) => {
+                    modifiers.push(build(&settings).map_err(&wrong)?);
                     // A fit on all columns follows the samples more closely than the
                     // method it improves, so its damping is in force.
                     base = base.map(|(base, _)| (base, method.damping));
@@ -175,13 +175,13 @@ impl FromStr for Recipe {
             let options: Vec<_> =
                 settings.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
             printed.push(if options.is_empty() {
-                name
+                method.name.to_string()
             } else {
-                format!("{name}[{}]", options.join(","))
+                format!("{}[{}]", method.name, options.join(","))
             });
         }
         let (base, usual) = base.ok_or_else(|| wrong("it names no method".to_string()))?;
-        Ok(Self { text: printed.join("+"), damping: damping.unwrap_or(usual), base, steps })
+        Ok(Self { text: printed.join("+"), damping: damping.unwrap_or(usual), base, modifiers })
     }
 }
 
@@ -190,32 +190,38 @@ pub enum Build {
     /// Chooses a mask and weights.
     Base(fn(&Settings) -> Result<Box<dyn Pruner>, String>),
     /// Improves what is there.
-    Step(fn(&Settings) -> Result<Box<dyn Step>, String>),
+    Modifier(fn(&Settings) -> Result<Box<dyn Modifier>, String>),
 }
 
-fn find<'t>(table: &'t [Method], name: &str, base: bool) -> Result<&'t Method, String> {
-    if let Some(method) = table.iter().find(|method| method.name == name) {
+/// The row of a table by name, in any case.
+fn find<'t>(table: &'t [MethodInfo], name: &str, base: bool) -> Result<&'t MethodInfo, String> {
+    if let Some(method) = table.iter().find(|method| method.name.eq_ignore_ascii_case(name)) {
         return Ok(method);
     }
     let names: Vec<_> = table.iter().map(|method| method.name).collect();
     let kind = if base { "method" } else { "modifier" };
-    let near = names
-        .iter()
-        .min_by_key(|known| distance(name, known))
-        .filter(|known| distance(name, known) <= 3);
-    let hint = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
-    Err(format!("there is no {kind} `{name}`; {hint}there are {}", names.join(", ")))
+    Err(format!(
+        "there is no {kind} `{name}`; {}choose one of {}",
+        hint(name, &names),
+        names.join(", ")
+    ))
 }
 
-fn unknown_option(method: &Method, option: &str) -> String {
+fn unknown_option(method: &MethodInfo, option: &str) -> String {
     let mut names: Vec<_> = method.options.iter().map(|known| known.name).collect();
     names.push("damping");
-    let near = names
-        .iter()
-        .min_by_key(|known| distance(option, known))
-        .filter(|known| distance(option, known) <= 3);
-    let hint = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
-    format!("{} has no option `{option}`; {hint}it has {}", method.name, names.join(", "))
+    let (name, hint) = (method.name, hint(option, &names));
+    format!("{name} has no option `{option}`; {hint}its options are {}", names.join(", "))
+}
+
+/// The nearest of some names as a question, if one is near.
+fn hint(name: &str, names: &[&str]) -> String {
+    let name = name.to_ascii_lowercase();
+    let near = names.iter().map(|known| (distance(&name, known), known)).min();
+    match near {
+        Some((edits, known)) if edits <= 3 => format!("did you mean `{known}`? "),
+        _ => String::new(),
+    }
 }
 
 /// `name[a=1,b=2]` as a name and its options.

@@ -1,7 +1,7 @@
 //! From a pattern and shapes to a checked spec.
 
 use super::axes::{axes_view, layout_steps, not_covered};
-use super::couple::{self, Part};
+use super::couple::{self, BlockedTensor};
 use super::domain::{Region, Space};
 use super::env::{Bound, Env, dim_names, shape_text};
 use super::error::SpecError;
@@ -156,7 +156,7 @@ fn part<'a>(
     name: &str,
     dims: &[usize],
     clauses: &Clauses,
-) -> Bound<(Part, Env<'a>)> {
+) -> Bound<(BlockedTensor, Env<'a>)> {
     let size = dims.iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
     if dims.is_empty() || dims.len() > MAX_RANK {
         let what = format!("tensor `{name}` has {} dims", dims.len());
@@ -202,7 +202,7 @@ fn part<'a>(
     let view = match &clauses.view {
         None => Viewed {
             steps: Steps::new(extents, stride),
-            profile: profile.map(|p| Profile::of(&p)),
+            profile: profile.map(|p| Profile::new(&p)),
             space,
         },
         Some(View::Axes(axes)) => {
@@ -220,7 +220,7 @@ fn part<'a>(
             covered
                 .map_err(|fault| not_covered(fault, &steps, positions, clauses, layout, &env))?;
             let space = if direct { Space::Direct { first: region.first() } } else { space };
-            Viewed { steps, profile: Some(Profile::of(&layout.shape)), space }
+            Viewed { steps, profile: Some(Profile::new(&layout.shape)), space }
         }
     };
     let profile = view.profile.unwrap_or_else(|| Profile::flat(view.steps.shape().len()));
@@ -235,7 +235,7 @@ fn part<'a>(
     let blocks = Grid::new(view.steps.shape(), &tile).map_err(|error| {
         grid_error(&error, "block", "the view", clauses.block.as_ref(), &tile, &env)
     })?;
-    let part = Part {
+    let part = BlockedTensor {
         name: name.to_string(),
         dims: dims.to_vec(),
         size,

@@ -11,7 +11,7 @@ use super::steps::{Steps, row_major};
 use super::{Coupling, Spec, Tensor};
 
 /// One tensor's domain, view and blocks, before scopes.
-pub(crate) struct Part {
+pub(crate) struct BlockedTensor {
     pub name: String,
     pub dims: Vec<usize>,
     pub size: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Part {
     pub blocks: Grid,
 }
 
-impl Part {
+impl BlockedTensor {
     /// The distance in the view between neighbouring blocks along each grid axis.
     fn block_stride(&self) -> Vec<usize> {
         self.view.stride().iter().zip(self.blocks.tile()).map(|(d, b)| d * b).collect()
@@ -34,7 +34,7 @@ impl Part {
 
 /// A spec over one tensor.
 pub(crate) fn one(
-    part: Part,
+    part: BlockedTensor,
     scope: Option<&Tuple>,
     kept: Option<&Keep>,
     env: &Env<'_>,
@@ -44,7 +44,7 @@ pub(crate) fn one(
 
 /// Blocks at the same place of a common grid are one block.
 pub(crate) fn blocks(
-    parts: Vec<Part>,
+    parts: Vec<BlockedTensor>,
     members: &[&Member],
     scope: Option<&Tuple>,
     kept: Option<&Keep>,
@@ -59,7 +59,7 @@ pub(crate) fn blocks(
 }
 
 fn coupled_blocks(
-    parts: Vec<Part>,
+    parts: Vec<BlockedTensor>,
     members: &[Option<&Member>],
     scope: Option<&Tuple>,
     kept: Option<&Keep>,
@@ -105,7 +105,7 @@ fn coupled_blocks(
 
 /// Scopes at the same place of a common grid are one scope.
 pub(crate) fn scopes(
-    parts: Vec<Part>,
+    parts: Vec<BlockedTensor>,
     members: &[&Member],
     kept: Option<&Keep>,
     envs: &[Env<'_>],
@@ -174,7 +174,13 @@ impl Axes {
 
 /// Puts the short tables of one tensor together: blocks of a scope lie along
 /// the axes `inner`, scopes `counts` times along the axes `outer`.
-fn tensor(part: Part, perm: Vec<usize>, inner: &Axes, outer: &Axes, counts: &[usize]) -> Tensor {
+fn tensor(
+    part: BlockedTensor,
+    perm: Vec<usize>,
+    inner: &Axes,
+    outer: &Axes,
+    counts: &[usize],
+) -> Tensor {
     let scaled = |stride: &[usize]| stride.iter().zip(&outer.tile).map(|(d, t)| d * t).collect();
     let element = Steps::new(part.blocks.tile().to_vec(), part.view.stride().to_vec());
     let block = Steps::new(inner.tile.clone(), inner.view.clone());
@@ -203,7 +209,7 @@ fn tensor(part: Part, perm: Vec<usize>, inner: &Axes, outer: &Axes, counts: &[us
 
 /// Each member's permutation, checked; the identity where none is given.
 fn permutations(
-    parts: &[Part],
+    parts: &[BlockedTensor],
     members: &[Option<&Member>],
     env: &Env<'_>,
 ) -> Result<Vec<Vec<usize>>, SpecError> {

@@ -35,7 +35,7 @@ impl Region {
     pub fn runs(&self) -> Result<Runs, RunsError> {
         match self {
             Self::Set(runs) => Ok(runs.clone()),
-            Self::Strided { first, steps } => Runs::of(*first, steps),
+            Self::Strided { first, steps } => Runs::new(*first, steps),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Runs {
     }
 
     /// The offsets `first + steps`.
-    pub fn of(first: usize, steps: &Steps) -> Result<Self, RunsError> {
+    pub fn new(first: usize, steps: &Steps) -> Result<Self, RunsError> {
         let modes = sorted_modes(steps);
         // The modes that make up one contiguous run.
         let mut run = 1;
@@ -276,8 +276,8 @@ mod tests {
 
     #[test]
     fn runs_behave_as_sets() {
-        let a = Runs::of(2, &Steps::new(vec![3, 2], vec![8, 1])).unwrap(); // 2,3 10,11 18,19
-        let b = Runs::of(3, &Steps::new(vec![2, 3], vec![1, 2])).unwrap(); // 3..=8
+        let a = Runs::new(2, &Steps::new(vec![3, 2], vec![8, 1])).unwrap(); // 2,3 10,11 18,19
+        let b = Runs::new(3, &Steps::new(vec![2, 3], vec![1, 2])).unwrap(); // 3..=8
         let list = |runs: &Runs| (0..runs.len()).map(|i| runs.at(i).unwrap()).collect::<Vec<_>>();
         assert_eq!(list(&a), [2, 3, 10, 11, 18, 19]);
         assert_eq!(list(&b), [3, 4, 5, 6, 7, 8]);
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn overlapping_offsets_are_named() {
-        let twice = Runs::of(0, &Steps::new(vec![2, 2], vec![2, 2]));
+        let twice = Runs::new(0, &Steps::new(vec![2, 2], vec![2, 2]));
         assert_eq!(twice, Err(RunsError::Twice(2)));
     }
 }

@@ -200,7 +200,7 @@ impl Order {
     const MAX_SORTED: usize = 1 << 24;
 
     /// Scopes by the lowest offset they have in `lead`.
-    fn of(lead: &Tensor, scope_grid: &[usize]) -> Result<Self, SpecError> {
+    fn new(lead: &Tensor, scope_grid: &[usize]) -> Result<Self, SpecError> {
         let nested = is_nested(&sorted_modes(&lead.view));
         let rises = lead.space.rises_along(&lead.view);
         if nested && rises {
@@ -245,7 +245,7 @@ impl Spec {
         blocks_per_scope: usize,
         keep: usize,
     ) -> Result<Self, SpecError> {
-        let order = Order::of(&tensors[0], &scope_grid)?;
+        let order = Order::new(&tensors[0], &scope_grid)?;
         let (text, expanded) = (String::new(), String::new());
         Ok(Self {
             coupling,

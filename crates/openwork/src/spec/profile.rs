@@ -20,10 +20,10 @@ enum Mode {
 }
 
 impl Mode {
-    fn of(tuple: &Tuple) -> Self {
+    fn new(tuple: &Tuple) -> Self {
         match tuple {
             Tuple::Leaf(_) => Self::Leaf,
-            Tuple::List(items, _) => Self::Nested(items.iter().map(Self::of).collect()),
+            Tuple::List(items, _) => Self::Nested(items.iter().map(Self::new).collect()),
         }
     }
 
@@ -36,10 +36,10 @@ impl Mode {
 }
 
 impl Profile {
-    pub fn of(shape: &Tuple) -> Self {
+    pub fn new(shape: &Tuple) -> Self {
         let modes: Vec<_> = match shape {
             Tuple::Leaf(_) => vec![Mode::Leaf],
-            Tuple::List(items, _) => items.iter().map(Mode::of).collect(),
+            Tuple::List(items, _) => items.iter().map(Mode::new).collect(),
         };
         let leaves = modes.iter().map(Mode::leaves).sum();
         Self { modes, leaves }

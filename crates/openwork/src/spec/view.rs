@@ -106,7 +106,7 @@ fn same_offsets(view: &[(usize, usize)], region: &[(usize, usize)]) -> Result<()
 /// Compares run by run.
 fn compare(view: &Steps, region: &Region) -> Result<(), Fault> {
     let Ok(wanted) = region.runs() else { return Err(Fault::Differs) };
-    let met = match Runs::of(region.first(), view) {
+    let met = match Runs::new(region.first(), view) {
         Ok(met) => met,
         Err(RunsError::Twice(at)) => return Err(Fault::Twice(at)),
         Err(RunsError::TooMany(_)) => return Err(Fault::Differs),

@@ -87,7 +87,7 @@ impl Case {
                     hessian: Some(h),
                 })
                 .collect(),
-            watch: &(),
+            monitor: &(),
         }
     }
 }

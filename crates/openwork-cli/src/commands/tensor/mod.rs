@@ -7,7 +7,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::files::{self, Part};
 use crate::progress::Progress;
-use openwork::prune::{Member, PruneError, Pruned, Recipe, Task, prune, split_list};
+use openwork::prune::{Member, Method, PruneError, Pruned, Task, prune, split_list};
 use openwork::{Pattern, Spec};
 use sources::{Files, Statistics, Weights};
 use std::path::{Path, PathBuf};
@@ -65,11 +65,11 @@ struct Outcome {
 impl Tensor {
     /// Prunes, writes, prints. All that can be checked is checked before work starts.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let recipes = recipes(&self.method)?;
+        let methods = methods(&self.method)?;
         let pattern: Pattern = self.spec.parse().map_err(Failure::input)?;
         if let Some(out) = &self.out {
-            if recipes.len() > 1 {
-                let n = recipes.len();
+            if methods.len() > 1 {
+                let n = methods.len();
                 let message = format!("--out takes the weights of one method; {n} were given");
                 return Err(Failure::Input(message));
             }
@@ -89,7 +89,7 @@ impl Tensor {
             .filter_map(|tensor| weights.iter().find(|w| w.label == tensor.name()))
             .collect();
         let hessians = wanted.resolve(&files, &weights)?;
-        hessians.suffice(&recipes, &spec)?;
+        hessians.suffice(&methods, &spec)?;
         let values: Vec<Vec<f32>> = weights
             .iter()
             .map(|w| w.entry.to_f32().map_err(Failure::input))
@@ -97,13 +97,13 @@ impl Tensor {
         let hessians = hessians.load(&spec, global)?;
 
         let mut outcomes = Vec::new();
-        for recipe in &recipes {
+        for method in &methods {
             let members = values
                 .iter()
                 .enumerate()
                 .map(|(t, weights)| Member { weights: weights[..].into(), hessian: hessians.of(t) })
                 .collect();
-            outcomes.push(run_one(recipe, &spec, members, global)?);
+            outcomes.push(run_one(method, &spec, members, global)?);
         }
         if let (Some(out), [outcome]) = (&self.out, outcomes.as_slice()) {
             save(out, &spec, &weights, outcome)?;
@@ -120,21 +120,21 @@ impl Tensor {
 }
 
 /// The methods of a list.
-fn recipes(text: &str) -> Result<Vec<Recipe>, Failure> {
+fn methods(text: &str) -> Result<Vec<Method>, Failure> {
     let parts = split_list(text).map_err(Failure::input)?;
     parts.into_iter().map(|part| part.parse().map_err(Failure::input)).collect()
 }
 
 /// Prunes by one method.
 fn run_one(
-    recipe: &Recipe,
+    method: &Method,
     spec: &Spec,
     members: Vec<Member<'_>>,
     global: &Global,
 ) -> Result<Outcome, Failure> {
-    let progress = Progress::start(global, &recipe.to_string());
+    let progress = Progress::start(global, &method.to_string());
     let blind = members.iter().any(|member| member.hessian.is_none());
-    let pruned = prune(recipe, &Task { spec, members, watch: &progress });
+    let pruned = prune(method, &Task { spec, members, monitor: &progress });
     progress.end();
     let mut pruned = pruned.map_err(|error| match error {
         PruneError::Stopped => Failure::running(error),
@@ -145,7 +145,7 @@ fn run_one(
         pruned.notes.push(note.to_string());
     }
     let conforms = pruned.mask.conforms(spec).is_ok() && zeros_are_exact(&pruned);
-    Ok(Outcome { method: recipe.to_string(), pruned, conforms })
+    Ok(Outcome { method: method.to_string(), pruned, conforms })
 }
 
 /// Whether every weight that goes is zero and every other one finite.

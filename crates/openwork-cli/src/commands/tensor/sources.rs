@@ -6,7 +6,7 @@ use crate::files::{self, Dtype, Entry, Named, Place, Store};
 use crate::progress::Progress;
 use openwork::Spec;
 use openwork::hessian::Hessian;
-use openwork::prune::{Needs, PruneError, Recipe, Watch};
+use openwork::prune::{Method, Monitor, Needs, PruneError};
 use std::path::Path;
 
 /// Reads a list of places.
@@ -164,16 +164,16 @@ impl<'f> Found<'f> {
     }
 
     /// Checks that no method lacks statistics, before any of them runs.
-    pub fn suffice(&self, recipes: &[Recipe], spec: &Spec) -> Result<(), Failure> {
+    pub fn suffice(&self, methods: &[Method], spec: &Spec) -> Result<(), Failure> {
         let Some(t) = self.source_of.iter().position(Option::is_none) else { return Ok(()) };
         let tensor = spec.tensors()[t].name().to_string();
-        match recipes.iter().find(|recipe| recipe.needs() > Needs::Weights) {
+        match methods.iter().find(|method| method.needs() > Needs::Weights) {
             None if self.source_of.iter().all(Option::is_none) => Ok(()),
             None => Err(Failure::Input(format!(
                 "`{tensor}` has no statistics, but another tensor has; give them for all or none"
             ))),
-            Some(recipe) => {
-                let method = recipe.to_string();
+            Some(method) => {
+                let method = method.to_string();
                 Err(Failure::input(PruneError::NoHessian { method, tensor }))
             }
         }

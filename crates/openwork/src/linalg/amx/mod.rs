@@ -48,7 +48,7 @@ const LEAST: (usize, usize) = (48, 1 << 21);
 thread_local! {
     /// Room for both operands, kept from product to product: fresh pages take as
     /// long as a small product.
-    static ROOM: Cell<[Operand; 2]> = const { Cell::new([Operand::EMPTY; 2]) };
+    static SCRATCH: Cell<[Operand; 2]> = const { Cell::new([Operand::EMPTY; 2]) };
 }
 
 /// Whether a product of such a size is faster here than by f32 instructions.
@@ -72,7 +72,7 @@ pub(super) fn gemm(
     threads: Threads,
 ) {
     let (m, k) = (a.rows(), a.cols());
-    let [mut left, mut right] = ROOM.take();
+    let [mut left, mut right] = SCRATCH.take();
     // Equal depths, in whole tiles.
     let depth = k.div_ceil(k.div_ceil(DEPTH)).next_multiple_of(STEP);
     let width = (BYTES / (2 * PARTS * depth)).max(PANEL) / PANEL * PANEL;
@@ -91,7 +91,7 @@ pub(super) fn gemm(
             }
         }
     }
-    ROOM.set([left, right]);
+    SCRATCH.set([left, right]);
 }
 
 /// `0..n` in pieces of `size`.

@@ -22,7 +22,7 @@ mod pivot;
 
 use super::problem::{gather, scatter_row};
 use super::{
-    Build, Method, Needs, OptionInfo, Problem, PruneError, Pruner, Settings, Solution, Watch,
+    Build, MethodInfo, Monitor, Needs, OptionInfo, Problem, PruneError, Pruner, Settings, Solution,
 };
 use crate::hessian::{Curvature, Damping};
 use crate::mask::Mask;
@@ -31,7 +31,7 @@ use crate::spec::{Element, Unit};
 use std::sync::Arc;
 
 /// `s-obs`.
-pub const METHOD: Method = Method {
+pub const METHOD: MethodInfo = MethodInfo {
     name: "s-obs",
     summary: "the paper's structured OBS, exact: each scope by the inverse Hessian of what is left",
     options: &[
@@ -119,10 +119,10 @@ impl Pruner for Obs {
         curvature.inverse();
     }
 
-    fn prune(&self, problem: &Problem<'_>, watch: &dyn Watch) -> Result<Solution, PruneError> {
+    fn prune(&self, problem: &Problem<'_>, monitor: &dyn Monitor) -> Result<Solution, PruneError> {
         // Made before units are shared out, or they would wait for one another.
         problem.groups()?.iter().for_each(|group| self.factor(&group.curvature));
-        let done = problem.each_unit(watch, |unit, shift| self.unit(problem, unit, shift))?;
+        let done = problem.each_unit(monitor, |unit, shift| self.unit(problem, unit, shift))?;
         let mut mask = Mask::full(problem.spec);
         let mut weights = problem.copies();
         for done in done {

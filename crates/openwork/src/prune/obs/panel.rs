@@ -44,7 +44,7 @@ pub(super) fn prune(
         }
         for (s, scope) in scopes.iter().enumerate() {
             if scope.dropped > 0 {
-                let places = Places::new(unit, scope, s, &panels);
+                let places = ScopeColumns::new(unit, scope, s, &panels);
                 choose(&places, scope.dropped, scoring, &mut panels, &mut scratch);
             }
         }
@@ -179,7 +179,7 @@ struct Panel {
     y: Vec<f32>,
     /// Z of each row, for the columns that go in this panel.
     z: Vec<Vec<f32>>,
-    /// Places that went, in order.
+    /// ScopeColumns that went, in order.
     gone: Vec<usize>,
 }
 
@@ -297,14 +297,14 @@ impl Panel {
 }
 
 /// Where a scope's blocks lie in the panels.
-struct Places {
+struct ScopeColumns {
     /// For each block its pieces: panel, first place, number of places.
     blocks: Vec<Vec<(usize, usize, usize)>>,
     /// The first place of the scope in each panel.
     from: Vec<usize>,
 }
 
-impl Places {
+impl ScopeColumns {
     fn new(unit: &Unit, scope: &UnitScope, s: usize, panels: &[Panel]) -> Self {
         let from: Vec<usize> = panels.iter().map(|panel| panel.starts[s]).collect();
         let mut next = from.clone();
@@ -336,7 +336,7 @@ struct Scratch {
 
 /// Chooses the blocks that go and takes them away.
 fn choose(
-    places: &Places,
+    places: &ScopeColumns,
     dropped: usize,
     scoring: Scoring,
     panels: &mut [Panel],
@@ -388,7 +388,7 @@ fn choose(
 
 /// The cost of losing some blocks together: the sum over panels and rows of
 /// `w_p' (A_pp)^-1 w_p`; infinite where rounding has spoilt `A_pp`.
-fn cost(places: &Places, blocks: &[usize], panels: &[Panel], scratch: &mut Scratch) -> f64 {
+fn cost(places: &ScopeColumns, blocks: &[usize], panels: &[Panel], scratch: &mut Scratch) -> f64 {
     let mut sum = 0.0;
     for (b, panel) in panels.iter().enumerate() {
         let m = panel.width();

@@ -30,17 +30,19 @@ pub(super) fn prune(unit: &Unit, bundles: &mut [Rows], scoring: Scoring) -> Vec<
     }
     let mut states: Vec<State> = bundles.iter().map(State::new).collect();
     for scope in &unit.scopes {
-        let mut contest = Contest::new(unit, scope, bundles, &states);
+        let mut candidates = Candidates::new(unit, scope, bundles, &states);
         if scored_once {
-            let mut order: Vec<usize> = (0..contest.costs.len()).collect();
-            order.sort_by(|&a, &b| contest.costs[a].total_cmp(&contest.costs[b]).then(b.cmp(&a)));
+            let mut order: Vec<usize> = (0..candidates.costs.len()).collect();
+            order.sort_by(|&a, &b| {
+                candidates.costs[a].total_cmp(&candidates.costs[b]).then(b.cmp(&a))
+            });
             for &block in &order[..scope.dropped] {
-                contest.remove(block, bundles, &mut states);
+                candidates.remove(block, bundles, &mut states);
             }
         } else {
             for _ in 0..scope.dropped {
-                let block = contest.cheapest();
-                contest.remove(block, bundles, &mut states);
+                let block = candidates.cheapest();
+                candidates.remove(block, bundles, &mut states);
             }
         }
     }
@@ -69,12 +71,12 @@ fn merged(unit: &Unit, scope: &UnitScope, bundles: &mut [Rows]) -> Vec<Vec<u32>>
     let follow = |b: usize, depth: usize| -> Vec<f64> {
         let mut states = [State::new(&bundles[b])];
         let alone = std::slice::from_ref(&bundles[b]);
-        let mut contest = Contest::of_blocks(unit, scope, &of[b], alone, &states, b as u32);
+        let mut candidates = Candidates::new_with(unit, scope, &of[b], alone, &states, b as u32);
         (0..depth)
             .map(|_| {
-                let block = contest.cheapest();
-                let cost = contest.costs[block];
-                contest.remove(block, alone, &mut states);
+                let block = candidates.cheapest();
+                let cost = candidates.costs[block];
+                candidates.remove(block, alone, &mut states);
                 cost
             })
             .collect()
@@ -101,10 +103,11 @@ fn merged(unit: &Unit, scope: &UnitScope, bundles: &mut [Rows]) -> Vec<Vec<u32>>
         .map(|(b, rows)| {
             let mut states = [State::new(rows)];
             let alone = std::slice::from_ref(&*rows);
-            let mut contest = Contest::of_blocks(unit, scope, &of[b], alone, &states, b as u32);
+            let mut candidates =
+                Candidates::new_with(unit, scope, &of[b], alone, &states, b as u32);
             for _ in 0..counts[b] {
-                let block = contest.cheapest();
-                contest.remove(block, alone, &mut states);
+                let block = candidates.cheapest();
+                candidates.remove(block, alone, &mut states);
             }
             let [state] = states;
             rows.w.data_mut().copy_from_slice(&state.w);
@@ -183,14 +186,14 @@ impl State {
 }
 
 /// The blocks of a scope and what losing each would cost.
-struct Contest {
-    blocks: Vec<Vec<Part>>,
+struct Candidates {
+    blocks: Vec<Vec<PieceCost>>,
     costs: Vec<f64>,
     left: Vec<bool>,
 }
 
 /// A block's piece in one bundle, with its part of A.
-struct Part {
+struct PieceCost {
     bundle: usize,
     columns: Vec<u32>,
     /// Nothing if the piece is all that its rows have.
@@ -198,14 +201,14 @@ struct Part {
     cost: f64,
 }
 
-impl Contest {
+impl Candidates {
     fn new(unit: &Unit, scope: &UnitScope, bundles: &[Rows], states: &[State]) -> Self {
         let all: Vec<usize> = (0..unit.blocks(scope).len()).collect();
-        Self::of_blocks(unit, scope, &all, bundles, states, 0)
+        Self::new_with(unit, scope, &all, bundles, states, 0)
     }
 
     /// Some blocks of a scope; `bundles` begins with bundle `first` of the unit.
-    fn of_blocks(
+    fn new_with(
         unit: &Unit,
         scope: &UnitScope,
         blocks: &[usize],
@@ -213,7 +216,7 @@ impl Contest {
         states: &[State],
         first: u32,
     ) -> Self {
-        let blocks: Vec<Vec<Part>> = blocks
+        let blocks: Vec<Vec<PieceCost>> = blocks
             .iter()
             .map(|&at| {
                 let pieces = unit.pieces(&unit.blocks(scope)[at]).iter();
@@ -221,7 +224,7 @@ impl Contest {
                     .map(|piece| {
                         let bundle = (piece.bundle - first) as usize;
                         let columns = unit.columns(piece).to_vec();
-                        Part::new(bundle, columns, &bundles[bundle], &states[bundle])
+                        PieceCost::new(bundle, columns, &bundles[bundle], &states[bundle])
                     })
                     .collect()
             })
@@ -269,7 +272,7 @@ impl Contest {
     }
 }
 
-impl Part {
+impl PieceCost {
     fn new(bundle: usize, columns: Vec<u32>, rows: &Rows, state: &State) -> Self {
         let whole = columns.len() == state.n;
         let c = if whole { rows.curvature.matrix() } else { rows.curvature.inverse() };

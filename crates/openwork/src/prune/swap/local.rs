@@ -23,18 +23,18 @@ const ROUNDING: f64 = 8.0;
 #[derive(Clone)]
 pub(super) struct Search<T: Scalar> {
     pub tableaux: Vec<Tableau<T>>,
-    scopes: Vec<Local<T>>,
+    scopes: Vec<ScopeSearch<T>>,
     gain: f64,
 }
 
 /// A scope: its blocks, and the parts of T that belong to them.
 #[derive(Clone)]
-struct Local<T> {
+struct ScopeSearch<T> {
     /// For each block its pieces.
     blocks: Vec<Vec<Piece>>,
     /// Whether each block is kept.
     kept: Vec<bool>,
-    parts: Vec<Part<T>>,
+    parts: Vec<Submatrix<T>>,
     /// Whether one part for each bundle spans all blocks, so that all subsets can
     /// be tried.
     joint: bool,
@@ -42,7 +42,7 @@ struct Local<T> {
 
 /// Columns of a bundle and T between them.
 #[derive(Clone)]
-struct Part<T> {
+struct Submatrix<T> {
     bundle: usize,
     columns: Vec<u32>,
     t: Vec<T>,
@@ -69,7 +69,7 @@ impl<T: Scalar> Search<T> {
         let scopes = unit
             .scopes
             .iter()
-            .filter_map(|scope| Local::new(unit, scope, &tableaux, &here))
+            .filter_map(|scope| ScopeSearch::new(unit, scope, &tableaux, &here))
             .collect();
         Self { tableaux, scopes, gain }
     }
@@ -161,7 +161,7 @@ impl<T: Scalar> Search<T> {
     }
 }
 
-impl<T: Scalar> Local<T> {
+impl<T: Scalar> ScopeSearch<T> {
     /// The scope as far as it lies in these bundles; nothing if it has no choice.
     fn new(
         unit: &Unit,
@@ -196,7 +196,7 @@ impl<T: Scalar> Local<T> {
                 let old = local.parts.iter().position(|part| joint && part.bundle == bundle);
                 let part = old.unwrap_or(local.parts.len());
                 if old.is_none() {
-                    local.parts.push(Part { bundle, columns: Vec::new(), t: Vec::new() });
+                    local.parts.push(Submatrix { bundle, columns: Vec::new(), t: Vec::new() });
                 }
                 let start = local.parts[part].columns.len();
                 places.push(Piece { part, start, len: columns.len() });
@@ -264,7 +264,7 @@ impl<T: Scalar> Local<T> {
     /// The parts with all of the scope's columns kept; nothing if rounding
     /// stands in the way.
     fn whole(&self, tableaux: &[Tableau<T>]) -> Option<Vec<Whole<T>>> {
-        let restored = |part: &Part<T>| {
+        let restored = |part: &Submatrix<T>| {
             let tableau = &tableaux[part.bundle];
             let mut t = part.t.clone();
             let mut u: Vec<Vec<T>> = (0..tableau.u.rows())
@@ -368,7 +368,7 @@ impl<T: Scalar> Local<T> {
             let part = &self.parts[piece.part];
             let bundle = part.bundle;
             let tableau = &tableaux[bundle];
-            let other: Option<&Part<T>> =
+            let other: Option<&Submatrix<T>> =
                 self.blocks[back].iter().map(|p| &self.parts[p.part]).find(|p| p.bundle == bundle);
             let mut columns = part.columns.clone();
             columns.extend(other.iter().flat_map(|p| &p.columns));

@@ -19,7 +19,9 @@ mod tableau;
 use super::obs::{Done, Rows, bundles, write};
 use super::problem::gather;
 use super::refit::Refit;
-use super::{Build, Method, OptionInfo, Problem, PruneError, Settings, Solution, Step, Watch};
+use super::{
+    Build, MethodInfo, Modifier, Monitor, OptionInfo, Problem, PruneError, Settings, Solution,
+};
 use crate::hessian::Damping;
 use crate::linalg::Scalar;
 use crate::matrix::Matrix;
@@ -30,7 +32,7 @@ use std::sync::Arc;
 use tableau::Tableau;
 
 /// `+swap`.
-pub const METHOD: Method = Method {
+pub const METHOD: MethodInfo = MethodInfo {
     name: "swap",
     summary: "local search: exchange blocks within scopes while the error falls, then fit the weights anew",
     options: &[
@@ -55,7 +57,7 @@ pub const METHOD: Method = Method {
         },
     ],
     damping: Damping::Auto,
-    build: Build::Step(build),
+    build: Build::Modifier(build),
 };
 
 struct Swap {
@@ -64,7 +66,7 @@ struct Swap {
     kicks: usize,
 }
 
-fn build(settings: &Settings) -> Result<Box<dyn Step>, String> {
+fn build(settings: &Settings) -> Result<Box<dyn Modifier>, String> {
     Ok(Box::new(Swap {
         rounds: settings.count("rounds", 20, 0)?,
         gain: settings.number("gain", 1e-4)?,
@@ -72,21 +74,21 @@ fn build(settings: &Settings) -> Result<Box<dyn Step>, String> {
     }))
 }
 
-impl Step for Swap {
+impl Modifier for Swap {
     fn improve(
         &self,
         problem: &Problem<'_>,
         solution: Solution,
-        watch: &dyn Watch,
+        monitor: &dyn Monitor,
     ) -> Result<Solution, PruneError> {
         let done =
-            problem.each_unit(watch, |unit, shift| self.unit(problem, &solution, unit, shift))?;
+            problem.each_unit(monitor, |unit, shift| self.unit(problem, &solution, unit, shift))?;
         let Solution { mut mask, mut weights, notes } = solution;
         for done in done {
             write(done, &mut mask, &mut weights);
         }
         // The state has gone through many pivots: fit once more.
-        Refit::fine().improve(problem, Solution { mask, weights, notes }, watch)
+        Refit::fine().improve(problem, Solution { mask, weights, notes }, monitor)
     }
 }
 

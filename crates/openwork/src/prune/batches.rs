@@ -1,19 +1,19 @@
-//! Rows that scopes tie together, packed into lots that have nothing in common:
+//! Rows that scopes tie together, packed into batches that have nothing in common:
 //! the parallel work of methods that go column by column.
 
-use super::{Group, PruneError, Watch};
+use super::{Group, Monitor, PruneError};
 use crate::select::{Scratch, Selector};
 use crate::spec::{Element, Spec, Tensor, TooWide};
 
-/// Rows that a lot is filled up to, for each tensor: enough for vectors and
+/// Rows that a batch is filled up to, for each tensor: enough for vectors and
 /// products at nearly full speed, and few enough that a panel of 128 columns
 /// stays in the cache.
 pub(super) const ROWS: usize = 96;
 
 /// Where weights lie among the groups of a problem.
-pub(crate) struct Places {
+pub(crate) struct Positions {
     tensors: Vec<Rows>,
-    /// For each group the place of every column of the tensor among its own;
+    /// For each group the position of every column of the tensor among its own;
     /// nothing where it has them all.
     columns: Vec<Option<Vec<u32>>>,
 }
@@ -21,19 +21,19 @@ pub(crate) struct Places {
 /// The rows of one tensor.
 struct Rows {
     cols: usize,
-    /// The group of each row and its place there.
+    /// The group of each row and its position there.
     rows: Vec<(u32, u32)>,
 }
 
 /// A weight of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub group: usize,
     pub row: usize,
     pub column: usize,
 }
 
-impl Places {
+impl Positions {
     pub fn new(spec: &Spec, groups: &[Group]) -> Self {
         let mut tensors: Vec<Rows> = spec
             .tensors()
@@ -65,7 +65,7 @@ impl Places {
 
     /// Where a weight of the domain lies.
     #[inline]
-    pub fn of(&self, element: Element) -> Place {
+    pub fn position(&self, element: Element) -> Position {
         let tensor = &self.tensors[element.tensor];
         let (row, column) = (element.offset / tensor.cols, element.offset % tensor.cols);
         let (group, row) = tensor.rows[row];
@@ -73,141 +73,141 @@ impl Places {
             None => column,
             Some(at) => at[column] as usize,
         };
-        Place { group: group as usize, row: row as usize, column }
+        Position { group: group as usize, row: row as usize, column }
     }
 }
 
-/// Rows that have no scope in common with any other lot.
+/// Rows that have no scope in common with any other batch.
 #[derive(Default)]
-pub(crate) struct Lot {
+pub(crate) struct RowBatch {
     /// The rows by group, groups rising.
-    pub parts: Vec<Part>,
+    pub parts: Vec<GroupRows>,
 }
 
-/// The rows of a lot that lie in one group.
-pub(crate) struct Part {
+/// The rows of a batch that lie in one group.
+pub(crate) struct GroupRows {
     pub group: usize,
-    /// Places in [`Group::rows`], rising.
+    /// Positions in [`Group::rows`], rising.
     pub rows: Vec<u32>,
     /// For each column the scopes that are met there first: in no earlier group
     /// and in no earlier column of this one.
     pub starts: Vec<Vec<u32>>,
 }
 
-/// All lots of a problem.
-pub(crate) struct Lots {
-    pub places: Places,
-    pub lots: Vec<Lot>,
-    /// For each group and row the part of its lot and the place there.
-    seats: Vec<Vec<(u32, u32)>>,
+/// All batches of a problem.
+pub(crate) struct RowBatches {
+    pub positions: Positions,
+    pub batches: Vec<RowBatch>,
+    /// For each group and row the part of its batch and the position there.
+    slots: Vec<Vec<(u32, u32)>>,
 }
 
-impl Lots {
-    /// Ties rows together and fills lots, in the order of the rows.
+impl RowBatches {
+    /// Ties rows together and fills batches, in the order of the rows.
     pub fn new(
         spec: &Spec,
         selector: &Selector<'_>,
         groups: &[Group],
-        watch: &dyn Watch,
+        monitor: &dyn Monitor,
     ) -> Result<Self, PruneError> {
-        let places = Places::new(spec, groups);
+        let positions = Positions::new(spec, groups);
         let mut first_id = vec![0];
         first_id.extend(groups.iter().scan(0, |sum, group| {
             *sum += group.rows.len();
             Some(*sum)
         }));
         let rows = first_id[groups.len()];
-        numbered(spec, rows)?;
+        check_numbering(spec, rows)?;
 
         // 1. Rows of one scope are one set; note where each scope is met first.
-        let mut sets = Sets::new(rows);
-        let mut first: Vec<Option<Place>> = Vec::with_capacity(spec.scopes());
+        let mut sets = DisjointSets::new(rows);
+        let mut first: Vec<Option<Position>> = Vec::with_capacity(spec.scopes());
         let mut scratch = Scratch::default();
         for scope in 0..spec.scopes() {
-            let (mut least, mut last): (Option<Place>, usize) = (None, usize::MAX);
+            let (mut least, mut last): (Option<Position>, usize) = (None, usize::MAX);
             selector.visit(scope, &mut scratch, |_, element| {
-                let place = places.of(element);
-                let id = first_id[place.group] + place.row;
+                let position = positions.position(element);
+                let id = first_id[position.group] + position.row;
                 if last != usize::MAX && last != id {
                     sets.unite(last, id);
                 }
                 last = id;
-                if least.is_none_or(|l| (place.group, place.column) < (l.group, l.column)) {
-                    least = Some(place);
+                if least.is_none_or(|l| (position.group, position.column) < (l.group, l.column)) {
+                    least = Some(position);
                 }
             });
             first.push(least);
-            if scope % (1 << 16) == 0 && watch.stopped() {
+            if scope % (1 << 16) == 0 && monitor.cancelled() {
                 return Err(PruneError::Stopped);
             }
         }
 
-        // 2. Sets fill lots in the order of their first rows.
+        // 2. DisjointSets fill batches in the order of their first rows.
         let full = ROWS * spec.tensors().len();
-        let mut lots: Vec<Lot> = Vec::new();
-        let mut lot_of_set = vec![usize::MAX; rows];
+        let mut batches: Vec<RowBatch> = Vec::new();
+        let mut batch_of_set = vec![usize::MAX; rows];
         let mut filled = vec![0; rows];
         let sizes = sets.sizes();
-        let mut seats: Vec<Vec<(u32, u32)>> = Vec::with_capacity(groups.len());
-        let mut lot_of_row = vec![0; rows];
+        let mut slots: Vec<Vec<(u32, u32)>> = Vec::with_capacity(groups.len());
+        let mut batch_of_row = vec![0; rows];
         for (g, group) in groups.iter().enumerate() {
-            let mut seats_here = Vec::with_capacity(group.rows.len());
+            let mut slots_here = Vec::with_capacity(group.rows.len());
             for row in 0..group.rows.len() {
                 let id = first_id[g] + row;
                 let set = sets.find(id);
-                if lot_of_set[set] == usize::MAX {
-                    if lots.is_empty() || filled[lots.len() - 1] >= full {
-                        lots.push(Lot::default());
+                if batch_of_set[set] == usize::MAX {
+                    if batches.is_empty() || filled[batches.len() - 1] >= full {
+                        batches.push(RowBatch::default());
                     }
-                    lot_of_set[set] = lots.len() - 1;
-                    filled[lots.len() - 1] += sizes[set];
+                    batch_of_set[set] = batches.len() - 1;
+                    filled[batches.len() - 1] += sizes[set];
                 }
-                let parts = &mut lots[lot_of_set[set]].parts;
+                let parts = &mut batches[batch_of_set[set]].parts;
                 if parts.last().is_none_or(|part| part.group != g) {
                     let starts = vec![Vec::new(); group.columns.len()];
-                    parts.push(Part { group: g, rows: Vec::new(), starts });
+                    parts.push(GroupRows { group: g, rows: Vec::new(), starts });
                 }
                 let at = parts.len() - 1;
-                seats_here.push((at as u32, parts[at].rows.len() as u32));
+                slots_here.push((at as u32, parts[at].rows.len() as u32));
                 parts[at].rows.push(row as u32);
-                lot_of_row[id] = lot_of_set[set];
+                batch_of_row[id] = batch_of_set[set];
             }
-            seats.push(seats_here);
+            slots.push(slots_here);
         }
 
         // 3. Scopes go to the column where they are met first.
-        for (scope, place) in first.into_iter().enumerate() {
-            let Some(place) = place else { continue };
-            let lot = &mut lots[lot_of_row[first_id[place.group] + place.row]];
-            let part = seats[place.group][place.row].0 as usize;
-            lot.parts[part].starts[place.column].push(scope as u32);
+        for (scope, position) in first.into_iter().enumerate() {
+            let Some(position) = position else { continue };
+            let batch = &mut batches[batch_of_row[first_id[position.group] + position.row]];
+            let part = slots[position.group][position.row].0 as usize;
+            batch.parts[part].starts[position.column].push(scope as u32);
         }
-        Ok(Self { places, lots, seats })
+        Ok(Self { positions, batches, slots })
     }
 
-    /// The part of its lot that a weight lies in, its row there and its column.
+    /// The part of its batch that a weight lies in, its row there and its column.
     #[inline]
-    pub fn seat(&self, element: Element) -> (usize, usize, usize) {
-        let place = self.places.of(element);
-        let (part, row) = self.seats[place.group][place.row];
-        (part as usize, row as usize, place.column)
+    pub fn slot(&self, element: Element) -> (usize, usize, usize) {
+        let position = self.positions.position(element);
+        let (part, row) = self.slots[position.group][position.row];
+        (part as usize, row as usize, position.column)
     }
 }
 
-/// Refuses a problem whose weights cannot be numbered in 32 bits (16 GiB of f32
+/// Refuses a problem whose weights cannot be check_numbering in 32 bits (16 GiB of f32
 /// under one pattern).
-pub(crate) fn numbered(spec: &Spec, rows: usize) -> Result<(), PruneError> {
+pub(crate) fn check_numbering(spec: &Spec, rows: usize) -> Result<(), PruneError> {
     let elements: usize = spec.tensors().iter().map(Tensor::size).sum();
     let most = elements.max(spec.blocks());
     if u32::try_from(most).is_ok() { Ok(()) } else { Err(TooWide { rows, elements }.into()) }
 }
 
 /// Disjoint sets of numbers; the least number of a set stands for it.
-struct Sets {
+struct DisjointSets {
     parent: Vec<u32>,
 }
 
-impl Sets {
+impl DisjointSets {
     fn new(len: usize) -> Self {
         Self { parent: (0..len as u32).collect() }
     }
