@@ -1,31 +1,31 @@
-//! WikiText without its extra spaces.
+//! Detokenization of WikiText.
 //!
-//! WikiText's raw text still has spaces around punctuation and `@-@`, `@,@`,
-//! `@.@` for joining marks. lm-eval undoes that before a model reads it; these
-//! are the same changes, each a removal (but for the lone `N`, which becomes
-//! `1`), so that every byte of the result knows where it came from.
+//! WikiText's raw text has spaces around punctuation, and `@-@`, `@,@`, `@.@` for
+//! joining characters. lm-eval removes them before a model reads the text; these
+//! are the same changes. Each only removes bytes (except that a lone `N` becomes
+//! `1`), so every byte of the result has an offset in the original.
 
-/// A text with some bytes removed, and where the others were.
+/// A text with some bytes removed, and the offsets of the others.
 #[derive(Clone, Debug)]
 pub struct Detokenised {
     bytes: Vec<u8>,
-    /// For each byte its place in the original; then the original's length.
+    /// The offset of each byte in the original; then the original's length.
     origins: Vec<usize>,
 }
 
 impl Detokenised {
-    /// The text as it is.
+    /// The unchanged text.
     pub fn unchanged(text: &str) -> Self {
         Self { bytes: text.as_bytes().to_vec(), origins: (0..=text.len()).collect() }
     }
 
-    /// What is left.
+    /// The resulting text.
     pub fn text(&self) -> &str {
-        // Only whole ASCII bytes are removed or exchanged.
+        // Only ASCII characters are removed or replaced.
         std::str::from_utf8(&self.bytes).expect("UTF-8 without some ASCII is UTF-8")
     }
 
-    /// The place in the original of the byte at `at`, or of the end.
+    /// The offset in the original of the byte at `at`, or of the end.
     pub fn origin(&self, at: usize) -> usize {
         self.origins[at]
     }
@@ -38,7 +38,7 @@ impl Detokenised {
         self.origins.retain(|_| *kept_origins.next().expect("a flag for each byte and the end"));
     }
 
-    /// Replaces `from` by its bytes at `keep`, left to right.
+    /// Reduces each occurrence of `from` to its bytes at `keep`, left to right.
     fn thin(&mut self, from: &str, keep: &[usize]) {
         let mut kept = vec![true; self.bytes.len()];
         let mut at = 0;
@@ -53,7 +53,7 @@ impl Detokenised {
         self.retain(&kept);
     }
 
-    /// Removes white space just inside each pair of marks.
+    /// Removes whitespace inside each pair of delimiters.
     fn tighten(&mut self, open: u8, close: u8) {
         let mut kept = vec![true; self.bytes.len()];
         let mut at = 0;
@@ -74,7 +74,7 @@ fn find(bytes: &[u8], byte: u8, at: usize) -> Option<usize> {
     bytes[at..].iter().position(|&b| b == byte).map(|i| at + i)
 }
 
-/// Undoes WikiText's tokenisation.
+/// Detokenizes WikiText.
 ///
 /// ```
 /// use openwork_llm::detokenise::wikitext;
@@ -84,7 +84,7 @@ fn find(bytes: &[u8], byte: u8, at: usize) -> Option<usize> {
 /// ```
 pub fn wikitext(text: &str) -> Detokenised {
     let mut text = Detokenised::unchanged(text);
-    // Contractions and joining marks.
+    // Contractions and joining characters.
     text.thin("s '", &[0, 2]);
     for mark in [" @-@ ", " @,@ ", " @.@ "] {
         text.thin(mark, &[2]);
@@ -97,7 +97,7 @@ pub fn wikitext(text: &str) -> Detokenised {
     for (open, close) in [(b'(', b')'), (b'[', b']'), (b'{', b'}'), (b'"', b'"'), (b'\'', b'\'')] {
         text.tighten(open, close);
     }
-    // Headings, degrees, line ends, the number that stands for all, possessives.
+    // Headings, degrees, line ends, the placeholder N, possessives.
     text.thin("= = = =", &[0, 2, 4, 6]);
     text.thin("= = =", &[0, 2, 4]);
     text.thin("= =", &[0, 2]);

@@ -1,59 +1,58 @@
-//! Perplexity: per token as the pruning literature measures it, per word, and
-//! bits per byte.
+//! Perplexity: per token as in the pruning literature, per word, and bits per
+//! byte.
 //!
-//! The documents are joined by empty lines, tokenised as one text and cut into
-//! windows of `L` tokens that do not overlap; the rest at the end is left out.
-//! A window scores its `L - 1` last tokens, each given those before it in the
-//! window. Where the model wants a BOS token every window begins with one, and
-//! all of its `L - 1` tokens of text are scored. SparseGPT and Wanda tokenise
-//! the text with its BOS once, so that only the first window has it:
-//! [`Bos::First`] does that.
+//! The documents are joined by empty lines, tokenized as one text and split into
+//! non-overlapping windows of `L` tokens; an incomplete window at the end is
+//! dropped. A window scores its last `L - 1` tokens, each given those before it in
+//! the window. If the tokenizer adds BOS, every window starts with it and all of
+//! its `L - 1` tokens of text are scored. SparseGPT and Wanda tokenize the text
+//! with BOS once, so that only the first window has it: use [`Bos::First`] for
+//! their figures.
 //!
 //! ```text
-//! token perplexity = exp(nats / tokens)      nats, tokens: summed over what is scored
+//! token perplexity = exp(nats / tokens)      summed over scored tokens
 //! word perplexity  = exp(nats / words)
 //! bits per byte    = nats / (ln 2 * bytes)
 //! ```
 //!
-//! *What is scored* is exact: a token owns the bytes of the text from the end
-//! of the token before it to its own end. `bytes` are those that scored tokens
-//! own, and `words` the whitespace-separated words whose first byte a scored
-//! token owns. So a text's first token, the first tokens of windows and the
-//! rest count neither in the nats nor in the words.
+//! The counts are exact: a token owns the bytes of the text from the end of the
+//! previous token to its own end. `bytes` are the bytes owned by scored tokens,
+//! and `words` the whitespace-separated words whose first byte is owned by a
+//! scored token. Unscored tokens thus count neither in the nats nor in the words.
 //!
-//! lm-eval's WikiText task divides the nats of the *detokenised* text by the
-//! words of the *original* text. [`Options::detokenise`] does that: the model
-//! reads the text without WikiText's extra spaces, and words and bytes are
-//! counted in the text as it was given. lm-eval also scores page by page, where
-//! here the pages are joined, and its count of words has one more for white
-//! space at the beginning of a page and one for white space at its end, under
-//! 0.1 % of WikiText-2's.
+//! lm-eval's WikiText task divides the nats of the *detokenized* text by the words
+//! of the *original* text, as [`Options::detokenise`] does: the model reads the
+//! text without WikiText's extra spaces, and words and bytes are counted in the
+//! original text. lm-eval also scores page by page, whereas pages are joined here,
+//! and counts an extra word for whitespace at each end of a page, less than 0.1 %
+//! of WikiText-2's words.
 
 use crate::checkpoint::CheckpointError;
 use crate::detokenise::{self, Detokenised};
+use crate::format::count;
 use crate::model::{Layer, Model, ModelError, NoTap, Storage};
 use crate::tokens::{TextError, Tokenizer, windows};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Tokens in a window, if not given and if the model takes as many.
+/// Default number of tokens per window, if the model supports it.
 pub const SEQ_LEN: usize = 2048;
-/// Bytes of hidden states that go through the layers together.
+/// Size of the hidden states that are processed together, in bytes.
 const GROUP_BYTES: usize = 64 << 20;
 
-/// Where the token that begins a text goes.
+/// Which windows start with BOS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bos {
-    /// Before the text of every window.
+    /// Every window.
     Each,
-    /// Before the text, so into the first window.
+    /// The first window.
     First,
-    /// Nowhere.
+    /// No window.
     None,
 }
 
 impl Bos {
-    /// Every place.
+    /// Every option.
     pub const ALL: [Self; 3] = [Self::Each, Self::First, Self::None];
 
     /// `each`, `first` or `none`.
@@ -66,41 +65,40 @@ impl Bos {
     }
 }
 
-/// How to cut the text.
+/// How a text is tokenized and split into windows.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Tokens in a window; [`SEQ_LEN`] or the model's limit if not given.
+    /// Tokens per window; by default [`SEQ_LEN`] or the model's limit.
     pub seq_len: Option<usize>,
-    /// Use no more than about this many tokens of the text.
+    /// Use only this many tokens of the text.
     pub max_tokens: Option<usize>,
-    /// Undo WikiText's tokenisation before the model reads it.
+    /// Detokenize WikiText before the model reads it.
     pub detokenise: bool,
-    /// Where BOS goes; before each window if not given, where the tokenizer
-    /// adds one.
+    /// Which windows start with BOS; by default each, if the tokenizer adds it.
     pub bos: Option<Bos>,
 }
 
 /// Why a model cannot be evaluated on a text.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
-    /// The text, or the windows asked for.
+    /// The text or its windows.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// The model, or a token it does not have.
+    /// The model.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The model's files.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A token that begins texts, of a tokenizer without.
-    #[error("a BOS token is asked for ({}), and the tokenizer has none; ask for none", .0.name())]
+    /// BOS was requested of a tokenizer without it.
+    #[error("the tokenizer has no BOS token to add to {}; use `none`", match .0 { Bos::First => "the first window", _ => "each window" })]
     NoBos(Bos),
     /// A window too short to predict anything.
-    #[error("windows of {0} tokens predict nothing; take at least 2")]
+    #[error("a window of {} predicts nothing; use at least 2 tokens", count(*.0, "token"))]
     SeqLen(usize),
-    /// Fewer tokens asked for than a window has.
+    /// Fewer tokens than one window.
     #[error(
-        "{most} tokens of the text (--max-tokens) are fewer than one window of {length}; use more of them or a shorter window"
+        "the first {most} tokens of the text are fewer than one window of {length} tokens; use more tokens or a shorter window"
     )]
     MaxTokens {
         /// Tokens to use.
@@ -108,30 +106,30 @@ pub enum EvaluateError {
         /// Tokens in a window.
         length: usize,
     },
-    /// A loss whose exponential is no number.
+    /// A loss whose exponential overflows.
     #[error(
-        "the loss is {0:.4e} nats a token, and no number holds its perplexity (the weights may be damaged, or not what the config says)"
+        "the loss is {0:.4e} nats per token, so the perplexity overflows; the weights may be damaged or not match the config"
     )]
     Infinite(f64),
 }
 
-/// A text as windows, with an account of what they score.
+/// The windows of a text, and the tokens, words and bytes they score.
 #[derive(Clone, Debug)]
 pub struct ScoredWindows {
-    /// Each of the same length.
+    /// The windows, all of the same length.
     pub windows: Vec<Vec<u32>>,
-    /// Tokens that are predicted.
+    /// Number of scored tokens.
     pub tokens: usize,
-    /// Words that begin in predicted tokens.
+    /// Number of words that start in scored tokens.
     pub words: usize,
-    /// Bytes of predicted tokens.
+    /// Number of bytes of scored tokens.
     pub bytes: usize,
-    /// Where BOS went.
+    /// Which windows start with BOS.
     pub bos: Bos,
 }
 
 impl ScoredWindows {
-    /// Cuts `text` into windows of `seq_len` tokens.
+    /// Splits `text` into windows of `seq_len` tokens.
     pub fn new(
         tokenizer: &Tokenizer,
         text: &str,
@@ -156,8 +154,7 @@ impl ScoredWindows {
             ends.truncate(most);
         }
         let token = || tokenizer.bos().ok_or(EvaluateError::NoBos(bos));
-        // Tokens of the text in a window, and how many of them come before the
-        // first scored one.
+        // Text tokens per window, and how many of them precede the first scored one.
         let (each, step, skip) = match bos {
             Bos::Each => (Some(token()?), seq_len - 1, 0),
             Bos::First => {
@@ -184,7 +181,7 @@ impl ScoredWindows {
     }
 }
 
-/// Where the whitespace-separated words of a text begin.
+/// Byte offsets of the whitespace-separated words of a text.
 fn word_starts(text: &str) -> Vec<usize> {
     let mut outside = true;
     text.char_indices()
@@ -196,26 +193,26 @@ fn word_starts(text: &str) -> Vec<usize> {
         .collect()
 }
 
-/// What was measured.
+/// The result of an evaluation.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
-    /// Loss of all scored tokens.
+    /// Total loss of the scored tokens.
     pub nats: f64,
     /// Scored tokens.
     pub tokens: usize,
-    /// Words that begin in them.
+    /// Words that start in them.
     pub words: usize,
     /// Their bytes.
     pub bytes: usize,
-    /// Windows they came in.
+    /// Number of windows.
     pub windows: usize,
-    /// Tokens in a window.
+    /// Tokens per window.
     pub seq_len: usize,
-    /// Where BOS went.
+    /// Which windows start with BOS.
     pub bos: Bos,
-    /// What the tokenizer's files contradict each other in.
+    /// Notes of the tokenizer.
     pub notes: Vec<String>,
-    /// Time it took, without reading the text.
+    /// Duration, without reading and tokenizing the text.
     pub seconds: f64,
 }
 
@@ -225,7 +222,7 @@ impl Evaluation {
         (self.nats / self.tokens as f64).exp()
     }
 
-    /// `exp(nats / words)`; infinite if no word begins in what is scored.
+    /// `exp(nats / words)`; infinite if no word is scored.
     pub fn word_perplexity(&self) -> f64 {
         (self.nats / self.words as f64).exp()
     }
@@ -253,23 +250,23 @@ impl Evaluation {
     }
 }
 
-/// How far it has come: `done` of `total` steps, and the perplexity so far.
+/// Progress of an evaluation, and the perplexity so far.
 #[derive(Clone, Copy, Debug)]
 pub struct EvaluateProgress {
-    /// Windows times layers that are through.
+    /// Windows times layers done.
     pub done: usize,
-    /// Windows times layers in all.
+    /// Windows times layers in total.
     pub total: usize,
-    /// Token perplexity of the windows that have been scored.
+    /// Token perplexity of the windows scored so far.
     pub perplexity: Option<f64>,
 }
 
-/// Measures a model on a text, one layer in memory at a time.
+/// Evaluates a model on a text, with one layer in memory at a time.
 pub fn evaluate(
     model: &Model<'_>,
     text: &str,
     options: &Options,
-    watch: &mut dyn FnMut(EvaluateProgress),
+    on_progress: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<Evaluation, EvaluateError> {
     let tokenizer = model.checkpoint().tokenizer()?;
     let limit = model.config().max_positions;
@@ -281,7 +278,7 @@ pub fn evaluate(
     model.check_tokens(&scored.windows)?;
     let started = Instant::now();
     let mut layers = |index| model.layer(index, Storage::Packed);
-    let nats = nats(model, &mut layers, &scored.windows, watch)
+    let nats = nats(model, &mut layers, &scored.windows, on_progress)
         .map_err(|error| model.explain_not_finite(error))?;
     let found = Evaluation {
         nats,
@@ -300,15 +297,15 @@ pub fn evaluate(
     }
 }
 
-/// The summed loss of all tokens but each window's first, in nats.
+/// The total loss of all tokens except each window's first, in nats.
 ///
-/// `layer` gives each layer when it is needed; it is asked anew for every group
-/// of windows, so that no more than one need be in memory.
+/// `layer` loads a layer; it is called for every layer and group of windows, so
+/// that one layer is in memory at a time.
 pub fn nats(
     model: &Model<'_>,
     layer: &mut dyn FnMut(usize) -> Result<Layer, ModelError>,
     windows: &[Vec<u32>],
-    watch: &mut dyn FnMut(EvaluateProgress),
+    on_progress: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<f64, ModelError> {
     let (layers, len) = (model.config().layers, windows.first().map_or(0, Vec::len));
     let window_bytes = len * model.config().hidden * size_of::<f32>();
@@ -316,13 +313,13 @@ pub fn nats(
     let mut progress =
         EvaluateProgress { done: 0, total: windows.len() * layers, perplexity: None };
     let (mut nats, mut scored) = (0.0, 0);
-    watch(progress);
+    on_progress(progress);
     for windows in windows.chunks(group) {
         let mut hidden = model.embed(windows)?;
         for index in 0..layers {
             layer(index)?.forward(&mut hidden, &mut NoTap);
             progress.done += windows.len();
-            watch(progress);
+            on_progress(progress);
         }
         let targets: Vec<_> = windows
             .iter()
@@ -337,7 +334,7 @@ pub fn nats(
             scored += 1;
         }
         progress.perplexity = Some((nats / scored as f64).exp());
-        watch(progress);
+        on_progress(progress);
     }
     Ok(nats)
 }

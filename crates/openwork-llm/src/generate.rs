@@ -1,4 +1,4 @@
-//! Text from a prompt, token after token.
+//! Text generation: greedy decoding and sampling.
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Fault};
 use crate::model::{Decoder, ModelError};
@@ -10,26 +10,26 @@ use std::time::Instant;
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sampling {
-    /// The likeliest; the first of equals.
+    /// The most likely token; the first of equals.
     Greedy,
-    /// At random, by the model's probabilities.
+    /// A random token, by the model's probabilities.
     Sampled {
-        /// Logits are divided by it.
+        /// Divisor of the logits.
         temperature: f64,
-        /// Only this many of the likeliest.
+        /// Only the k most likely tokens.
         top_k: Option<usize>,
-        /// Only the likeliest that together have this probability.
+        /// Only the most likely tokens with this total probability.
         top_p: f64,
-        /// The same seed draws the same text.
+        /// Random seed.
         seed: u64,
     },
 }
 
-/// Why no text can be generated.
+/// Why text cannot be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// Nothing to go on from.
-    #[error("the prompt is empty; give at least one word")]
+    /// An empty prompt.
+    #[error("the prompt is empty; pass at least one word")]
     Empty,
     /// The tokenizer.
     #[error(transparent)]
@@ -43,43 +43,45 @@ pub enum GenerateError {
 }
 
 impl Sampling {
-    /// Checks the numbers.
+    /// Checks the values.
     pub fn check(self) -> Result<Self, GenerateError> {
         let wrong = |message: String| Err(GenerateError::Option(message));
         match self {
             Sampling::Sampled { temperature, .. }
                 if !(temperature > 0.0 && temperature.is_finite()) =>
             {
-                wrong(format!("a temperature of {temperature}: give a number above 0"))
+                wrong(format!("temperature {temperature} is out of range; use a number above 0"))
             }
             Sampling::Sampled { top_p, .. } if !(top_p > 0.0 && top_p <= 1.0) => {
-                wrong(format!("a top-p of {top_p}: give a number above 0 and up to 1"))
+                wrong(format!("top-p {top_p} is out of range; use a number above 0 and at most 1"))
             }
             Sampling::Sampled { top_k: Some(0), .. } => {
-                wrong("a top-k of 0 leaves no token".into())
+                wrong("top-k 0 leaves no token; use at least 1".into())
             }
             _ => Ok(self),
         }
     }
 }
 
-/// What a model's `generation_config.json` asks of every generation and is not
-/// done here, in words for the user.
+/// Notes on options of a model's `generation_config.json` that are not
+/// supported.
 pub fn unsupported_options(model: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
     const NAME: &str = "generation_config.json";
-    /// Options and the values at which they do nothing.
+    /// Options, and the values at which they have no effect.
     const NEUTRAL: &[(&str, f64)] = &[("repetition_penalty", 1.0), ("no_repeat_ngram_size", 0.0)];
     let Some(bytes) = model.companion(NAME)? else { return Ok(Vec::new()) };
     let json: Value = serde_json::from_slice(&bytes)
         .map_err(|error| CheckpointError::new(&model.path().join(NAME), Fault::Json(error)))?;
     let asked = NEUTRAL.iter().filter_map(|(key, neutral)| {
         let value = json[*key].as_f64().filter(|value| value != neutral)?;
-        Some(format!("{NAME}: {key} = {value} is not implemented and was not used; transformers' generate follows it"))
+        Some(format!(
+            "{NAME}: {key} = {value} is not supported and was ignored; transformers applies it"
+        ))
     });
     Ok(asked.collect())
 }
 
-/// Chooses tokens by their logits.
+/// Chooses tokens from logits.
 struct Sampler {
     sampling: Sampling,
     random: SplitMix,
@@ -97,7 +99,7 @@ impl Sampler {
             let most = (0..logits.len()).reduce(|a, b| if logits[b] > logits[a] { b } else { a });
             return most.unwrap_or(0) as u32;
         };
-        // The likeliest first; ties by index.
+        // The most likely first; ties by index.
         let mut order: Vec<usize> = (0..logits.len()).collect();
         let by_logit = |&a: &usize, &b: &usize| logits[b].total_cmp(&logits[a]).then(a.cmp(&b));
         let kept = top_k.unwrap_or(logits.len()).min(logits.len());
@@ -116,7 +118,7 @@ impl Sampler {
             sum >= top_p * total
         });
         weights.truncate(nucleus.map_or(weights.len(), |last| last + 1));
-        // A number in [0, 1) from the upper 53 bits.
+        // A uniform number in [0, 1) from the upper 53 bits.
         let draw = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64;
         let mut left = draw * weights.iter().sum::<f64>();
         let chosen = weights.iter().position(|w| {
@@ -127,52 +129,52 @@ impl Sampler {
     }
 }
 
-/// Why a text ended.
+/// Why generation stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model said so.
+    /// The model generated an end-of-sequence token.
     EndOfText,
-    /// As many tokens as asked for.
+    /// The requested number of tokens was generated.
     MaxNewTokens,
-    /// The model takes no longer sequences.
+    /// The sequence reached the model's maximum length.
     MaxPositions,
-    /// Whoever watched wanted no more.
-    Watcher,
+    /// The caller stopped it.
+    Caller,
 }
 
 impl StopReason {
-    /// `end_of_text`, `max_new_tokens`, `max_positions` or `watcher`.
+    /// `end_of_text`, `max_new_tokens`, `max_positions` or `caller`.
     pub fn name(self) -> &'static str {
         match self {
             StopReason::EndOfText => "end_of_text",
             StopReason::MaxNewTokens => "max_new_tokens",
             StopReason::MaxPositions => "max_positions",
-            StopReason::Watcher => "watcher",
+            StopReason::Caller => "caller",
         }
     }
 }
 
-/// A generated text and what it took.
+/// A generated text and its statistics.
 #[derive(Clone, Debug)]
 pub struct Generation {
-    /// What follows the prompt.
+    /// The text after the prompt.
     pub text: String,
     /// Its tokens.
     pub tokens: Vec<u32>,
-    /// Tokens of the prompt, BOS included.
+    /// Tokens of the prompt, including BOS.
     pub prompt_tokens: usize,
-    /// Time for the prompt.
+    /// Time to process the prompt.
     pub prompt_seconds: f64,
-    /// Time for the passes after it, one for each token but the first.
+    /// Time of the passes after it, one per token except the first.
     pub seconds: f64,
     /// Bytes of weights and cache that the last pass read.
     pub bytes_per_token: usize,
-    /// Why it ended.
+    /// Why it stopped.
     pub stop: StopReason,
 }
 
 impl Generation {
-    /// Passes per second, without the prompt; `None` if there was none.
+    /// Passes per second, without the prompt; `None` if there were none.
     pub fn tokens_per_second(&self) -> Option<f64> {
         let passes = self.tokens.len().saturating_sub(1);
         (passes > 0 && self.seconds > 0.0).then(|| passes as f64 / self.seconds)
@@ -193,15 +195,15 @@ impl Generation {
     }
 }
 
-/// Continues `prompt` by at most `most` tokens; `watch` sees the text as it
-/// becomes certain.
+/// Generates at most `most` tokens after `prompt`; `on_text` receives the text as
+/// it becomes certain.
 pub fn generate(
     decoder: &mut Decoder,
     tokenizer: &Tokenizer,
     prompt: &str,
     most: usize,
     sampling: Sampling,
-    watch: &mut (dyn FnMut(&str) -> ControlFlow<()> + Send),
+    on_text: &mut (dyn FnMut(&str) -> ControlFlow<()> + Send),
 ) -> Result<Generation, GenerateError> {
     let mut sampler = Sampler::new(sampling.check()?);
     let mut tokens = tokenizer.encode(prompt)?;
@@ -213,7 +215,7 @@ pub fn generate(
     }
     let prompt_tokens = tokens.len();
     decoder.reset();
-    // All of it inside the pool, which the decoder would else enter for every token.
+    // Inside the pool, which the decoder would otherwise enter for every token.
     rayon::scope(|_| {
         let started = Instant::now();
         let mut logits = decoder.next(&tokens)?;
@@ -230,11 +232,11 @@ pub fn generate(
                 break StopReason::EndOfText;
             }
             new.push(token);
-            // A model may have rows for tokens that its tokenizer does not know: no text.
+            // A model may have rows without a token in the tokenizer: they have no text.
             if (token as usize) < tokenizer.count() {
                 let part = stream.push(token)?;
-                if !part.is_empty() && watch(&part).is_break() {
-                    break StopReason::Watcher;
+                if !part.is_empty() && on_text(&part).is_break() {
+                    break StopReason::Caller;
                 }
             }
             if new.len() >= most {
@@ -248,7 +250,7 @@ pub fn generate(
         let seconds = started.elapsed().as_secs_f64();
         let (text, rest) = (stream.whole()?, stream.finish()?);
         if !rest.is_empty() {
-            let _ = watch(&rest);
+            let _ = on_text(&rest);
         }
         Ok(Generation {
             text,
@@ -309,15 +311,15 @@ mod tests {
         for (sampling, words) in [
             (
                 Sampling::Sampled { temperature: 0.0, top_k: None, top_p: 1.0, seed: 0 },
-                "temperature of 0",
+                "temperature 0 is",
             ),
             (
                 Sampling::Sampled { temperature: 1.0, top_k: None, top_p: 1.5, seed: 0 },
-                "top-p of 1.5",
+                "top-p 1.5 is",
             ),
             (
                 Sampling::Sampled { temperature: 1.0, top_k: Some(0), top_p: 1.0, seed: 0 },
-                "top-k of 0",
+                "top-k 0 leaves",
             ),
         ] {
             assert!(sampling.check().expect_err("a refusal").to_string().contains(words));

@@ -1,6 +1,5 @@
-//! Language models for openwork: the checkpoints people have, a forward pass
-//! that shows the input of every linear, and perplexity as the literature
-//! measures it.
+//! Language models for openwork: reading and writing checkpoints, running and
+//! evaluating models on the CPU, and pruning them layer by layer.
 
 pub mod checkpoint;
 pub mod demo;

@@ -189,8 +189,8 @@ fn a_key_that_nobody_reads_is_noted() {
     assert_eq!(
         config("llama", &[number("wings", 2), float("rope.freq_base_swa", 5e3)]).1,
         [
-            "metadata \"llama.rope.freq_base_swa\" = 5000 is unknown and was not used",
-            "metadata \"llama.wings\" = 2 is unknown and was not used"
+            "metadata \"llama.rope.freq_base_swa\" = 5000 is unknown and was ignored",
+            "metadata \"llama.wings\" = 2 is unknown and was ignored"
         ]
     );
 }
@@ -204,12 +204,12 @@ fn every_shorter_file_is_refused() {
     }
     assert_eq!(
         open(&whole[..12]).unwrap_err(),
-        "m.gguf: ends after 12 bytes, inside the list of tensors, which needs 16 bytes; \
-         the file is truncated or damaged"
+        "m.gguf: the file ends after 12 bytes, inside the list of tensors, which needs 16 bytes; \
+         it is truncated or damaged"
     );
     assert_eq!(
         open(&whole[..whole.len() - 1]).unwrap_err(),
-        "m.gguf: tensor \"blk.0.attn_q.weight\" at bytes 128..192 is beyond the file's 191 bytes \
+        "m.gguf: tensor \"blk.0.attn_q.weight\" at bytes 128..192 exceeds the file's 191 bytes \
          of data; the file is truncated or damaged"
     );
 }
@@ -231,25 +231,27 @@ fn tensors_without_numbers_lie_within_the_file_too() {
 fn a_file_of_another_kind_is_refused() {
     assert_eq!(
         open(b"not a model").unwrap_err(),
-        "m.gguf: is neither a folder with config.json and safetensors nor a .gguf file"
+        "m.gguf: not a model; expected a folder with config.json and safetensors, or a .gguf file"
     );
     assert_eq!(
         refusal(|file| file.version = 1),
-        "is GGUF version 1; openwork reads versions 2 and 3, little-endian"
+        "unsupported GGUF version 1; openwork reads versions 2 and 3, little-endian"
     );
-    assert!(refusal(|file| file.version = 3 << 24).starts_with("is GGUF version 50331648;"));
+    assert!(
+        refusal(|file| file.version = 3 << 24).starts_with("unsupported GGUF version 50331648;")
+    );
     assert_eq!(
         refusal(|file| file.set("general.architecture", STRING, &string("mamba"))),
-        "architecture \"mamba\" is not one that openwork reads from GGUF \
-         (llama, qwen2, qwen3, gemma3)"
+        "the GGUF architecture \"mamba\" is not supported \
+         (supported: llama, qwen2, qwen3, gemma3)"
     );
     assert_eq!(
         refusal(|file| {
             file.set("split.count", U32, &3u32.to_le_bytes());
             file.set("split.no", U32, &1u32.to_le_bytes());
         }),
-        "is part 2 of 3 of a split model; merge the parts first \
-         (llama-gguf-split --merge FIRST OUT) and give the whole"
+        "part 2 of 3 of a split model; merge the parts first with \
+         `llama-gguf-split --merge FIRST OUT`"
     );
     assert_eq!(
         refusal(|file| drop(file.keys.remove(0))),
@@ -261,19 +263,25 @@ fn a_file_of_another_kind_is_refused() {
 fn absurd_counts_and_lengths_are_refused_at_once() {
     for huge in [u64::MAX, 1 << 60, 1 << 32] {
         let words = refusal(|file| file.counts = Some((huge, 7)));
-        assert!(words.starts_with(&format!("the list of tensors counts {huge}, more than")));
+        assert!(words.starts_with(&format!("the list of tensors has {huge} entries, more than")));
         let words = refusal(|file| file.counts = Some((2, huge)));
-        assert!(words.starts_with(&format!("the metadata counts {huge}, more than")), "{words}");
+        assert!(
+            words.starts_with(&format!("the metadata has {huge} entries, more than")),
+            "{words}"
+        );
         let words = refusal(|file| file.set("x", STRING, &huge.to_le_bytes()));
         assert!(words.contains("inside the value of \"x\""), "{words}");
         for kind in [0, U32, STRING] {
             let words = refusal(|file| file.set("x", LIST, &list(kind, huge, &[])));
-            assert!(words.starts_with(&format!("the list \"x\" counts {huge}, more")), "{words}");
+            assert!(
+                words.starts_with(&format!("the list \"x\" has {huge} entries, more")),
+                "{words}"
+            );
         }
         let words = refusal(|file| file.tensor("t", &[huge, huge], 0, 0));
-        assert!(words.ends_with("more numbers than any file can hold"), "{words}");
+        assert!(words.ends_with("too many elements for any file"), "{words}");
         let words = refusal(|file| file.tensor("t", &[0, huge, huge], 0, 0));
-        assert!(words.ends_with("more numbers than any file can hold"), "{words}");
+        assert!(words.ends_with("too many elements for any file"), "{words}");
         let words = refusal(|file| file.tensor("t", &[4], 0, huge & !31));
         assert!(words.starts_with("tensor \"t\" at bytes"), "{words}");
     }
@@ -291,11 +299,11 @@ fn a_bad_key_is_refused_by_name() {
     );
     assert_eq!(
         refusal(|file| file.set("x", LIST, &list(LIST, 1, &[]))),
-        "metadata \"x\": is a list of lists, which openwork does not read"
+        "metadata \"x\": is a list of lists, which is not supported"
     );
     assert_eq!(
         refusal(|file| file.set("x", 7, &[2])),
-        "metadata \"x\": is the truth value 2, neither 0 nor 1"
+        "metadata \"x\": is the boolean 2, neither 0 nor 1"
     );
     let not_utf8 = [&1u64.to_le_bytes()[..], &[0xff]].concat();
     assert_eq!(refusal(|file| file.set("x", STRING, &not_utf8)), "metadata \"x\": is not UTF-8");
@@ -310,15 +318,15 @@ fn a_bad_key_is_refused_by_name() {
     assert_eq!(
         refusal(|file| file.set("llama.attention.head_count", LIST, &list(U32, 1, &[2, 0, 0, 0]))),
         "metadata \"llama.attention.head_count\": is a list of 1 U32, \
-         not a whole number below 2^32"
+         not an integer below 2^32"
     );
     assert_eq!(
         refusal(|file| file.set("llama.attention.head_count_kv", U32, &3u32.to_le_bytes())),
-        "metadata \"llama.attention.head_count_kv\": is 3, which does not divide the 2 heads"
+        "metadata \"llama.attention.head_count_kv\": is 3, which does not divide head_count = 2"
     );
     assert_eq!(
         refusal(|file| file.set("general.alignment", U32, &12u32.to_le_bytes())),
-        "metadata \"general.alignment\": is 12; an alignment is a power of two"
+        "metadata \"general.alignment\": is 12, not a power of two"
     );
 }
 
@@ -326,29 +334,29 @@ fn a_bad_key_is_refused_by_name() {
 fn an_option_that_changes_the_mathematics_is_refused_by_name() {
     assert_eq!(
         refusal(|file| file.set("llama.expert_count", U32, &8u32.to_le_bytes())),
-        "metadata \"llama.expert_count\": is 8, which openwork does not implement"
+        "metadata \"llama.expert_count\": is 8, which is not supported"
     );
     assert_eq!(
         refusal(|file| file.set("llama.final_logit_softcapping", F32, &30f32.to_le_bytes())),
-        "metadata \"llama.final_logit_softcapping\": is 30, which openwork does not implement"
+        "metadata \"llama.final_logit_softcapping\": is 30, which is not supported"
     );
     assert_eq!(
         refusal(|file| file.set("llama.rope.scaling.attn_factor", F32, &1.5f32.to_le_bytes())),
-        "metadata \"llama.rope.scaling.attn_factor\": is 1.5, which openwork does not implement"
+        "metadata \"llama.rope.scaling.attn_factor\": is 1.5, which is not supported"
     );
     assert_eq!(
         refusal(|file| file.set("llama.rope.scaling.type", STRING, &string("yarn"))),
-        "metadata \"llama.rope.scaling.type\": is \"yarn\", which openwork does not implement"
+        "metadata \"llama.rope.scaling.type\": is \"yarn\", which is not supported"
     );
     assert_eq!(
         refusal(|file| file.set("llama.rope.dimension_count", U32, &4u32.to_le_bytes())),
-        "metadata \"llama.rope.dimension_count\": is 4, but a head has 2 numbers; \
-         openwork does not implement that"
+        "metadata \"llama.rope.dimension_count\": is 4, but the head size is 2; \
+         different sizes are not supported"
     );
     assert_eq!(
         refusal(|file| file.tensor("rope_freqs.weight", &[1], 0, 192)),
-        "tensor \"rope_freqs.weight\" holds factors that are not Llama 3's; \
-         openwork does not implement them"
+        "tensor \"rope_freqs.weight\" contains RoPE factors other than Llama 3's, \
+         which is not supported"
     );
 }
 
@@ -356,10 +364,10 @@ fn an_option_that_changes_the_mathematics_is_refused_by_name() {
 fn a_bad_tensor_is_refused_by_name() {
     assert_eq!(
         refusal(|file| file.tensors[1].2 = 10),
-        "tensor \"blk.0.attn_q.weight\" has type Q2_K, which openwork does not read (it reads F64, \
+        "tensor \"blk.0.attn_q.weight\" has the unsupported type Q2_K (supported: F64, \
          F32, F16, BF16, I64, I32, I16, I8, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K)"
     );
-    assert!(refusal(|file| file.tensors[1].2 = 77).contains("has type number 77, which"));
+    assert!(refusal(|file| file.tensors[1].2 = 77).contains("has the unsupported type number 77"));
     assert_eq!(
         refusal(|file| file.tensors[1].2 = 8),
         "tensor \"blk.0.attn_q.weight\" has shape [4, 4]: \
@@ -372,7 +380,7 @@ fn a_bad_tensor_is_refused_by_name() {
     );
     assert_eq!(
         refusal(|file| file.tensors[1].3 = 130),
-        "tensor \"blk.0.attn_q.weight\" begins at byte 130, not a multiple of 32"
+        "tensor \"blk.0.attn_q.weight\" starts at byte 130, not a multiple of 32"
     );
     assert_eq!(
         refusal(|file| file.tensors[1].0 = "token_embd.weight".into()),
@@ -380,11 +388,11 @@ fn a_bad_tensor_is_refused_by_name() {
     );
     assert_eq!(
         refusal(|file| file.tensors[1].0 = "blk.0.ssm_in.weight".into()),
-        "tensor \"blk.0.ssm_in.weight\" has no place in architecture \"llama\""
+        "unexpected tensor \"blk.0.ssm_in.weight\" for architecture \"llama\""
     );
     assert_eq!(
         refusal(|file| file.tensors[1].1 = vec![1; 5]),
-        "tensor \"blk.0.attn_q.weight\" has 5 axes, more than 4"
+        "tensor \"blk.0.attn_q.weight\" has 5 axes, which exceeds the limit of 4"
     );
     assert_eq!(
         refusal(|file| file.tensors[1].1 = vec![4, 3]),
@@ -392,12 +400,12 @@ fn a_bad_tensor_is_refused_by_name() {
     );
     assert_eq!(
         refusal(|file| drop(file.tensors.remove(0))),
-        "there is no matrix \"token_embd.weight\""
+        "the file has no matrix \"token_embd.weight\""
     );
 }
 
 #[test]
-fn scores_and_marks_of_tokens_are_checked() {
+fn scores_and_types_of_tokens_are_checked() {
     const I32: u32 = 5;
     let refused = |scores: [f32; 2], marks: [i32; 2]| {
         let mut file = File::good();
@@ -411,7 +419,7 @@ fn scores_and_marks_of_tokens_are_checked() {
     };
     assert_eq!(refused([0.0, -1.0], [1, 6]), None);
     let words = refused([0.0, f32::NAN], [1, 6]).unwrap();
-    assert!(words.ends_with("the file has no score for each of its tokens"), "{words}");
+    assert!(words.ends_with("the file does not have one score per token"), "{words}");
     let words = refused([0.0, -1.0], [1, 99]).unwrap();
     assert!(words.ends_with("GGUF has no token type 99"), "{words}");
 }

@@ -118,7 +118,7 @@ fn bos_goes_where_it_is_asked_for() {
     let asked = Options { bos: Some(Bos::First), ..options(9) };
     assert_eq!(
         ScoredWindows::new(&tokenizer, TEXT, 9, &asked).expect_err("a refusal").to_string(),
-        "a BOS token is asked for (first), and the tokenizer has none; ask for none"
+        "the tokenizer has no BOS token to add to the first window; use `none`"
     );
 }
 
@@ -130,11 +130,9 @@ fn texts_and_windows_that_cannot_be_scored_are_refused() {
         let result = evaluate(&model, text, &options(seq_len), &mut |_| {});
         result.expect_err("a refusal").to_string()
     };
-    assert_eq!(refusal(TEXT, 0), "windows of 0 tokens predict nothing; take at least 2");
-    assert_eq!(refusal(TEXT, 1), "windows of 1 tokens predict nothing; take at least 2");
-    assert!(
-        refusal(TEXT, 65).contains("65 tokens are more than the 64 that the model was made for")
-    );
+    assert_eq!(refusal(TEXT, 0), "a window of 0 tokens predicts nothing; use at least 2 tokens");
+    assert_eq!(refusal(TEXT, 1), "a window of 1 token predicts nothing; use at least 2 tokens");
+    assert!(refusal(TEXT, 65).contains("65 tokens exceed the model's limit of 64"));
     assert!(refusal("short", 60).contains("fewer than one window of 60"));
 }
 
@@ -184,7 +182,7 @@ fn generation_is_greedy_or_repeats_by_seed() {
         });
         assert_eq!(
             empty.expect_err("a refusal").to_string(),
-            "the prompt is empty; give at least one word"
+            "the prompt is empty; pass at least one word"
         );
     }
 }

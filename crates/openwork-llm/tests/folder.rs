@@ -84,11 +84,11 @@ fn one_file_opens_and_every_tensor_is_there() {
         |error: openwork_llm::CheckpointError| without_place(&error.to_string(), folder.path());
     assert_eq!(
         words(model.tensor("lm_head").unwrap_err()),
-        "FOLDER: there is no tensor \"lm_head\" among its 3"
+        "FOLDER: none of the 3 tensors is called \"lm_head\""
     );
     assert_eq!(
         words(model.tensor_with_shape("norm", &[3]).unwrap_err()),
-        "FOLDER: tensor \"norm\" has shape [2], but the model's config asks for [3]"
+        "FOLDER: tensor \"norm\" has shape [2], but the config implies [3]"
     );
     assert_eq!(
         words(model.tokenizer().unwrap_err()),
@@ -119,8 +119,8 @@ fn a_folder_that_lacks_a_part_is_refused() {
         refusal(&[("config.json", b"{}")])
             .starts_with("FOLDER: the folder has no model.safetensors;")
     );
-    assert!(refusal(&[("config.json", b"{")]).starts_with("config.json: is not valid JSON: EOF"));
-    assert_eq!(refusal(&[("config.json", b"3")]), "config.json: is not a JSON object");
+    assert!(refusal(&[("config.json", b"{")]).starts_with("config.json: not valid JSON: EOF"));
+    assert_eq!(refusal(&[("config.json", b"3")]), "config.json: not a JSON object");
     let gone = Checkpoint::open(Path::new("no-such-model")).unwrap_err();
     assert_eq!(gone.to_string(), "no-such-model: no such file or folder");
 }
@@ -140,15 +140,15 @@ fn an_index_that_disagrees_with_its_shards_is_refused() {
     };
     assert_eq!(
         refuse(r#"{"a": "1", "b": "2"}"#, &[("1", &["a"])]),
-        "INDEX: names the shard \"2\" for tensor \"b\", and there is no such file beside it"
+        "INDEX: the shard \"2\" of tensor \"b\" does not exist"
     );
     assert_eq!(
         refuse(r#"{"a": "1", "b": "1"}"#, &[("1", &["a"])]),
-        "INDEX: says tensor \"b\" is in 1, which does not have it"
+        "INDEX: lists tensor \"b\" in 1, which does not contain it"
     );
     assert_eq!(
         refuse(r#"{"a": "1"}"#, &[("1", &["a", "b"])]),
-        "INDEX: does not list tensor \"b\", which 1 has"
+        "INDEX: does not list tensor \"b\" of 1"
     );
     assert_eq!(
         refuse(r#"{"a": "1", "b": "2"}"#, &[("1", &["a"]), ("2", &["a", "b"])]),
@@ -162,12 +162,14 @@ fn an_index_that_disagrees_with_its_shards_is_refused() {
         assert_eq!(
             refuse(&format!(r#"{{"a": "{name}"}}"#), &[]),
             format!(
-                "INDEX: names the shard \"{name}\"; a shard is a plain file name in the same folder"
+                "INDEX: invalid shard name \"{name}\"; a shard must be a file in the same folder"
             )
         );
     }
     assert_eq!(refuse("{}", &[]), "INDEX: the weight_map is empty");
-    assert!(refuse("3", &[]).starts_with("INDEX: is no list of shards: invalid type: integer `3`"));
+    assert!(
+        refuse("3", &[]).starts_with("INDEX: not an index of shards: invalid type: integer `3`")
+    );
 }
 
 #[test]
@@ -175,21 +177,21 @@ fn a_damaged_header_is_refused() {
     let refuse = |bytes: &[u8]| refusal(&[("config.json", b"{}"), ("model.safetensors", bytes)]);
     assert_eq!(
         refuse(&[]),
-        "model.safetensors: ends after 0 bytes, inside the header's length, which needs 8 bytes; \
-         the file is truncated or damaged"
+        "model.safetensors: the file ends after 0 bytes, inside the header's length, which needs 8 \
+         bytes; it is truncated or damaged"
     );
     assert_eq!(
         refuse(&(1u64 << 60).to_le_bytes()),
-        "model.safetensors: the header claims 1152921504606846976 bytes, more than 100000000; \
-         not a safetensors file, or a damaged one"
+        "model.safetensors: the header length of 1152921504606846976 bytes exceeds the limit of \
+         100000000; the file is damaged or not safetensors"
     );
     assert_eq!(
         refuse(&vectors(&["a"])[..40]),
-        "model.safetensors: ends after 40 bytes, inside the header, which needs 64 bytes; \
-         the file is truncated or damaged"
+        "model.safetensors: the file ends after 40 bytes, inside the header, which needs 64 bytes; \
+         it is truncated or damaged"
     );
-    assert!(header_refusal("{", 0).starts_with("model.safetensors: the header is not valid: EOF"));
-    assert!(header_refusal("[]", 0).contains("the header is not valid: invalid type: sequence"));
+    assert!(header_refusal("{", 0).starts_with("model.safetensors: invalid header: EOF"));
+    assert!(header_refusal("[]", 0).contains("invalid header: invalid type: sequence"));
     let deep = "[".repeat(100_000);
     for (header, why) in [
         (format!(r#"{{"x":{deep}"#), "tensor \"x\": invalid type: sequence"),
@@ -197,10 +199,10 @@ fn a_damaged_header_is_refused() {
         (r#"{"__metadata__":{},"__metadata__":{}}"#.to_string(), "duplicate field"),
     ] {
         let words = header_refusal(&header, 0);
-        assert!(words.contains(&format!("the header is not valid: {why}")), "{words}");
+        assert!(words.contains(&format!("invalid header: {why}")), "{words}");
     }
     let not_utf8 = [&20u64.to_le_bytes()[..], b"{\"__metadata__\":\"\xff\"}"].concat();
-    assert!(refuse(&not_utf8).contains("the header is not valid: invalid utf-8"));
+    assert!(refuse(&not_utf8).contains("invalid header: invalid utf-8"));
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn a_bad_entry_is_refused_by_the_tensors_name() {
     );
     assert_eq!(
         refuse(&[entry("a", "F32", "[2]", 0, 8)], 7),
-        "tensor \"a\" at bytes 0..8 is beyond the file's 7 bytes of data; \
+        "tensor \"a\" at bytes 0..8 exceeds the file's 7 bytes of data; \
          the file is truncated or damaged"
     );
     assert_eq!(
@@ -240,21 +242,21 @@ fn a_bad_entry_is_refused_by_the_tensors_name() {
     );
     assert!(
         refuse(&[entry("a", "F32", "[2]", -8, 0)], 8)
-            .starts_with("the header is not valid: tensor \"a\": invalid value: integer `-8`")
+            .starts_with("invalid header: tensor \"a\": invalid value: integer `-8`")
     );
     for shape in
         ["[4294967296, 4294967296]", "[0, 4294967296, 4294967296]", "[9223372036854775807]"]
     {
         let words = refuse(&[entry("a", "F32", shape, 0, 0)], 0);
-        assert!(words.ends_with("more numbers than any file can hold"), "{words}");
+        assert!(words.ends_with("too many elements for any file"), "{words}");
     }
     assert!(
         refuse(&[entry("a", "F32", "[1,1,1,1,1,1,1,1,1]", 0, 4)], 4).contains("more than 8 axes")
     );
     assert_eq!(
         refuse(&[entry("a", "F8_E4M3", "[2]", 0, 2)], 2),
-        "tensor \"a\" has type F8_E4M3, which openwork does not read \
-         (it reads F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)"
+        "tensor \"a\" has the unsupported type F8_E4M3 (supported: \
+         F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)"
     );
 }
 
@@ -280,7 +282,9 @@ fn a_pipe_or_a_device_is_refused_at_once() {
             let found = Checkpoint::open(folder.path()).and_then(|model| model.tokenizer());
             let words = without_place(&found.unwrap_err().to_string(), folder.path());
             let why = match i {
-                1 => "is neither a folder with config.json and safetensors nor a .gguf file",
+                1 => {
+                    "not a model; expected a folder with config.json and safetensors, or a .gguf file"
+                }
                 _ => "cannot be read: it is not a regular file",
             };
             assert_eq!(words, format!("{name}: {why}"));

@@ -128,7 +128,7 @@ fn special_tokens_are_those_of_the_file() {
     let tokenizer = case("qwen2").0.tokenizer().unwrap();
     assert_eq!(
         tokenizer.decode(&[3, 420]).unwrap_err().to_string(),
-        "token id 420 is beyond the tokenizer's 420 tokens"
+        "token id 420 is out of range: the tokenizer has 420 tokens"
     );
     assert_eq!(tokenizer.id("<|end|>"), Some(0));
 }

@@ -178,7 +178,10 @@ fn damaged_parts_are_refused_by_name() {
         ("places of row 0 do not rise", open(good, bf16(16), (Dtype::U8, vec![0; 4]), names)),
         ("its values are I8", open(good, (Dtype::I8, 16), index(), names)),
         ("its index is I8", open(good, bf16(16), (Dtype::I8, vec![0x44; 4]), names)),
-        ("there is no tensor", open(good, bf16(16), index(), [".packed.value", ".packed.index"])),
+        (
+            "its file has no tensor",
+            open(good, bf16(16), index(), [".packed.value", ".packed.index"]),
+        ),
         (
             "stored as `nm`, not as `block`",
             open(r#"{"format":"block","spec":"2:4","shape":[2,16]}"#, bf16(16), index(), names),
@@ -201,7 +204,7 @@ fn damaged_parts_are_refused_by_name() {
             ),
         ),
         (
-            "is not that of its spec's tensor",
+            "does not match its spec",
             open(
                 r#"{"format":"nm","spec":"2:4","shape":[2,16],"members":[["w",[4,4]]],"member":0}"#,
                 bf16(16),

@@ -80,8 +80,8 @@ fn a_head_that_is_stored_and_differs_is_used_and_noted() {
         assert_eq!((all, next), (plain.0, plain.1), "{name}");
         assert_eq!(
             notes,
-            ["config.json ties the head to the embedding, but lm_head.weight and \
-              model.embed_tokens.weight differ: each is used as stored"]
+            ["config.json ties the embeddings, but lm_head.weight and \
+              model.embed_tokens.weight differ; each is used as stored"]
         );
         assert_eq!(plain.2, Vec::<String>::new());
         // What is written of it says so, too.

@@ -57,7 +57,7 @@ fn text_is_encoded_whole_and_without_special_tokens() {
     assert_eq!(tokenizer.decode(&[3, 2, 1]).unwrap(), "<s>abb");
     assert_eq!(
         tokenizer.decode(&[5]).unwrap_err().to_string(),
-        "token id 5 is beyond the tokenizer's 5 tokens"
+        "token id 5 is out of range: the tokenizer has 5 tokens"
     );
 }
 
@@ -84,7 +84,7 @@ fn a_bad_tokenizer_is_refused() {
     assert_eq!(
         refuse(&|file| file["model"]["merges"] = json!([["ab", "ab"]])),
         "tokenizer.json: the tokenizer cannot be built: \
-         merge 0, \"ab\" and \"ab\", does not make a token"
+         merge 0, \"ab\" and \"ab\", does not form a token"
     );
     assert!(refuse(&|file| *file = json!(3)).contains("not valid JSON for a tokenizer"));
     assert!(refuse(&|file| file["model"]["type"] = json!("Other")).contains("cannot be built"));
@@ -128,12 +128,12 @@ fn what_begins_a_text_is_what_the_template_puts_there() {
     let say = |adds: bool| ("tokenizer_config.json", json!({"add_bos_token": adds}));
     assert_eq!(begins(&tokenizer_json(), &[say(true)]), (Some(3), true, vec![]));
     assert_eq!(begins(&bare, &[say(false)]), (None, false, vec![]));
-    let nothing = "tokenizer_config.json says add_bos_token = true, but no file names a token \
-                   that is in the vocabulary: none is added";
+    let nothing = "tokenizer_config.json sets add_bos_token = true, but no file names a BOS \
+                   token of the vocabulary; none is added";
     assert_eq!(begins(&bare, &[say(true)]), (None, false, vec![nothing.to_string()]));
-    let note = "tokenizer_config.json says add_bos_token = true, which was followed, but the \
-                template in tokenizer.json adds none, and transformers 5 goes by the template; \
-                make them agree";
+    let note = "tokenizer_config.json sets add_bos_token = true, which openwork follows, but \
+                the template in tokenizer.json adds none, which transformers 5 follows; make \
+                them agree";
     assert_eq!(begins(&bare, &[map, say(true)]), (Some(3), true, vec![note.to_string()]));
     let note = note.replace("true", "false").replace("adds none", "adds one");
     assert_eq!(begins(&tokenizer_json(), &[say(false)]), (Some(3), false, vec![note]));
@@ -162,16 +162,24 @@ fn tokens_that_only_other_files_add_are_cut_out_of_texts() {
         (
             "tokenizer_config.json",
             decoder("7"),
-            "token \"<x>\" is number 7 in tokenizer_config.json, but 5 with this vocabulary; \
+            "token \"<x>\" has id 7 in tokenizer_config.json, but 5 in this vocabulary; \
              make the two files agree",
         ),
         (
             "added_tokens.json",
             json!({"ab": 1}),
-            "token \"ab\" is number 1 in added_tokens.json, but 2",
+            "token \"ab\" has id 1 in added_tokens.json, but 2",
         ),
-        ("added_tokens.json", json!({"ab": "x"}), "added_tokens.json: \"x\" is no added token"),
-        ("tokenizer_config.json", decoder("x"), "tokenizer_config.json: x is no added token"),
+        (
+            "added_tokens.json",
+            json!({"ab": "x"}),
+            "added_tokens.json: \"x\" is not a valid added token",
+        ),
+        (
+            "tokenizer_config.json",
+            decoder("x"),
+            "tokenizer_config.json: x is not a valid added token",
+        ),
     ] {
         let refused = with(name, content).unwrap_err();
         assert!(refused.contains(words), "{refused}");
@@ -192,17 +200,17 @@ fn a_file_that_the_library_cannot_take_is_refused_in_words() {
     };
     let template = json!({"type": "TemplateProcessing", "pair": [], "special_tokens": {},
                           "single": [{"SpecialToken": {"id": "ZZ", "type_id": 0}}]});
-    let gave_up = "the tokenizers library gave up: ";
-    assert!(refused("post_processor", template).contains(gave_up));
+    let panicked = "the tokenizers library panicked: ";
+    assert!(refused("post_processor", template).contains(panicked));
     let length = json!({"type": "FixedLength", "length": 0});
-    assert!(refused("pre_tokenizer", length).contains(gave_up));
+    assert!(refused("pre_tokenizer", length).contains(panicked));
 
     // These would ask for memory until the program is ended.
     let map = json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="});
-    assert!(refused("normalizer", map).ends_with("it is shorter than it says"));
+    assert!(refused("normalizer", map).contains("shorter than its header says"));
     let grow = json!({"type": "Replace", "pattern": {"String": "e"}, "content": "e".repeat(200)});
     let chain = json!({"type": "Sequence", "normalizers": vec![grow; 9]});
-    assert!(refused("normalizer", chain).contains("more than the 64 that are believed"));
+    assert!(refused("normalizer", chain).contains("exceeds the limit of 64"));
 }
 
 #[test]
@@ -227,7 +235,7 @@ fn ends_of_text_that_are_no_tokens_are_refused() {
         assert_eq!(
             words.expect_err("a refusal"),
             format!(
-                "generation_config.json: eos_token_id is {wrong}, not a token's number or a list of them"
+                "generation_config.json: eos_token_id is {wrong}, not a token id or a list of token ids"
             )
         );
     }

@@ -1,10 +1,10 @@
-//! How a file stores numbers: one row of [`TABLE`] for each type, with its
-//! names in both formats and its block.
+//! Storage types of tensors: one row of [`TABLE`] per type, with its names in both
+//! formats and its block size.
 
 use super::quant;
 use half::{bf16, f16};
 
-/// How the numbers of a tensor are stored.
+/// The storage type of a tensor.
 #[allow(missing_docs)] // the names are the formats' own
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
@@ -28,18 +28,18 @@ pub enum Dtype {
     Q6K,
 }
 
-/// What the formats call a type, and the bytes it takes.
+/// A type's names and sizes.
 struct Row {
     dtype: Dtype,
     /// Its name, in safetensors headers and in GGUF tools.
     name: &'static str,
-    /// Whether safetensors files have it.
+    /// Whether safetensors supports it.
     safetensors: bool,
-    /// Its number in GGUF files, if they have it.
+    /// Its number in GGUF files, if GGUF supports it.
     ggml: Option<u32>,
-    /// Numbers in a block.
+    /// Elements per block.
     block: usize,
-    /// Bytes in a block.
+    /// Bytes per block.
     bytes: usize,
 }
 
@@ -51,7 +51,7 @@ const fn blocks(dtype: Dtype, name: &'static str, ggml: u32, block: usize, bytes
     Row { dtype, name, safetensors: false, ggml: Some(ggml), block, bytes }
 }
 
-/// Every type, in the order of the enum. GGUF numbers are ggml's `ggml_type`.
+/// Every type, in the order of the enum. GGUF numbers are those of `ggml_type`.
 const TABLE: &[Row] = &[
     plain(Dtype::F64, "F64", Some(28), 8),
     plain(Dtype::F32, "F32", Some(0), 4),
@@ -78,33 +78,33 @@ impl Dtype {
         &TABLE[self as usize]
     }
 
-    /// The name that files and tools use: `BF16`, `Q4_K`.
+    /// Its usual name: `BF16`, `Q4_K`.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// How many numbers a block holds; 1 for a type without blocks.
+    /// Elements per block; 1 for a type without blocks.
     pub fn block_len(self) -> usize {
         self.row().block
     }
 
-    /// How many bytes a block takes.
+    /// Bytes per block.
     pub fn block_bytes(self) -> usize {
         self.row().bytes
     }
 
-    /// Whether weights are stored so; whole numbers and truth values are other things.
+    /// Whether it stores weights: a floating-point or quantized type.
     pub fn holds_weights(self) -> bool {
         use Dtype::{Bool, I8, I16, I32, I64, U8};
         !matches!(self, I64 | I32 | I16 | I8 | U8 | Bool)
     }
 
-    /// The type that a safetensors header calls `name`.
+    /// The type called `name` in a safetensors header.
     pub fn from_safetensors(name: &str) -> Option<Self> {
         TABLE.iter().find(|row| row.safetensors && row.name == name).map(|row| row.dtype)
     }
 
-    /// Its number in a GGUF file, if GGUF has it.
+    /// Its number in a GGUF file, if GGUF supports it.
     pub fn ggml(self) -> Option<u32> {
         self.row().ggml
     }
@@ -114,14 +114,14 @@ impl Dtype {
         TABLE.iter().find(|row| row.ggml == Some(number)).map(|row| row.dtype)
     }
 
-    /// Names of all types that the format has, for messages.
+    /// The names of all types of a format, for error messages.
     pub(crate) fn known(gguf: bool) -> String {
         let has = |row: &&Row| if gguf { row.ggml.is_some() } else { row.safetensors };
         TABLE.iter().filter(has).map(|row| row.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Bytes that `len` numbers take, if `len` is a multiple of the block and
-    /// the product fits.
+    /// Size of `len` elements in bytes; `None` if `len` is not a multiple of the
+    /// block, or on overflow.
     pub fn bytes_for(self, len: u64) -> Option<u64> {
         let block = self.block_len() as u64;
         if !len.is_multiple_of(block) {
@@ -130,23 +130,23 @@ impl Dtype {
         (len / block).checked_mul(self.block_bytes() as u64)
     }
 
-    /// Rounds numbers to those that F32, F16 or BF16 can hold.
+    /// Rounds values to F32, F16 or BF16.
     ///
     /// # Panics
-    /// If the type is another.
+    /// If the type is any other.
     pub fn round(self, values: &mut [f32]) {
         match self {
             Self::F32 => {}
             Self::F16 => values.iter_mut().for_each(|w| *w = f16::from_f32(*w).to_f32()),
             Self::BF16 => values.iter_mut().for_each(|w| *w = bf16::from_f32(*w).to_f32()),
-            other => panic!("numbers are not rounded to {other}"),
+            other => panic!("cannot round values to {other}"),
         }
     }
 
-    /// Widens or dequantises `bytes` into `out`.
+    /// Converts `bytes` to f32 into `out`.
     ///
     /// # Panics
-    /// If `bytes` does not hold exactly `out.len()` numbers.
+    /// If `bytes` does not hold exactly `out.len()` elements.
     pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
         assert_eq!(
             self.bytes_for(out.len() as u64),

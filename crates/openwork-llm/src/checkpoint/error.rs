@@ -1,14 +1,14 @@
-//! What can be wrong with a checkpoint, and in which file.
+//! Errors of checkpoints: the file, and what is wrong with it.
 
 use super::dtype::Dtype;
 use std::path::{Path, PathBuf};
 
-/// A checkpoint that cannot be read: which file, and what is wrong with it.
+/// Why a checkpoint cannot be read, and which file is at fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {fault}", file.display())]
 pub struct CheckpointError {
     file: PathBuf,
-    /// Boxed: a result is passed along far more often than it is wrong.
+    /// Boxed to keep `Result`s small.
     fault: Box<Fault>,
 }
 
@@ -18,7 +18,7 @@ impl CheckpointError {
         Self { file: file.to_path_buf(), fault: Box::new(fault) }
     }
 
-    /// The file or folder that is at fault.
+    /// The file or folder at fault.
     pub fn file(&self) -> &Path {
         &self.file
     }
@@ -29,7 +29,7 @@ impl CheckpointError {
     }
 }
 
-/// What is wrong with a checkpoint. The messages follow a file's name.
+/// What is wrong with a checkpoint. Messages follow the file's name.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant's fields are the numbers and names in its message
 pub enum Fault {
@@ -37,31 +37,31 @@ pub enum Fault {
     Missing,
     #[error("cannot be read: {0}")]
     Io(std::io::Error),
-    #[error("is neither a folder with config.json and safetensors nor a .gguf file")]
+    #[error("not a model; expected a folder with config.json and safetensors, or a .gguf file")]
     Kind,
     #[error(
         "the folder has no {what}; a model needs config.json, tokenizer.json and model.safetensors (or shards with model.safetensors.index.json)"
     )]
     Incomplete { what: &'static str },
-    #[error("is not valid JSON: {0}")]
+    #[error("not valid JSON: {0}")]
     Json(serde_json::Error),
     #[error("{0}")]
     Shape(String),
     #[error(
-        "ends after {length} bytes, inside {what}, which needs {needed} bytes; the file is truncated or damaged"
+        "the file ends after {length} bytes, inside {what}, which needs {needed} bytes; it is truncated or damaged"
     )]
     Truncated { what: String, needed: u128, length: u64 },
     #[error(
-        "the header claims {claimed} bytes, more than {limit}; not a safetensors file, or a damaged one"
+        "the header length of {claimed} bytes exceeds the limit of {limit}; the file is damaged or not safetensors"
     )]
     HeaderLength { claimed: u64, limit: u64 },
-    #[error("the header is not valid: {0}")]
+    #[error("invalid header: {0}")]
     Header(String),
     #[error("tensor {tensor:?} is listed twice")]
     Twice { tensor: String },
     #[error("tensor {tensor:?} is also in {other}; a name may appear in one shard only")]
     InTwoShards { tensor: String, other: String },
-    #[error("tensor {tensor:?} has type {dtype}, which openwork does not read (it reads {known})")]
+    #[error("tensor {tensor:?} has the unsupported type {dtype} (supported: {known})")]
     Type { tensor: String, dtype: String, known: String },
     #[error("tensor {tensor:?} has shape {shape:?}: {why}")]
     TensorShape { tensor: String, shape: Vec<u64>, why: String },
@@ -88,27 +88,27 @@ pub enum Fault {
     #[error("bytes {start}..{end} of the data belong to no tensor; the file is damaged")]
     Hole { start: u64, end: u64 },
     #[error(
-        "tensor {tensor:?} at bytes {start}..{end} is beyond the file's {length} bytes of data; the file is truncated or damaged"
+        "tensor {tensor:?} at bytes {start}..{end} exceeds the file's {length} bytes of data; the file is truncated or damaged"
     )]
     Beyond { tensor: String, start: u64, end: u64, length: u64 },
-    #[error("names the shard {shard:?} for tensor {tensor:?}, and there is no such file beside it")]
+    #[error("the shard {shard:?} of tensor {tensor:?} does not exist")]
     MissingShard { shard: String, tensor: String },
-    #[error("names the shard {shard:?}; a shard is a plain file name in the same folder")]
+    #[error("invalid shard name {shard:?}; a shard must be a file in the same folder")]
     ShardName { shard: String },
-    #[error("says tensor {tensor:?} is in {shard}, which does not have it")]
+    #[error("lists tensor {tensor:?} in {shard}, which does not contain it")]
     NotInShard { tensor: String, shard: String },
-    #[error("does not list tensor {tensor:?}, which {shard} has")]
+    #[error("does not list tensor {tensor:?} of {shard}")]
     NotInIndex { tensor: String, shard: String },
-    #[error("there is no tensor {tensor:?} among its {count}")]
+    #[error("none of the {count} tensors is called {tensor:?}")]
     NoTensor { tensor: String, count: usize },
-    #[error("tensor {tensor:?} has shape {found:?}, but the model's config asks for {asked:?}")]
+    #[error("tensor {tensor:?} has shape {found:?}, but the config implies {asked:?}")]
     OtherShape { tensor: String, found: Vec<usize>, asked: Vec<usize> },
     #[error(
-        "tensor {tensor:?} has type {dtype}, which does not hold weights; convert it to F32, F16 or BF16"
+        "tensor {tensor:?} has the integer type {dtype}; convert the weights to F32, F16 or BF16"
     )]
     NotWeights { tensor: String, dtype: Dtype },
     #[error(
-        "tensor {tensor:?} holds NaN or infinity, first in row {row}; the file is damaged, or was written by a training that failed"
+        "tensor {tensor:?} contains NaN or infinity, first in row {row}; the file is damaged, or training diverged"
     )]
     NotFinite { tensor: String, row: usize },
     #[error("the tokenizer cannot be built: {0}")]
@@ -116,21 +116,21 @@ pub enum Fault {
     #[error("metadata {key:?}: {why}")]
     Metadata { key: String, why: String },
     #[error(
-        "{what} counts {count}, more than the {length} bytes of the file can hold; the file is truncated or damaged"
+        "{what} has {count} entries, more than the file's {length} bytes can hold; the file is truncated or damaged"
     )]
     Count { what: String, count: u64, length: u64 },
-    #[error("is GGUF version {0}; openwork reads versions 2 and 3, little-endian")]
+    #[error("unsupported GGUF version {0}; openwork reads versions 2 and 3, little-endian")]
     Version(u32),
     #[error(
-        "is part {part} of {count} of a split model; merge the parts first (llama-gguf-split --merge FIRST OUT) and give the whole"
+        "part {part} of {count} of a split model; merge the parts first with `llama-gguf-split --merge FIRST OUT`"
     )]
     Split { part: u64, count: u32 },
-    #[error("architecture {found:?} is not one that openwork reads from GGUF ({known})")]
+    #[error("the GGUF architecture {found:?} is not supported (supported: {known})")]
     Architecture { found: String, known: String },
     #[error(
-        "it cannot become a GGUF file by itself: {0}; give --like FILE, the GGUF file of the model before pruning"
+        "cannot be exported to GGUF: {0}; pass --like FILE, the GGUF file of the model before pruning"
     )]
     NoGguf(String),
-    #[error("tensor {tensor:?} has no place in architecture {architecture:?}")]
+    #[error("unexpected tensor {tensor:?} for architecture {architecture:?}")]
     Foreign { tensor: String, architecture: String },
 }

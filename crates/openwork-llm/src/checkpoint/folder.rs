@@ -1,4 +1,4 @@
-//! A Hugging Face folder: `config.json` and one or many safetensors files.
+//! Hugging Face folders: `config.json` and one or more safetensors files.
 
 use super::error::{CheckpointError, Fault};
 use super::json_entries::JsonEntries;
@@ -11,25 +11,25 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// The name of a model in one file.
+/// File name of a model in one file.
 pub(super) const SINGLE: &str = "model.safetensors";
-/// The name of the list that says which shard has which tensor.
+/// File name of the index of a sharded model.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
-/// Most bytes of a file beside the tensors; Gemma's tokenizer.json has 33 MB.
+/// Size limit of files other than tensors; Gemma's tokenizer.json has 33 MB.
 const MAX_SMALL: u64 = 1 << 28;
 
-/// The config, the mapped files and all their tensors.
+/// Reads the config, maps the files, and lists their tensors.
 pub(super) fn open(
     folder: &Path,
 ) -> Result<(Value, Vec<Mapped>, Vec<TensorInfo>), CheckpointError> {
     let lacks = |what| CheckpointError::new(folder, Fault::Incomplete { what });
     let config = json(&folder.join("config.json"))?.ok_or_else(|| lacks("config.json"))?;
     if !config.is_object() {
-        let why = Fault::Shape("is not a JSON object".to_string());
+        let why = Fault::Shape("not a JSON object".to_string());
         return Err(CheckpointError::new(&folder.join("config.json"), why));
     }
-    // Like transformers: one whole file is preferred to shards.
+    // Like transformers, prefer a single file to shards.
     if folder.join(SINGLE).exists() {
         let file = Mapped::open(&folder.join(SINGLE))?;
         let (tensors, metadata) = header(&file, 0)?;
@@ -44,7 +44,7 @@ pub(super) fn open(
     Ok((config, files, tensors))
 }
 
-/// The bytes of a file beside the tensors; `None` if there is no such file.
+/// The contents of a small file; `None` if there is no such file.
 pub(super) fn small(path: &Path) -> Result<Option<Vec<u8>>, CheckpointError> {
     match disk::read(path, MAX_SMALL) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -65,7 +65,7 @@ fn header(file: &Mapped, number: usize) -> Result<(Vec<TensorInfo>, Metadata), C
         .map_err(|fault| CheckpointError::new(file.path(), fault))
 }
 
-/// The tensors of a file, packed ones in the place of their parts.
+/// The tensors of a file, with packed tensors in place of their parts.
 pub(super) fn joined(
     file: &Mapped,
     tensors: Vec<TensorInfo>,
@@ -75,12 +75,12 @@ pub(super) fn joined(
         .map_err(|fault| CheckpointError::new(file.path(), fault))
 }
 
-/// Opens every shard of the index. Holds for what is returned: the index and
-/// the shards name the same tensors, each in one shard.
+/// Opens every shard of the index. Guarantees that the index and the shards list
+/// the same tensors, each in one shard.
 fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<TensorInfo>), CheckpointError> {
     let wrong = |fault| CheckpointError::new(index, fault);
     let listed = weight_map(index)?;
-    // Shards by name; for each, the first tensor listed in it, to name in errors.
+    // Shards by name, each with its first tensor for error messages.
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     for (tensor, shard) in &listed {
         names.entry(shard).or_insert(tensor);
@@ -90,7 +90,7 @@ fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<TensorInfo>),
     let mut metadata = Vec::with_capacity(names.len());
     let mut found: HashMap<String, &str> = HashMap::new();
     for (&shard, &tensor) in &names {
-        // A name with a folder in it could reach any file of the machine.
+        // A path could reach any file of the machine.
         if Path::new(shard).file_name() != Some(shard.as_ref()) {
             return Err(wrong(Fault::ShardName { shard: shard.to_string() }));
         }
@@ -131,7 +131,7 @@ fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<TensorInfo>),
     for ((file, of_file), metadata) in files.iter().zip(by_file).zip(&metadata) {
         tensors.extend(joined(file, of_file, metadata)?);
     }
-    // A packed tensor's own name must be free too.
+    // A packed tensor's own name must be unique too.
     let mut seen = HashMap::new();
     for stored in &tensors {
         if let Some(other) = seen.insert(stored.name.as_str(), stored.file) {
@@ -143,7 +143,7 @@ fn shards(folder: &Path, index: &Path) -> Result<(Vec<Mapped>, Vec<TensorInfo>),
     Ok((files, tensors))
 }
 
-/// The pairs tensor, shard of an index; no tensor appears twice.
+/// The (tensor, shard) pairs of an index; tensors are unique.
 fn weight_map(index: &Path) -> Result<Vec<(String, String)>, CheckpointError> {
     let wrong = |fault| CheckpointError::new(index, fault);
     #[derive(serde::Deserialize)]
@@ -152,7 +152,7 @@ fn weight_map(index: &Path) -> Result<Vec<(String, String)>, CheckpointError> {
     }
     let bytes = small(index)?.ok_or_else(|| wrong(Fault::Missing))?;
     let list: Index = serde_json::from_slice(&bytes).map_err(|error| match error.is_data() {
-        true => wrong(Fault::Shape(format!("is no list of shards: {error}"))),
+        true => wrong(Fault::Shape(format!("not an index of shards: {error}"))),
         false => wrong(Fault::Json(error)),
     })?;
     let pairs = list.weight_map.0;

@@ -1,16 +1,16 @@
-//! A JSON object as the list of its entries, twins included: a map would keep
-//! the last of two tensors with one name and say nothing.
+//! A JSON object as the list of its entries, duplicates included: a map would
+//! silently keep the last of two tensors with the same name.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The entry of a safetensors header that is no tensor.
+/// The entry of a safetensors header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
-/// Entries in the order written, and safetensors' `__metadata__` beside them. An
-/// error in a value names the entry.
+/// The entries in file order, and safetensors' `__metadata__`. An error in a
+/// value names its entry.
 pub(super) struct JsonEntries<V>(pub Vec<(String, V)>, pub HashMap<String, String>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for JsonEntries<V> {
@@ -25,7 +25,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Read<V> {
     type Value = JsonEntries<V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with one entry for each tensor")
+        f.write_str("an object with one entry per tensor")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonEntries<V>, A::Error> {

@@ -1,11 +1,10 @@
-//! A file in memory without a copy.
+//! Memory-mapped files.
 
 use super::error::{CheckpointError, Fault};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A read-only file mapped into memory, whose pages come and go as they are
-/// used, or a part of the program.
+/// A read-only file mapped into memory, or bytes embedded in the program.
 #[derive(Debug)]
 pub(super) struct Mapped {
     path: PathBuf,
@@ -22,7 +21,7 @@ impl Mapped {
     /// Maps the regular file at `path`.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let fail = |error: std::io::Error| CheckpointError::new(path, io_fault(error));
-        // Before it is opened: a pipe would keep us waiting.
+        // Checked before opening it: opening a pipe would block.
         if !std::fs::metadata(path).map_err(fail)?.is_file() {
             return Err(CheckpointError::new(path, Fault::Kind));
         }
@@ -34,12 +33,12 @@ impl Mapped {
         Ok(Self { path: path.to_path_buf(), source: Source::File(map) })
     }
 
-    /// Bytes that the program carries, under a name.
+    /// Bytes embedded in the program, under a name.
     pub fn built_in(name: &str, bytes: &'static [u8]) -> Self {
         Self { path: PathBuf::from(name), source: Source::BuiltIn(bytes) }
     }
 
-    /// Lets the system drop the pages that are in memory.
+    /// Releases the pages that are in memory.
     pub fn release(&self) {
         #[cfg(unix)]
         if let Source::File(map) = &self.source {
@@ -61,7 +60,7 @@ impl Mapped {
     }
 }
 
-/// A missing file is its own fault; any other trouble keeps its words.
+/// Distinguishes a missing file from other I/O errors.
 pub(super) fn io_fault(error: std::io::Error) -> Fault {
     match error.kind() {
         std::io::ErrorKind::NotFound => Fault::Missing,

@@ -1,9 +1,9 @@
-//! A model as people have it: a Hugging Face folder or a GGUF file.
+//! Checkpoints: Hugging Face folders and GGUF files, memory-mapped.
 //!
-//! [`Checkpoint::open`] maps the files and checks every header, offset and
-//! size; nothing is copied. A [`Tensor`] is then a view that cannot fail:
-//! [`Tensor::to_f32`] widens or dequantises it, [`Tensor::rows_f32`] a few of
-//! its rows. Names, row order and conventions are always Hugging Face's.
+//! [`Checkpoint::open`] maps the files and validates every header, offset and
+//! size without copying data. Reading a [`Tensor`] then cannot fail:
+//! [`Tensor::to_f32`] widens or dequantizes all of it, [`Tensor::rows_f32`] a
+//! range of rows. Names, row order and conventions are always Hugging Face's.
 
 mod dtype;
 mod error;
@@ -36,10 +36,10 @@ use tensor::TensorInfo;
 
 /// An opened model. Holds, once built:
 ///
-/// 1. every tensor's bytes lie within its file and are as many as its shape
-///    and type need;
-/// 2. no name appears twice, and the tensors stand in natural order of their
-///    names (`layers.2` before `layers.10`).
+/// 1. every tensor's bytes lie within its file, as many as its shape and type
+///    need;
+/// 2. names are unique, and the tensors are in natural order of their names
+///    (`layers.2` before `layers.10`).
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -48,22 +48,22 @@ pub struct Checkpoint {
     files: Vec<Mapped>,
     tensors: Vec<TensorInfo>,
     rounded: Option<Dtype>,
-    /// What the user should know, in words.
+    /// Notes for the user.
     notes: Vec<String>,
 }
 
-/// What there is beside the tensors.
+/// Where the config's and tokenizer's data come from.
 #[derive(Debug)]
 enum Companions {
     /// Files in the folder.
     Folder,
-    /// All that a GGUF file says.
+    /// The metadata of a GGUF file.
     Gguf(Metadata),
-    /// Files that the program carries.
+    /// Files embedded in the program.
     BuiltIn(&'static [(&'static str, &'static [u8])]),
 }
 
-/// How a checkpoint is kept.
+/// The storage format of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A Hugging Face folder with safetensors.
@@ -83,8 +83,8 @@ impl Format {
 }
 
 impl Checkpoint {
-    /// Opens a Hugging Face folder or a `.gguf` file and checks all of its
-    /// headers, offsets and sizes.
+    /// Opens a Hugging Face folder or a `.gguf` file and validates all headers,
+    /// offsets and sizes.
     ///
     /// ```
     /// use openwork_llm::{Checkpoint, Dtype};
@@ -123,8 +123,7 @@ impl Checkpoint {
         Ok(model)
     }
 
-    /// Opens one safetensors file whose tensors belong to a model with this
-    /// config, for instance one shard.
+    /// Opens one safetensors file, such as a shard, of a model with this config.
     pub fn open_shard(path: &Path, config: Value) -> Result<Self, CheckpointError> {
         let file = Mapped::open(path)?;
         let (tensors, metadata) = safetensors::read(file.bytes(), 0)
@@ -136,7 +135,17 @@ impl Checkpoint {
         Ok(Self { path, companions, config, files, tensors, rounded: None, notes })
     }
 
-    /// Opens the files of a folder that the program carries.
+    /// Opens a model, or a single `.safetensors` file, which has tensors but no
+    /// config: it can be inspected, not run.
+    pub fn open_any(path: &Path) -> Result<Self, CheckpointError> {
+        match path.extension().is_some_and(|extension| extension == "safetensors") && path.is_file()
+        {
+            true => Self::open_shard(path, Value::Null),
+            false => Self::open(path),
+        }
+    }
+
+    /// Opens the files of the built-in model.
     fn built_in(files: &'static [(&'static str, &'static [u8])]) -> Result<Self, CheckpointError> {
         let file = |name: &'static str| {
             let found = files.iter().find(|(known, _)| *known == name);
@@ -162,7 +171,8 @@ impl Checkpoint {
         })
     }
 
-    /// A small file beside the tensors, for instance `tokenizer.json`; none for GGUF.
+    /// Reads a small file beside the tensors, such as `tokenizer.json`; `None` for
+    /// GGUF or if there is no such file.
     pub fn companion(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
         match &self.companions {
             Companions::Gguf(_) => Ok(None),
@@ -173,15 +183,14 @@ impl Checkpoint {
         }
     }
 
-    /// The same model with every number rounded to F32, F16 or BF16 as it is
-    /// read: what a folder of that type will hold.
+    /// Rounds every value to F32, F16 or BF16 as it is read, as a folder of that
+    /// type will store it.
     pub fn rounded(mut self, dtype: Dtype) -> Self {
         self.rounded = Some(dtype);
         self
     }
 
-    /// Lets the system take back the memory that pages of the files fill; they
-    /// are read again when needed.
+    /// Releases the memory of mapped pages; they are read again when needed.
     pub fn release(&self) {
         self.files.iter().for_each(Mapped::release);
     }
@@ -194,12 +203,12 @@ impl Checkpoint {
         }
     }
 
-    /// The folder or file it was opened from.
+    /// The folder or file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How it is kept.
+    /// The storage format.
     pub fn format(&self) -> Format {
         match self.companions {
             Companions::Gguf(_) => Format::Gguf,
@@ -222,16 +231,14 @@ impl Checkpoint {
         self.files.par_iter().map(hash).collect()
     }
 
-    /// What its files say and was read otherwise, or not at all, in words for
-    /// the user.
+    /// Notes for the user: what was interpreted differently or not read.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// `config.json`; for GGUF its equivalent in Hugging Face's names, rebuilt
-    /// from the metadata. Where it ties the head to another embedding it is
-    /// amended, and of a model that sees images it is that of the text model;
-    /// both are noted.
+    /// `config.json`, or its equivalent built from GGUF metadata. Corrected, with
+    /// a note, if it ties a head that differs from the embedding; of a multimodal
+    /// model, the config of its text model.
     pub fn config(&self) -> &Value {
         &self.config
     }
@@ -260,7 +267,7 @@ impl Checkpoint {
         Ok(self.view(stored))
     }
 
-    /// The weights `name`, if they have the shape that the config asks for.
+    /// The weights `name`, which must have the given shape.
     pub fn tensor_with_shape(
         &self,
         name: &str,
@@ -279,7 +286,7 @@ impl Checkpoint {
         Ok(tensor)
     }
 
-    /// Refuses weights that are NaN or infinite in the file; reads every number once.
+    /// Refuses weights that are NaN or infinite; reads every value once.
     pub fn check_finite(&self) -> Result<(), CheckpointError> {
         for stored in self.tensors.iter().filter(|stored| stored.dtype.holds_weights()) {
             let tensor = Tensor { rounded: None, ..self.view(stored) };
@@ -291,7 +298,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The tokenizer: from `tokenizer.json`, or rebuilt from GGUF metadata.
+    /// The tokenizer, from `tokenizer.json` or GGUF metadata.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
         let wrong = |fault| CheckpointError::new(&self.path, fault);
         let built = catch_panic(|| match &self.companions {
@@ -311,7 +318,7 @@ impl Checkpoint {
 
     fn view<'a>(&'a self, stored: &'a TensorInfo) -> Tensor<'a> {
         let file = self.files[stored.file].bytes();
-        // The parts of a packed tensor have places of their own.
+        // A packed tensor's parts have their own ranges.
         let data = if stored.packed.is_some() { file } else { &file[stored.range.clone()] };
         Tensor { stored, data, rounded: self.rounded }
     }

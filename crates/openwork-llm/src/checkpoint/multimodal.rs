@@ -1,14 +1,14 @@
-//! The text model inside a model of texts and images, as a folder keeps it.
+//! Multimodal models: the text model is extracted from the folder.
 
 use super::tensor::TensorInfo;
 use serde_json::{Map, Value, json};
 
-/// What transformers calls such a model, and its text model alone.
+/// Classes of the multimodal model and of its text model in transformers.
 const CLASS: &str = "Gemma3ForConditionalGeneration";
 const TEXT_CLASS: &str = "Gemma3ForCausalLM";
 const TEXT_TYPE: &str = "gemma3_text";
 
-/// Keys beside `text_config` that say nothing of texts.
+/// Top-level keys that do not apply to the text model.
 const OF_IMAGES: &[&str] = &[
     "architectures",
     "model_type",
@@ -20,14 +20,14 @@ const OF_IMAGES: &[&str] = &[
     "mm_tokens_per_image",
 ];
 
-/// What the names of its text model begin with, in files of transformers 4 and
-/// of 5, and what the text model alone calls the same.
+/// Prefixes of the text model's tensors, as transformers 4 and 5 write them, and
+/// the prefixes of the text model alone.
 const TEXT: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
 ];
-/// What the names of all else begin with.
+/// Prefixes of all other tensors.
 const IMAGES: &[&str] = &[
     "vision_tower.",
     "multi_modal_projector.",
@@ -35,14 +35,14 @@ const IMAGES: &[&str] = &[
     "model.multi_modal_projector.",
 ];
 
-/// Makes of such a model's config and tensors those of its text model, and says
-/// so; leaves any other model as it is.
+/// Replaces the config and tensors of a multimodal model by those of its text
+/// model and returns a note; leaves other models unchanged.
 pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<TensorInfo>) -> Option<String> {
     let text = config["text_config"].as_object()?;
     if config["architectures"] != json!([CLASS]) {
         return None;
     }
-    // What transformers takes where the config of the text does not say.
+    // transformers' defaults for keys that text_config omits.
     let mut whole: Map<String, Value> = Map::from_iter([
         ("vocab_size".to_string(), json!(262_208)),
         ("hidden_size".to_string(), json!(2304)),
@@ -68,7 +68,7 @@ pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<TensorInfo>) -> O
         }
     }
     Some(format!(
-        "{CLASS}: only its text model is read (and written, as {TEXT_CLASS}); {} tensors for images were passed over",
+        "{CLASS}: only the text model is used (and written, as {TEXT_CLASS}); {} image tensors are ignored",
         all - tensors.len()
     ))
 }
@@ -137,8 +137,8 @@ mod tests {
         assert_eq!(old, want);
         assert_eq!(
             note,
-            "Gemma3ForConditionalGeneration: only its text model is read (and written, as \
-             Gemma3ForCausalLM); 2 tensors for images were passed over"
+            "Gemma3ForConditionalGeneration: only the text model is used (and written, as \
+             Gemma3ForCausalLM); 2 image tensors are ignored"
         );
         let new = ["model.language_model.norm.weight", "lm_head.weight", "model.vision_tower.x"];
         assert_eq!(names(&new).0, want);

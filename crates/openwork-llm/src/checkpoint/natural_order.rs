@@ -1,15 +1,15 @@
-//! The order in which people count: `layers.2` before `layers.10`.
+//! Natural sort order: `layers.2` before `layers.10`.
 
 use std::cmp::Ordering;
 
-/// Compares two names, runs of digits as numbers; names that differ only in
-/// leading zeros follow byte order, so equal means identical.
+/// Compares two names, with runs of digits as numbers. Names that differ only in
+/// leading zeros compare by bytes, so only identical names are equal.
 pub(super) fn compare(a: &str, b: &str) -> Ordering {
     let (mut x, mut y) = (a.as_bytes(), b.as_bytes());
     while let (Some(&c), Some(&d)) = (x.first(), y.first()) {
         if c.is_ascii_digit() && d.is_ascii_digit() {
             let (p, q) = (number(&mut x), number(&mut y));
-            // Without leading zeros, the longer number is the larger.
+            // Without leading zeros, the longer number is larger.
             match p.len().cmp(&q.len()).then(p.cmp(q)) {
                 Ordering::Equal => continue,
                 order => return order,
@@ -23,7 +23,7 @@ pub(super) fn compare(a: &str, b: &str) -> Ordering {
     x.len().cmp(&y.len()).then(a.cmp(b))
 }
 
-/// Takes the digits at the front of `text`; returns them without leading zeros.
+/// Removes the digits at the start of `text`; returns them without leading zeros.
 fn number<'a>(text: &mut &'a [u8]) -> &'a [u8] {
     let end = text.iter().position(|c| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);

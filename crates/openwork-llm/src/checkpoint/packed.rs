@@ -1,5 +1,5 @@
-//! Packed tensors in safetensors files: two ordinary tensors for each, and a
-//! line of metadata. `docs/formats.md` has the layout.
+//! Packed tensors in safetensors files: two ordinary tensors each, and an entry
+//! in the metadata. `docs/formats.md` describes the layout.
 
 use super::dtype::Dtype;
 use super::error::Fault;
@@ -13,13 +13,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the metadata's keys begin with; the tensor's name follows.
+/// Prefix of the metadata keys; the tensor's name follows.
 const KEY: &str = "openwork.packed.";
-/// What is added to a tensor's name for each part.
+/// Suffixes of the two parts' names.
 const VALUES: &str = ".packed.values";
 const INDEX: &str = ".packed.index";
 
-/// The metadata of one packed tensor, as JSON.
+/// The metadata of a packed tensor, as JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -29,16 +29,16 @@ struct Entry {
     spec: String,
     /// The dense tensor's shape.
     shape: Vec<usize>,
-    /// For a coupling: all members with their shapes, in the spec's order.
+    /// For a coupling: its members and their shapes, in the spec's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     members: Vec<(String, Vec<usize>)>,
-    /// For a coupling: which of them this is.
+    /// For a coupling: the index of this member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     member: Option<usize>,
 }
 
-/// Where a packed tensor's parts are in its file. Holds: they are parts that
-/// [`Packed::from_parts`] takes.
+/// The location of a packed tensor's parts in its file. Guarantees that
+/// [`Packed::from_parts`] accepts them.
 #[derive(Clone, Debug)]
 pub(super) struct PackedInfo {
     pub format: String,
@@ -58,11 +58,11 @@ impl PackedInfo {
         Packed::from_parts(&self.spec, self.tensor, &self.format, index, values)
     }
 
-    /// Numbers of the dense tensor from `first` on, widened. All is unpacked, so
-    /// ask for much at a time.
+    /// Values of the dense tensor from `first` on, as f32. Every call unpacks the
+    /// whole tensor, so read large ranges.
     pub fn rows_f32(&self, bytes: &[u8], first: usize, out: &mut [f32]) {
         let Ok(packed) = self.read(bytes) else {
-            // Checked when it was opened: the file was changed since.
+            // Validated when it was opened, so the file has changed since.
             return out.fill(f32::NAN);
         };
         let part = first..first + out.len();
@@ -73,10 +73,10 @@ impl PackedInfo {
         }
     }
 
-    /// How many kept values are not zero.
+    /// Number of nonzero kept values.
     pub fn nonzeros(&self, bytes: &[u8]) -> u64 {
         let bytes = &bytes[self.values.clone()];
-        // The sign is the highest bit of the last byte.
+        // The sign is the highest bit of the last byte; -0 is zero.
         let zero = |value: &[u8]| match value.split_last() {
             Some((last, rest)) => last & 0x7f == 0 && rest.iter().all(|&b| b == 0),
             None => true,
@@ -94,7 +94,7 @@ fn value_type(dtype: Dtype) -> Option<ValueType> {
     }
 }
 
-/// Puts each packed tensor in the place of its parts, and checks them.
+/// Replaces the parts of each packed tensor by the tensor, and validates them.
 pub(super) fn join(
     bytes: &[u8],
     mut tensors: Vec<TensorInfo>,
@@ -138,7 +138,7 @@ fn place(
     index: Option<&TensorInfo>,
 ) -> Result<TensorInfo, String> {
     let entry: Entry = serde_json::from_str(text).map_err(|error| format!("metadata: {error}"))?;
-    let lacks = |end: &str| format!("there is no tensor \"{name}{end}\" in its file");
+    let lacks = |end: &str| format!("its file has no tensor \"{name}{end}\"");
     let values = values.ok_or_else(|| lacks(VALUES))?;
     let index = index.ok_or_else(|| lacks(INDEX))?;
     let value_type = value_type(values.dtype)
@@ -158,7 +158,7 @@ fn place(
     let spec = Arc::new(spec.map_err(|error| format!("{error}"))?);
     let tensor = entry.member.unwrap_or(0);
     if spec.tensors().get(tensor).is_none_or(|tensor| tensor.dims() != entry.shape) {
-        return Err(format!("its shape {:?} is not that of its spec's tensor", entry.shape));
+        return Err(format!("its shape {:?} does not match its spec", entry.shape));
     }
     let count = values.range.len() / value_type.bytes();
     let stored = &bytes[index.range.clone()];
@@ -180,8 +180,8 @@ fn place(
     })
 }
 
-/// The two tensors that a packed tensor is written as, and its metadata. The
-/// bytes are those of [`Values::to_le_bytes`] and [`Packed::index`].
+/// The two tensors that store a packed tensor, and its metadata entry. The bytes
+/// are those of [`Values::to_le_bytes`] and [`Packed::index`].
 pub(crate) fn parts<'a>(
     name: &str,
     packed: &Packed,

@@ -1,15 +1,15 @@
-//! Block quantisation as ggml stores it: a block of 32 or 256 numbers shares
-//! scales. One function for each type turns one block into numbers.
+//! Dequantization of ggml's block formats, in which 32 or 256 weights share
+//! scales. One function per type dequantizes one block.
 //!
-//! In every formula `d`, `m` are the block's f16 scale and offset, `q` its
-//! small integers; all arithmetic is f32, in ggml's order, so the results are
+//! In every formula `d` and `m` are the block's f16 scale and offset, and `q` its
+//! quantized integers. All arithmetic is f32 in ggml's order, so results equal
 //! ggml's bit for bit.
 
 use half::f16;
 
-/// Numbers in a simple block.
+/// Elements of a simple block.
 const SIMPLE: usize = 32;
-/// Numbers in a super-block of the `_K` types.
+/// Elements of a super-block of the `_K` types.
 const SUPER: usize = 256;
 
 /// Runs `one` over every block of `bytes`.
@@ -55,12 +55,12 @@ pub(super) fn q4_1(b: &[u8; 20], w: &mut [f32; SIMPLE]) {
     }
 }
 
-/// The fifth bits of a block, lifted to where they belong in `q_i`.
+/// The fifth bit of `q_i`, shifted into place.
 fn fifth(bits: &[u8], i: usize) -> u8 {
     ((bits[i / 8] >> (i % 8)) & 1) << 4
 }
 
-/// `w_i = d (q_i - 16)`, the fifth bits of `q` apart.
+/// `w_i = d (q_i - 16)`, the fifth bits of `q` stored apart.
 pub(super) fn q5_0(b: &[u8; 22], w: &mut [f32; SIMPLE]) {
     let d = half(b[0], b[1]);
     let high = &b[2..6];
@@ -70,7 +70,7 @@ pub(super) fn q5_0(b: &[u8; 22], w: &mut [f32; SIMPLE]) {
     }
 }
 
-/// `w_i = d q_i + m`, the fifth bits of `q` apart.
+/// `w_i = d q_i + m`, the fifth bits of `q` stored apart.
 pub(super) fn q5_1(b: &[u8; 24], w: &mut [f32; SIMPLE]) {
     let (d, m) = (half(b[0], b[1]), half(b[2], b[3]));
     let high = &b[4..8];
@@ -103,7 +103,8 @@ pub(super) fn q4_k(b: &[u8; 144], w: &mut [f32; SUPER]) {
     }
 }
 
-/// As [`q4_k`] with fifth bits: bit `j` of `high[i]` is for number `i` of group `j`.
+/// As [`q4_k`] with fifth bits: bit `j` of `high[i]` belongs to element `i` of
+/// group `j`.
 pub(super) fn q5_k(b: &[u8; 176], w: &mut [f32; SUPER]) {
     let (d, m) = (half(b[0], b[1]), half(b[2], b[3]));
     let (scales, high, qs) = (&b[4..16], &b[16..48], &b[48..]);
@@ -118,7 +119,7 @@ pub(super) fn q5_k(b: &[u8; 176], w: &mut [f32; SUPER]) {
 }
 
 /// Sixteen groups of 16 with signed byte scales: `w_i = (d s_j) (q_i - 32)`.
-/// Each half of 128 numbers is four runs of 32: run `r` takes nibble `r / 2`
+/// Each half of 128 elements is four runs of 32: run `r` takes nibble `r / 2`
 /// of the low bits and bit pair `r` of the high bits.
 pub(super) fn q6_k(b: &[u8; 210], w: &mut [f32; SUPER]) {
     let (low, high, scales) = (&b[..128], &b[128..192], &b[192..208]);

@@ -1,8 +1,8 @@
-//! The header of a safetensors file, strictly.
+//! Strict parsing of safetensors headers.
 //!
-//! The `safetensors` crate checks the same promises, but most of its errors do
-//! not say which tensor is at fault, and it takes the last of two tensors with
-//! one name; so the header is read here, and the tests compare the two.
+//! The `safetensors` crate checks the same guarantees, but most of its errors do
+//! not name the tensor, and it accepts two tensors with the same name. So the
+//! header is parsed here, and the tests compare the two.
 
 use super::dtype::Dtype;
 use super::error::Fault;
@@ -12,23 +12,21 @@ use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use std::collections::HashMap;
 use std::fmt;
 
-/// Longest header accepted, as in the `safetensors` crate.
+/// Header size limit, as in the `safetensors` crate.
 const MAX_HEADER: u64 = 100_000_000;
-/// Most axes a tensor may have.
+/// Maximum rank of a tensor.
 pub(super) const MAX_RANK: usize = 8;
-/// The header's own length stands before it, in 8 bytes.
+/// Bytes of the header's length, which precedes it.
 const PREFIX: usize = 8;
 
-/// Text by name that a header carries beside its tensors.
+/// The header's `__metadata__`.
 pub(super) type Metadata = HashMap<String, String>;
 
-/// The tensors of the file `bytes`, number `file` of its checkpoint. Holds for
-/// what is returned:
+/// The tensors of `bytes`, file number `file` of its checkpoint. Guarantees:
 ///
-/// 1. no name appears twice;
-/// 2. every tensor's bytes are as many as its shape and type need;
-/// 3. the tensors cover the data from its first byte to its last, without
-///    overlaps or holes.
+/// 1. names are unique;
+/// 2. every tensor has as many bytes as its shape and type need;
+/// 3. the tensors cover the data completely, without overlaps.
 pub(super) fn read(bytes: &[u8], file: usize) -> Result<(Vec<TensorInfo>, Metadata), Fault> {
     let length = bytes.len() as u64;
     let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
@@ -51,13 +49,13 @@ pub(super) fn read(bytes: &[u8], file: usize) -> Result<(Vec<TensorInfo>, Metada
     for (name, entry) in entries {
         tensors.push((entry.data_offsets, check(name, entry, file)?));
     }
-    // Promise 1.
+    // Guarantee 1.
     let mut names: Vec<&str> = tensors.iter().map(|(_, tensor)| tensor.name.as_str()).collect();
     names.sort_unstable();
     if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(Fault::Twice { tensor: pair[0].to_string() });
     }
-    // Promise 3.
+    // Guarantee 3.
     tensors.sort_by_key(|&(offsets, _)| offsets);
     let mut end = 0;
     let mut last = "";
@@ -97,7 +95,7 @@ pub(super) fn read(bytes: &[u8], file: usize) -> Result<(Vec<TensorInfo>, Metada
     Ok((tensors, metadata))
 }
 
-/// Promise 2 for one entry; its place in the file follows later.
+/// Guarantee 2 for one entry; its range is set later.
 fn check(name: String, entry: Entry, file: usize) -> Result<TensorInfo, Fault> {
     let Some(dtype) = Dtype::from_safetensors(&entry.dtype) else {
         let known = Dtype::known(false);
@@ -128,10 +126,10 @@ fn check(name: String, entry: Entry, file: usize) -> Result<TensorInfo, Fault> {
     })
 }
 
-/// The shape in this machine's integers and the bytes it needs. Even with its
-/// empty axes counted as 1, the product of the extents fits.
+/// The shape as `usize` and its size in bytes. The product of the dims fits even
+/// with empty axes counted as 1.
 pub(super) fn sized(dtype: Dtype, shape: &[u64]) -> Result<(Vec<usize>, u64), &'static str> {
-    const TOO_LARGE: &str = "more numbers than any file can hold";
+    const TOO_LARGE: &str = "too many elements for any file";
     let product = |least: u64| {
         shape.iter().try_fold(1u64, |product, &extent| product.checked_mul(extent.max(least)))
     };
@@ -145,7 +143,7 @@ pub(super) fn sized(dtype: Dtype, shape: &[u64]) -> Result<(Vec<usize>, u64), &'
         return Err("the last axis is not a multiple of the type's block");
     }
     let bytes = dtype.bytes_for(len).ok_or(TOO_LARGE)?;
-    // Every extent is at most the product above, which an isize holds.
+    // Every dim is at most the product above, which fits an isize.
     Ok((shape.iter().map(|&extent| extent as usize).collect(), bytes))
 }
 
@@ -153,7 +151,7 @@ fn truncated(what: &str, needed: u128, length: u64) -> Fault {
     Fault::Truncated { what: what.to_string(), needed, length }
 }
 
-/// One tensor, as the header has it.
+/// A tensor's entry in the header.
 #[derive(serde::Deserialize)]
 struct Entry {
     dtype: String,
@@ -161,7 +159,7 @@ struct Entry {
     data_offsets: [u64; 2],
 }
 
-/// A shape of at most [`MAX_RANK`] axes, so that a long list is never stored.
+/// A shape of at most [`MAX_RANK`] axes; a longer list is not stored.
 struct Dims(Vec<u64>);
 
 impl<'de> Deserialize<'de> for Dims {

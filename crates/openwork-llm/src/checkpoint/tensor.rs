@@ -1,4 +1,5 @@
-//! Where a tensor lies in its file, and how to hand it out in Hugging Face's order.
+//! Tensors of a checkpoint: location in the file, and reading in Hugging Face's
+//! row order.
 
 use super::dtype::Dtype;
 use super::packed::PackedInfo;
@@ -6,39 +7,39 @@ use openwork::sparse::{Packed, PartsError};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Numbers decoded by one thread at a time: 64k, a few hundred microseconds of work.
+/// Values decoded by one task: 64k, a few hundred microseconds of work.
 const PARALLEL: usize = 1 << 16;
 
-/// A tensor's place in a file, checked when the file was opened: `range` is
-/// inside the file and as long as `shape` and `dtype` need.
+/// A tensor's location in a file, validated when the file was opened: `range` is
+/// within the file and has the size that `shape` and `dtype` need.
 #[derive(Clone, Debug)]
 pub(super) struct TensorInfo {
     pub name: String,
     pub shape: Vec<usize>,
     pub dtype: Dtype,
-    /// Which of the checkpoint's files.
+    /// Index into the checkpoint's files.
     pub file: usize,
     pub range: Range<usize>,
     pub order: RowOrder,
-    /// Added to every number: GGUF stores `1 + w` for Gemma's norms.
+    /// Added to every value: GGUF stores `1 + w` for Gemma's norms.
     pub shift: f32,
-    /// Where the parts are, of a packed tensor; `shape` is then that of the dense
-    /// one and `dtype` that of the kept values.
+    /// For a packed tensor, the location of its parts; `shape` is then that of the
+    /// dense tensor and `dtype` that of the kept values.
     pub packed: Option<Box<PackedInfo>>,
 }
 
-/// In which order a file has the rows that Hugging Face numbers from 0.
+/// The order of rows in a file, relative to Hugging Face's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowOrder {
     /// The same.
     AsStored,
-    /// Each of `heads` equal runs of rows is interleaved: ggml's Llama rotates
-    /// neighbours `(2d, 2d + 1)` where Hugging Face rotates `(d, d + half)`.
+    /// The rows of each head are interleaved: ggml's Llama rotates `(2d, 2d + 1)`
+    /// where Hugging Face rotates `(d, d + half)`.
     Interleaved { heads: usize },
 }
 
 impl RowOrder {
-    /// The row of the file that holds row `row` of `rows`.
+    /// The row of the file that stores row `row` of `rows`.
     pub(super) fn stored_row(self, row: usize, rows: usize) -> usize {
         match self {
             Self::AsStored => row,
@@ -52,14 +53,14 @@ impl RowOrder {
     }
 }
 
-/// A tensor in the mapped file, in Hugging Face's row order and orientation.
+/// A tensor of a mapped file, in Hugging Face's row order and orientation.
 ///
-/// A row is one index of the first axis; a vector is a single row.
+/// Rows are indexed by the first axis; a vector is a single row.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
     pub(super) stored: &'a TensorInfo,
     pub(super) data: &'a [u8],
-    /// What its numbers are rounded to when they are read.
+    /// The type its values are rounded to when they are read.
     pub(super) rounded: Option<Dtype>,
 }
 
@@ -69,23 +70,23 @@ impl<'a> Tensor<'a> {
         &self.stored.name
     }
 
-    /// The extent of each axis, the fastest last.
+    /// Its dims, the fastest-varying last.
     pub fn shape(&self) -> &'a [usize] {
         &self.stored.shape
     }
 
-    /// How the numbers are stored in the file.
+    /// Its storage type.
     pub fn dtype(&self) -> Dtype {
         self.stored.dtype
     }
 
-    /// How many numbers there are.
-    #[allow(clippy::len_without_is_empty)] // a count of numbers, not a collection
+    /// Number of elements.
+    #[allow(clippy::len_without_is_empty)] // a count, not a collection
     pub fn len(&self) -> usize {
         self.shape().iter().product()
     }
 
-    /// How many bytes they take in the file.
+    /// Size in the file, in bytes.
     pub fn stored_bytes(&self) -> usize {
         match &self.stored.packed {
             Some(place) => place.values.len() + place.index.len(),
@@ -93,24 +94,24 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The packed weights, copied from the file, if the tensor is packed. They
-    /// were checked when the file was opened.
+    /// A copy of the packed weights, if the tensor is packed. They were validated
+    /// when the file was opened.
     pub fn packed(&self) -> Result<Option<Packed>, PartsError> {
         self.stored.packed.as_ref().map(|place| place.read(self.data)).transpose()
     }
 
-    /// How the tensor is packed, if it is: its spec's text and the format's name.
+    /// The spec's text and the format's name, if the tensor is packed.
     pub fn packing(&self) -> Option<(&'a str, &'a str)> {
         let place = self.stored.packed.as_deref()?;
         Some((place.spec.text(), &place.format))
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         if self.shape().len() < 2 { 1 } else { self.shape()[0] }
     }
 
-    /// How many numbers a row has.
+    /// Number of elements per row.
     pub fn row_len(&self) -> usize {
         match self.shape() {
             shape if shape.len() < 2 => shape.iter().product(),
@@ -118,7 +119,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// All numbers, widened or dequantised, on all threads.
+    /// All values as f32, converted on all threads.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.len()];
         let n = self.row_len();
@@ -133,7 +134,7 @@ impl<'a> Tensor<'a> {
         out
     }
 
-    /// Rows `rows`, widened or dequantised into `out`, with nothing else read.
+    /// Converts rows `rows` to f32 into `out`, reading nothing else.
     ///
     /// # Panics
     /// If the range is not within [`rows`](Self::rows), or `out` is not
@@ -161,7 +162,7 @@ impl<'a> Tensor<'a> {
         if order == RowOrder::AsStored {
             dtype.decode(&self.data[rows.start * bytes..rows.end * bytes], out);
         } else if self.shape().len() < 2 {
-            // A vector is one row to read, but its numbers belong to as many rows of a matrix.
+            // The order applies to the elements of a bias as to the rows of its matrix.
             let mut as_stored = vec![0.0; out.len()];
             dtype.decode(self.data, &mut as_stored);
             for (i, out) in out.iter_mut().enumerate() {
@@ -181,8 +182,8 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The little-endian storage itself, if it is F32, F16 or BF16 in Hugging
-    /// Face's order. It may start at any address.
+    /// The stored little-endian bytes, if they are F32, F16 or BF16 in Hugging
+    /// Face's order. They may be unaligned.
     pub fn bytes(&self) -> Option<&'a [u8]> {
         let plain = matches!(self.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
         let as_is = self.stored.order == RowOrder::AsStored
@@ -192,7 +193,7 @@ impl<'a> Tensor<'a> {
         (plain && as_is && exact).then_some(self.data)
     }
 
-    /// How many numbers are not zero, counted on all threads a few rows at a time.
+    /// Number of nonzero values, counted on all threads, a few rows at a time.
     pub fn nonzeros(&self) -> u64 {
         let n = self.row_len();
         if n == 0 {
@@ -205,20 +206,20 @@ impl<'a> Tensor<'a> {
         self.pieces(PARALLEL.div_ceil(n), count).iter().sum()
     }
 
-    /// The first row that holds NaN or infinity, sought on all threads.
+    /// The first row that contains NaN or infinity.
     pub fn not_finite(&self) -> Option<usize> {
         let n = self.row_len();
         if n == 0 || self.rows() == 0 {
             return None;
         }
-        // A packed tensor is unpacked whole, whatever is asked for.
+        // Reading any row of a packed tensor unpacks all of it.
         let step = if self.stored.packed.is_some() { self.rows() } else { PARALLEL.div_ceil(n) };
         let first = |row, w: &[f32]| Some(row + w.iter().position(|w| !w.is_finite())? / n);
         self.pieces(step, first).into_iter().flatten().next()
     }
 
-    /// What `look` finds in each `step` rows, given the first row's number and
-    /// their numbers.
+    /// Maps `look` over chunks of `step` rows, given the first row's index and the
+    /// chunk's values.
     fn pieces<T: Send>(&self, step: usize, look: impl Fn(usize, &[f32]) -> T + Sync) -> Vec<T> {
         (0..self.rows().div_ceil(step))
             .into_par_iter()

@@ -1,4 +1,5 @@
-//! Whether a folder's head is its embedding, by its config and its tensors.
+//! Tied embeddings: whether the head and the embedding share weights, judged by
+//! the config and the tensors.
 
 use super::{Checkpoint, Tensor, natural_order};
 use crate::model::ties_embeddings;
@@ -7,13 +8,13 @@ use serde_json::Value;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
-/// Rows that one thread compares at a time.
+/// Rows compared by one task.
 const ROWS: usize = 64;
 
 impl Checkpoint {
-    /// Settles what a config that ties the two leaves open, as transformers
-    /// does: a head without an embedding is the embedding, and a head that
-    /// differs from the embedding is not tied to it, whatever the config says.
+    /// Resolves a config with tied embeddings as transformers does: a head without
+    /// an embedding serves as the embedding, and a head that differs from the
+    /// embedding is not tied, whatever the config says.
     pub(super) fn resolve_tied_embeddings(&mut self) {
         let Some(head) = self.tensors.iter().position(|tensor| tensor.name == HEAD) else { return };
         if !ties_embeddings(&self.config) {
@@ -27,14 +28,14 @@ impl Checkpoint {
         if !same(&embedding, &self.view(&self.tensors[head])) {
             self.config["tie_word_embeddings"] = Value::Bool(false);
             self.notes.push(format!(
-                "config.json ties the head to the embedding, but {HEAD} and {EMBEDDING} differ: \
-                 each is used as stored"
+                "config.json ties the embeddings, but {HEAD} and {EMBEDDING} differ; each is used \
+                 as stored"
             ));
         }
     }
 }
 
-/// Whether two tensors hold the same numbers in the same shape.
+/// Whether two tensors have the same shape and values.
 fn same(a: &Tensor<'_>, b: &Tensor<'_>) -> bool {
     let read = |tensor: &Tensor<'_>, from: usize| {
         let rows = from..tensor.rows().min(from + ROWS);

@@ -1,16 +1,16 @@
-//! Causal attention of grouped queries, a tile of rows at a time.
+//! Causal grouped-query attention, computed in tiles.
 //!
 //! For the query `q_t` of one head and the keys and values of its group, with
-//! `s` running over the tokens that `t` sees:
+//! `s` running over the tokens visible to `t`:
 //!
 //! ```text
 //! p_s = exp(c q_t . k_s - m) / sum_s exp(c q_t . k_s - m)        out_t = sum_s p_s v_s
 //! ```
 //!
-//! Scores are held for one tile of some tokens, the heads of one group and the
-//! keys they see: never `[T, T]`. A tile is one task, whose products run on
-//! one thread, so that the result does not depend on the number of threads. For
-//! a single token, when decoding, a task is one head.
+//! Scores exist for one tile at a time (some tokens, the heads of one group, the
+//! keys they see), never for `[T, T]`. A tile is one task on one thread, so the
+//! result does not depend on the number of threads. For a single token, when
+//! decoding, a task is one head.
 
 use super::vector;
 use openwork::linalg::{Threads, gemm};
@@ -19,23 +19,23 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Rows of a tile, a token being as many rows as there are heads in a group: the
-/// keys are packed once for so many rows, whose scores over 1024 keys take 768 kB.
+/// Rows of a tile; a token has one row per head of a group. The keys are packed
+/// once per tile; its scores over 1024 keys take 768 kB.
 const TILE_ROWS: usize = 192;
-/// Least tokens in a tile.
+/// Minimum number of tokens in a tile.
 const TILE_TOKENS: usize = 64;
 
-/// Scores of one head below which waking other threads costs more than it saves.
+/// Number of scores below which waking other threads does not pay.
 const FEW_SCORES: usize = 256;
 
 thread_local! {
-    /// Buffer for one task's scores. Its products run on its own thread, so no
-    /// other task can want it meanwhile.
+    /// The scores of the current task. Its products run on its own thread, so no
+    /// other task uses the buffer meanwhile.
     static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What one attention is about. Rows of `q` are `[heads, head_dim]`, rows of
-/// `k` and `v` are `[kv_heads, head_dim]`.
+/// Parameters of an attention. Rows of `q` are `[heads, head_dim]`, rows of `k`
+/// and `v` are `[kv_heads, head_dim]`.
 pub struct GroupedQueryAttention {
     /// Query heads.
     pub heads: usize,
@@ -45,12 +45,12 @@ pub struct GroupedQueryAttention {
     pub head_dim: usize,
     /// `c` above.
     pub scale: f32,
-    /// A token sees this many last tokens, itself included.
+    /// Sliding window: each token attends to this many tokens, including itself.
     pub window: Option<usize>,
 }
 
 impl GroupedQueryAttention {
-    /// The keys that the query at position `p` sees.
+    /// The keys visible to the query at position `p`.
     fn seen(&self, p: usize) -> Range<usize> {
         self.window.map_or(0, |window| (p + 1).saturating_sub(window))..p + 1
     }
@@ -68,8 +68,8 @@ impl GroupedQueryAttention {
             .step_by(tile)
             .flat_map(|first| (0..self.kv_heads).map(move |g| (first..t.min(first + tile), g)))
             .collect();
-        // Each task leaves its own block, and the blocks are then laid out in
-        // rows. Later tiles see more keys, so they are begun first.
+        // Each task computes a block; the blocks are then copied into rows. Later
+        // tiles attend to more keys, so they start first.
         let work = |(rows, g): &(Range<usize>, usize)| self.tile(q, k, v, rows.clone(), *g, s - t);
         let blocks: Vec<Matrix> = if t * s < FEW_SCORES {
             tiles.iter().map(work).collect()
@@ -85,8 +85,8 @@ impl GroupedQueryAttention {
         );
     }
 
-    /// [`attend`](Self::attend) for one token. Products of a few rows are done
-    /// before a `gemm` has begun.
+    /// [`attend`](Self::attend) for one token, without `gemm`, whose setup would
+    /// dominate.
     fn attend_last(&self, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
         let (d, stride, group) =
             (self.head_dim, self.kv_heads * self.head_dim, self.heads / self.kv_heads);
@@ -121,10 +121,10 @@ impl GroupedQueryAttention {
     ) -> Matrix {
         let (d, group, n) = (self.head_dim, self.heads / self.kv_heads, rows.len());
         let (width, kv_width) = (self.heads * d, self.kv_heads * d);
-        // The keys that some row of the tile sees.
+        // The keys visible to some row of the tile.
         let keys = self.seen(past + rows.start).start..past + rows.end;
         let s = keys.len();
-        let of = |x| MatrixRef::with_strides(x, s, d, kv_width, 1);
+        let group_view = |x| MatrixRef::with_strides(x, s, d, kv_width, 1);
         let start = keys.start * kv_width + g * d;
 
         // 1. The queries of the group, head after head: [group * n, d].
@@ -142,10 +142,10 @@ impl GroupedQueryAttention {
             scores.resize(scores.len().max(group * n * s), 0.0);
             let scores = &mut scores[..group * n * s];
             let view = MatrixMut::new(scores, group * n, s);
-            gemm(0.0, view, self.scale, queries.view(), of(&k[start..]).t(), Threads::One);
+            gemm(0.0, view, self.scale, queries.view(), group_view(&k[start..]).t(), Threads::One);
 
-            // 3. Each row over the keys that it sees; zero elsewhere. The sum is
-            // divided out of the result, which is narrower.
+            // 3. Softmax of each row over its visible keys; zero elsewhere. The
+            // division by the sum is applied to the output, which is narrower.
             let mut sums = vec![0.0; group * n];
             for (i, row) in scores.chunks_exact_mut(s).enumerate() {
                 let seen = self.seen(past + rows.start + i % n);
@@ -156,13 +156,13 @@ impl GroupedQueryAttention {
                 sums[i] = vector::exp_in_place(row, vector::max(row));
             }
 
-            // 4. The values' mean: [group * n, d].
+            // 4. The weighted sum of values: [group * n, d].
             gemm(
                 0.0,
                 queries.view_mut(),
                 1.0,
                 MatrixRef::new(scores, group * n, s),
-                of(&v[start..]),
+                group_view(&v[start..]),
                 Threads::One,
             );
             for (row, sum) in queries.data_mut().chunks_exact_mut(d).zip(sums) {

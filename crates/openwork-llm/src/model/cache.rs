@@ -1,4 +1,4 @@
-//! Keys and values of the tokens so far.
+//! The KV cache.
 
 /// Keys and values of one layer, `[tokens, kv_heads * head_dim]` each.
 #[derive(Clone, Debug, Default)]
@@ -8,13 +8,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Adds the rows of new tokens.
+    /// Appends the keys and values of new tokens.
     pub fn extend(&mut self, keys: &[f32], values: &[f32]) {
         self.keys.extend_from_slice(keys);
         self.values.extend_from_slice(values);
     }
 
-    /// Forgets all tokens.
+    /// Removes all tokens.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.values.clear();
@@ -30,7 +30,7 @@ impl Cache {
         &self.values
     }
 
-    /// Bytes that attending once reads, without a sliding window.
+    /// Bytes that one attention step reads, without a sliding window.
     pub fn bytes(&self) -> usize {
         (self.keys.len() + self.values.len()) * size_of::<f32>()
     }

@@ -1,9 +1,8 @@
-//! A model's sizes and options, checked once.
+//! A model's sizes and options, validated from config.json.
 //!
-//! config.json is read strictly: every key is *used*, *neutral* (it cannot
-//! change the computation), *refused* unless it has the one value that we
-//! compute, or *unknown*, which is noted, for transformers too ignores what
-//! its class does not read. Nothing is passed over in silence.
+//! config.json is read strictly. Every key is *used*, *neutral* (it cannot change
+//! the computation), *refused* unless it has the supported value, or *unknown*:
+//! then a note says that it was ignored, as transformers ignores it too.
 
 use super::config_reader::ConfigReader;
 use super::family::{Bias, FAMILIES, Family, SlidingWindow};
@@ -11,39 +10,39 @@ use super::rope::Scaling;
 use crate::format::printable;
 use serde_json::Value;
 
-/// Why a config.json cannot be run.
+/// Why a config.json is not supported.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A key that we need is not there.
+    /// A required key is missing.
     #[error("config.json has no {key}")]
     Missing {
         /// The key.
         key: String,
     },
-    /// A key has a value of another kind or out of range.
+    /// A value has the wrong type or is out of range.
     #[error("config.json: {key} is {}, not {want}", printable(found))]
     Kind {
         /// The key.
         key: String,
-        /// What it holds.
+        /// Its value.
         found: String,
-        /// What it should hold.
+        /// What was expected.
         want: &'static str,
     },
     /// Two keys contradict each other.
     #[error("config.json: {0}")]
     Contradiction(String),
     /// An architecture that is not in [`FAMILIES`].
-    #[error("the architecture {} is not implemented; openwork runs {known}", printable(name))]
+    #[error("the architecture {} is not supported (supported: {known})", printable(name))]
     Architecture {
         /// As config.json names it.
         name: String,
-        /// All that we run.
+        /// All supported architectures.
         known: String,
     },
-    /// An option that would change the computation and is not implemented.
+    /// An unsupported option that would change the computation.
     #[error(
-        "config.json: {key} = {} is not implemented for {family} models ({only})",
+        "config.json: {key} = {} is not supported for {family} models ({only})",
         printable(value)
     )]
     Unsupported {
@@ -53,92 +52,92 @@ pub enum ConfigError {
         value: String,
         /// The family's name.
         family: &'static str,
-        /// What would be accepted.
+        /// What is supported.
         only: String,
     },
 }
 
-/// The function inside the gated MLP.
+/// The activation function of the gated MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x / (1 + e^-x)`.
     Silu,
-    /// Gelu by its tanh approximation.
+    /// GELU, tanh approximation.
     GeluTanh,
 }
 
-/// What one layer's attention sees and how it rotates.
+/// The attention settings of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerAttention {
-    /// Each token sees this many last tokens, itself included; `None` is all.
+    /// Sliding window: each token attends to this many tokens, including itself;
+    /// `None` is all.
     pub window: Option<usize>,
-    /// The base of the rotation.
+    /// RoPE base.
     pub rope_theta: f64,
-    /// How frequencies are scaled for long contexts.
+    /// RoPE scaling for long contexts.
     pub rope_scaling: Scaling,
 }
 
-/// Sizes and options of a model. Holds, once built:
+/// Sizes and options of a model. Guarantees:
 ///
 /// 1. every size is at least 1 and at most `MAX_SIZE`, `layers` at most `MAX_LAYERS`;
 /// 2. `heads` is a multiple of `kv_heads`;
 /// 3. `head_dim` is even;
-/// 4. `attention` has one entry for each layer.
+/// 4. `attention` has one entry per layer.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which row of [`FAMILIES`] it follows.
+    /// The model's row of [`FAMILIES`].
     pub family: &'static Family,
-    /// Width of the hidden state.
+    /// Hidden size.
     pub hidden: usize,
-    /// Width inside the MLP.
+    /// MLP size.
     pub ff: usize,
     /// Number of decoder layers.
     pub layers: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads.
+    /// Key-value heads.
     pub kv_heads: usize,
-    /// Width of a head.
+    /// Head size.
     pub head_dim: usize,
-    /// Rows of the embedding.
+    /// Size of the vocabulary.
     pub vocab: usize,
-    /// The longest sequence the model was made for.
+    /// Maximum sequence length.
     pub max_positions: usize,
     /// Added to the mean square in norms.
     pub norm_eps: f32,
-    /// Inside the MLP.
+    /// Activation of the MLP.
     pub activation: Activation,
     /// Whether q, k and v have biases.
     pub qkv_bias: bool,
     /// Whether o has a bias.
     pub out_bias: bool,
-    /// Whether the MLP's linears have biases.
+    /// Whether the MLP's linear layers have biases.
     pub mlp_bias: bool,
-    /// Whether the head is the embedding.
+    /// Whether the embeddings are tied.
     pub tied: bool,
     /// Scores are `scale * q . k`.
     pub attention_scale: f32,
-    /// What the embedding is multiplied by.
+    /// Factor of the embedding.
     pub embedding_scale: f32,
-    /// One entry for each layer.
+    /// One entry per layer.
     pub attention: Vec<LayerAttention>,
-    /// Keys that were passed over, in words for the user.
+    /// Notes for the user about ignored keys.
     pub notes: Vec<String>,
 }
 
-/// What transformers takes, in every family that has the key, where config.json
-/// has none of these.
+/// transformers' defaults, the same in every family that has the key.
 const NORM_EPS: f64 = 1e-6;
 const QUERY_SCALAR: f64 = 256.0;
 const SLIDING_WINDOW: usize = 4096;
 const MAX_WINDOW_LAYERS: usize = 28;
-/// The largest size that is believed (widths, tokens).
+/// Largest supported size (widths, tokens).
 pub const MAX_SIZE: usize = 1 << 24;
-/// The most layers that are believed: the largest Llama has 126.
+/// Largest supported number of layers; the largest Llama has 126.
 const MAX_LAYERS: usize = 4096;
 
 impl Config {
-    /// Checks a config.json, in the spelling of transformers 4 or 5.
+    /// Validates a config.json as written by transformers 4 or 5.
     pub fn new(json: &Value) -> Result<Self, ConfigError> {
         let family = family(json)?;
         let mut keys = ConfigReader::new(json, family.name)?;
@@ -149,7 +148,7 @@ impl Config {
             && model_type != family.model_type
         {
             return Err(ConfigError::Contradiction(format!(
-                "model_type {model_type} does not go with architecture {}",
+                "model_type {model_type} does not match architecture {}",
                 family.architectures[0]
             )));
         }
@@ -229,30 +228,30 @@ impl Config {
         Ok(Config { notes: keys.finish()?, ..config })
     }
 
-    /// Query heads that share one key and value head.
+    /// Query heads per key-value head.
     pub fn group_size(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// Width of all query heads.
+    /// Total width of the query heads.
     pub fn q_width(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Width of all key heads, and of all value heads.
+    /// Total width of the key heads, equal to that of the value heads.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 }
 
-/// Whether a config.json says that the head is the embedding; where it does
-/// not say, its family does.
+/// Whether a config.json ties the embeddings, explicitly or by its family's
+/// default.
 pub fn ties_embeddings(json: &Value) -> bool {
     let by_family = || family(json).is_ok_and(|family| family.tied);
     json["tie_word_embeddings"].as_bool().unwrap_or_else(by_family)
 }
 
-/// The family that `architectures` names.
+/// The family named by `architectures`.
 fn family(json: &Value) -> Result<&'static Family, ConfigError> {
     let missing = || ConfigError::Missing { key: "architectures".into() };
     let named = json.get("architectures").ok_or_else(missing)?;
@@ -277,9 +276,9 @@ fn family(json: &Value) -> Result<&'static Family, ConfigError> {
     })
 }
 
-/// The function inside the MLP.
+/// The MLP's activation function.
 fn activation(keys: &mut ConfigReader<'_>, family: &Family) -> Result<Activation, ConfigError> {
-    // Older Gemma configs have both keys, and the other one is not read by anyone.
+    // Older Gemma configs have both keys; transformers ignores the other.
     let other = if family.activation_key == "hidden_act" { None } else { Some("hidden_act") };
     let key = family.activation_key;
     let found = match keys.value(key) {
@@ -298,13 +297,13 @@ fn activation(keys: &mut ConfigReader<'_>, family: &Family) -> Result<Activation
     }
 }
 
-/// Windows and rotations of every layer.
+/// Sliding windows and RoPE of every layer.
 fn attention(
     keys: &mut ConfigReader<'_>,
     family: &Family,
     layers: usize,
 ) -> Result<Vec<LayerAttention>, ConfigError> {
-    // Which layers slide.
+    // Which layers use sliding attention.
     let window = match family.window {
         SlidingWindow::Never => None,
         _ if keys.absent("sliding_window") => Some(SLIDING_WINDOW),
@@ -313,11 +312,11 @@ fn attention(
     let slides: Vec<bool> = match family.window {
         SlidingWindow::Never => vec![false; layers],
         SlidingWindow::AllIfSet => vec![window.is_some(); layers],
-        SlidingWindow::UpperIfAsked => {
-            let asked = keys.flag_or("use_sliding_window", false)?;
+        SlidingWindow::UpperIfEnabled => {
+            let enabled = keys.flag_or("use_sliding_window", false)?;
             let from = keys.optional_count("max_window_layers")?.unwrap_or(MAX_WINDOW_LAYERS);
             keys.layer_types(layers)?.unwrap_or_else(|| {
-                (0..layers).map(|i| asked && window.is_some() && i >= from).collect()
+                (0..layers).map(|i| enabled && window.is_some() && i >= from).collect()
             })
         }
         SlidingWindow::Pattern => {
@@ -329,11 +328,11 @@ fn attention(
     };
     if slides.contains(&true) && window.is_none() {
         return Err(ConfigError::Contradiction(
-            "layers slide, but sliding_window is not set".into(),
+            "some layers use sliding attention, but sliding_window is not set".into(),
         ));
     }
 
-    // How they rotate: [global, sliding].
+    // RoPE: [global, sliding].
     let ropes = keys.ropes(family.rope_theta, family.local_rope)?;
     Ok(slides
         .into_iter()
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_what_transformers_takes() {
+    fn defaults_are_those_of_transformers() {
         let bare = |class: &str| {
             json!({
                 "architectures": [class], "hidden_size": 256, "intermediate_size": 128,
@@ -485,8 +484,7 @@ mod tests {
         ] {
             assert_eq!(
                 refusal(&both(other)),
-                "config.json: rope_parameters and rope_scaling ask for different rotations; \
-                 keep the one that is meant"
+                "config.json: rope_parameters and rope_scaling differ; remove one of them"
             );
         }
         let empty = with(both(json!({"rope_type": "default"})), "rope_scaling", json!({}));
@@ -494,35 +492,35 @@ mod tests {
     }
 
     #[test]
-    fn what_we_do_not_compute_is_refused_by_name() {
+    fn unsupported_options_are_refused_by_name() {
         for (key, value, words) in [
             (
                 "architectures",
                 json!(["MixtralForCausalLM"]),
-                "the architecture MixtralForCausalLM is not implemented; openwork runs LlamaForCausalLM, ",
+                "the architecture MixtralForCausalLM is not supported (supported: LlamaForCausalLM, ",
             ),
             (
                 "model_type",
                 json!("qwen3"),
-                "model_type qwen3 does not go with architecture LlamaForCausalLM",
+                "model_type qwen3 does not match architecture LlamaForCausalLM",
             ),
             (
                 "hidden_act",
                 json!("relu2"),
-                "hidden_act = \"relu2\" is not implemented for llama models",
+                "hidden_act = \"relu2\" is not supported for llama models",
             ),
             (
                 "rope_scaling",
                 json!({"rope_type": "yarn", "factor": 4.0}),
-                "rope_type = \"yarn\" is not implemented",
+                "rope_type = \"yarn\" is not supported",
             ),
-            ("num_experts", json!(8), "num_experts = 8 is not implemented"),
+            ("num_experts", json!(8), "num_experts = 8 is not supported"),
             (
                 "attn_logit_softcapping",
                 json!(50.0),
-                "attn_logit_softcapping = 50.0 is not implemented",
+                "attn_logit_softcapping = 50.0 is not supported",
             ),
-            ("partial_rotary_factor", json!(0.5), "partial_rotary_factor = 0.5 is not implemented"),
+            ("partial_rotary_factor", json!(0.5), "partial_rotary_factor = 0.5 is not supported"),
             ("quantization_config", json!({"bits": 4}), "quantization_config = "),
             ("hidden_size", json!(-1), "hidden_size is -1, not a size from 1 to 16777216"),
             ("hidden_size", json!(1e30), "not a size from 1 to"),
@@ -552,7 +550,7 @@ mod tests {
         let config = with(config, "pretraining_tp", json!(1));
         assert_eq!(Config::new(&config).expect("neutral").notes, Vec::<String>::new());
         let notes = Config::new(&with(config, "wings", json!(2))).expect("unknown").notes;
-        assert_eq!(notes, ["config.json: wings = 2 is unknown and was not used"]);
+        assert_eq!(notes, ["config.json: wings = 2 is unknown and was ignored"]);
         assert!(NEUTRAL.contains(&"use_cache"));
     }
 }

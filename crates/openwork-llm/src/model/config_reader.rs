@@ -1,4 +1,4 @@
-//! config.json read key by key, with an account of what was read.
+//! Reading config.json key by key, recording which keys were read.
 
 use super::config::{ConfigError, MAX_SIZE};
 use super::rope::Scaling;
@@ -6,7 +6,7 @@ use crate::format::printable;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Keys that cannot change what the model computes on given tokens.
+/// Keys that do not affect the forward pass.
 pub const NEUTRAL: &[&str] = &[
     "_name_or_path",
     "_model_name_or_path",
@@ -50,7 +50,7 @@ pub const NEUTRAL: &[&str] = &[
     "openwork",
 ];
 
-/// Keys that would change the computation, with the values that do not.
+/// Keys that change the computation, with the values at which they do not.
 const REFUSED: &[(&str, &[Neutral])] = &[
     ("attn_logit_softcapping", &[Neutral::Null]),
     ("final_logit_softcapping", &[Neutral::Null]),
@@ -82,7 +82,7 @@ const REFUSED: &[(&str, &[Neutral])] = &[
     ("vision_config", &[Neutral::Null]),
 ];
 
-/// A value of a refused key that leaves the computation as it is.
+/// A value of a refused key that has no effect.
 #[derive(Clone, Copy, Debug)]
 enum Neutral {
     Null,
@@ -117,7 +117,7 @@ impl Neutral {
     }
 }
 
-/// A config.json that remembers which keys were read.
+/// A config.json that records which keys were read.
 pub struct ConfigReader<'a> {
     map: &'a Map<String, Value>,
     family: &'static str,
@@ -125,29 +125,29 @@ pub struct ConfigReader<'a> {
 }
 
 impl<'a> ConfigReader<'a> {
-    /// Begins to read.
+    /// A reader of `json`.
     pub fn new(json: &'a Value, family: &'static str) -> Result<Self, ConfigError> {
         let map = json.as_object().ok_or(ConfigError::Kind {
             key: "the file".into(),
-            found: "something else".into(),
+            found: "not an object".into(),
             want: "an object",
         })?;
         Ok(Self { map, family, used: BTreeSet::new() })
     }
 
-    /// The value of a key, if it is there and not null.
+    /// The value of a key, if it exists and is not null.
     pub fn value(&mut self, key: &str) -> Option<&'a Value> {
         let (key, value) = self.map.get_key_value(key)?;
         self.used.insert(key);
         Some(value).filter(|value| !value.is_null())
     }
 
-    /// A size that may be absent.
+    /// An optional size.
     pub fn optional_size(&mut self, key: &str) -> Result<Option<usize>, ConfigError> {
         self.integer(key, 1, "a size from 1 to 16777216")
     }
 
-    /// A count that may be absent, or zero.
+    /// An optional count, which may be zero.
     pub fn optional_count(&mut self, key: &str) -> Result<Option<usize>, ConfigError> {
         self.integer(key, 0, "a count from 0 to 16777216")
     }
@@ -165,13 +165,13 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Whether a key is not there at all; transformers then takes a default,
-    /// and a null as it is.
+    /// Whether a key is missing. transformers uses the default of a missing key, but
+    /// not of a null.
     pub fn absent(&self, key: &str) -> bool {
         !self.map.contains_key(key)
     }
 
-    /// A size that must be there.
+    /// A required size.
     pub fn size(&mut self, key: &str) -> Result<usize, ConfigError> {
         self.optional_size(key)?.ok_or_else(|| ConfigError::Missing { key: key.into() })
     }
@@ -181,7 +181,7 @@ impl<'a> ConfigReader<'a> {
         Ok(self.optional_size(key)?.unwrap_or(default))
     }
 
-    /// A truth value, or `default`.
+    /// A boolean, or `default`.
     pub fn flag_or(&mut self, key: &str, default: bool) -> Result<bool, ConfigError> {
         let Some(value) = self.value(key) else { return Ok(default) };
         value.as_bool().ok_or_else(|| ConfigError::Kind {
@@ -191,7 +191,7 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// A positive number that must be there.
+    /// A required positive number.
     pub fn number(&mut self, key: &str) -> Result<f64, ConfigError> {
         self.optional_number(key)?.ok_or_else(|| ConfigError::Missing { key: key.into() })
     }
@@ -205,13 +205,13 @@ impl<'a> ConfigReader<'a> {
         self.value(key).map(|value| positive(key, value)).transpose()
     }
 
-    /// For each layer whether it slides, where `layer_types` says so.
+    /// Whether each layer uses sliding attention, as given by `layer_types`.
     pub fn layer_types(&mut self, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
         let Some(value) = self.value("layer_types") else { return Ok(None) };
         let wrong = || ConfigError::Kind {
             key: "layer_types".into(),
             found: value.to_string(),
-            want: "a list of one name for each layer",
+            want: "a list with one name per layer",
         };
         let types = value.as_array().filter(|types| types.len() == layers).ok_or_else(wrong)?;
         let slides = |name: &Value| match name.as_str() {
@@ -226,12 +226,12 @@ impl<'a> ConfigReader<'a> {
         types.iter().map(slides).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Base and scaling of the global layers, then of the sliding ones.
+    /// RoPE base and scaling of the global layers, then of the sliding ones.
     ///
-    /// transformers 4 has `rope_theta`, `rope_scaling` and, for families with
-    /// `local` rotations, `rope_local_base_freq`; transformers 5 has
-    /// `rope_parameters`, for those families one for each type of layer.
-    /// `default` and `local` are the bases where the file gives none.
+    /// transformers 4 writes `rope_theta`, `rope_scaling` and, for families with a
+    /// local base, `rope_local_base_freq`; transformers 5 writes `rope_parameters`,
+    /// for those families one per type of layer. `default` and `local` are the
+    /// default bases.
     pub fn ropes(
         &mut self,
         default: f64,
@@ -239,7 +239,7 @@ impl<'a> ConfigReader<'a> {
     ) -> Result<[(f64, Scaling); 2], ConfigError> {
         let theta = self.number_or("rope_theta", default)?;
         let new = self.value("rope_parameters");
-        // An empty one says nothing.
+        // An empty object has no effect.
         let old = self.value("rope_scaling").filter(|old| *old != &Value::Object(Map::new()));
         let local = match local {
             Some(local) => Some(self.number_or("rope_local_base_freq", local)?),
@@ -254,16 +254,16 @@ impl<'a> ConfigReader<'a> {
                         return Err(self.unsupported(
                             "rope_parameters",
                             &Value::from(key.as_str()),
-                            "only rotations of full_attention and sliding_attention",
+                            "only full_attention and sliding_attention",
                         ));
                     }
                 }
-                let of = |name: &str, theta: f64| {
+                let parse = |name: &str, theta: f64| {
                     let key = format!("rope_parameters.{name}");
                     let missing = || ConfigError::Missing { key };
                     self.rope(new.get(name).ok_or_else(missing)?, theta)
                 };
-                [of(both[0], theta)?, of(both[1], local)?]
+                [parse(both[0], theta)?, parse(both[1], local)?]
             }
             (None, parameters, local) => {
                 let global = match parameters.or(old) {
@@ -278,14 +278,13 @@ impl<'a> ConfigReader<'a> {
             && self.rope(old, theta)? != global
         {
             return Err(ConfigError::Contradiction(
-                "rope_parameters and rope_scaling ask for different rotations; keep the one that is meant"
-                    .into(),
+                "rope_parameters and rope_scaling differ; remove one of them".into(),
             ));
         }
         Ok([global, sliding])
     }
 
-    /// One `rope_parameters` or `rope_scaling`.
+    /// Parses a `rope_parameters` or `rope_scaling`.
     fn rope(&self, json: &'a Value, theta: f64) -> Result<(f64, Scaling), ConfigError> {
         let mut keys = ConfigReader::new(json, self.family)?;
         let theta = keys.number_or("rope_theta", theta)?;
@@ -314,7 +313,7 @@ impl<'a> ConfigReader<'a> {
                 ));
             }
         };
-        // What a rotation does not read would change it.
+        // An unread key would change the computation.
         for (key, value) in keys.map {
             let neutral = value.is_null()
                 || (key == "partial_rotary_factor" && value.as_f64() == Some(1.0))
@@ -323,14 +322,14 @@ impl<'a> ConfigReader<'a> {
                 return Err(self.unsupported(
                     key,
                     value,
-                    "the rest of its rope parameters is known",
+                    "its other RoPE parameters are supported",
                 ));
             }
         }
         Ok((theta, scaling))
     }
 
-    /// An option that is not implemented.
+    /// An error for an unsupported option.
     pub fn unsupported(&self, key: &str, value: &Value, only: &str) -> ConfigError {
         ConfigError::Unsupported {
             key: key.into(),
@@ -340,7 +339,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Judges every key that was not read, and returns notes on the unknown ones.
+    /// Checks every key that was not read; returns notes on the unknown ones.
     pub fn finish(self) -> Result<Vec<String>, ConfigError> {
         let mut notes = Vec::new();
         for (key, value) in self.map {
@@ -359,7 +358,7 @@ impl<'a> ConfigReader<'a> {
                 }
                 None => {
                     let (key, value) = (printable(key), printable(&value.to_string()));
-                    notes.push(format!("config.json: {key} = {value} is unknown and was not used"))
+                    notes.push(format!("config.json: {key} = {value} is unknown and was ignored"))
                 }
             }
         }

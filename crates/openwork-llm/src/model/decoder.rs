@@ -1,4 +1,4 @@
-//! A whole model in memory, with a cache: token after token.
+//! Token-by-token decoding with the whole model in memory.
 
 use super::cache::Cache;
 use super::config::Config;
@@ -12,7 +12,7 @@ use super::{Model, ModelError, check_length, embed};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use std::sync::Arc;
 
-/// A model whose weights are all held, and one sequence's keys and values.
+/// A model in memory and the KV cache of one sequence.
 #[derive(Debug)]
 pub struct Decoder {
     config: Arc<Config>,
@@ -22,14 +22,14 @@ pub struct Decoder {
     /// `None` if the embedding is the head.
     head: Option<Weight>,
     norm: Norm,
-    /// Tokens so far.
+    /// Number of tokens so far.
     len: usize,
-    /// Kept from token to token.
+    /// Reused from token to token.
     scratch: Scratch,
 }
 
 impl Decoder {
-    /// Reads the whole model.
+    /// Loads the whole model.
     pub fn load(model: &Model<'_>, storage: Storage) -> Result<Self, ModelError> {
         let config = Arc::clone(&model.config);
         let layers: Vec<Layer> =
@@ -54,24 +54,24 @@ impl Decoder {
         &self.config
     }
 
-    /// The layers, for changing their weights.
+    /// The layers, mutable.
     pub fn layers_mut(&mut self) -> &mut [Layer] {
         &mut self.layers
     }
 
-    /// Tokens so far.
+    /// Number of tokens so far.
     #[allow(clippy::len_without_is_empty)] // a position, not a collection
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Forgets all tokens.
+    /// Starts a new sequence.
     pub fn reset(&mut self) {
         self.caches.iter_mut().for_each(Cache::clear);
         self.len = 0;
     }
 
-    /// Bytes that decoding the next token reads: all weights once, and the cache.
+    /// Bytes that decoding the next token reads: all weights and the cache.
     pub fn bytes_per_token(&self) -> usize {
         let layers: usize = self.layers.iter().map(Layer::bytes).sum();
         let cache: usize = self.caches.iter().map(Cache::bytes).sum();
@@ -82,7 +82,7 @@ impl Decoder {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Takes in the next tokens; returns their last hidden states.
+    /// Appends tokens; returns their final hidden states.
     fn hidden(&mut self, tokens: &[u32]) -> Result<Matrix, ModelError> {
         if tokens.is_empty() {
             return Err(ModelError::Windows);
@@ -100,8 +100,7 @@ impl Decoder {
         Ok(hidden.into_states())
     }
 
-    /// Takes in the next tokens of the sequence; returns the logits after the
-    /// last of them.
+    /// Appends tokens to the sequence; returns the logits after the last one.
     pub fn next(&mut self, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
         keep_awake(|| self.step(tokens))
     }
@@ -120,15 +119,15 @@ impl Decoder {
         }
     }
 
-    /// Takes in the next tokens of the sequence; returns the logits after each
-    /// of them, `[tokens, vocabulary]`.
+    /// Appends tokens to the sequence; returns the logits after each,
+    /// `[tokens, vocabulary]`.
     pub fn all_logits(&mut self, tokens: &[u32]) -> Result<Matrix, ModelError> {
         let mut logits = Matrix::zeros(tokens.len(), self.config.vocab);
         self.all_logits_into(tokens, logits.view_mut())?;
         Ok(logits)
     }
 
-    /// As [`all_logits`](Self::all_logits), into memory that is there already.
+    /// As [`all_logits`](Self::all_logits), into existing memory.
     ///
     /// # Panics
     ///

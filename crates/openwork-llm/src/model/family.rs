@@ -1,96 +1,95 @@
-//! The model families, as data. To add one, write its row in [`FAMILIES`] and
-//! a tiny golden checkpoint in `testdata/make_models.py`.
+//! Model families as data. To add one, add a row to [`FAMILIES`] and a tiny golden
+//! checkpoint to `testdata/make_models.py`.
 
 use serde_json::{Value, json};
 
-/// One family of decoder-only models: how its members differ from Llama. What
-/// config.json does not give is what transformers takes then.
+/// A family of decoder-only models, described by its differences from Llama.
+/// Defaults of config.json are those of transformers.
 #[derive(Debug)]
 pub struct Family {
-    /// What we call it.
+    /// Name in openwork.
     pub name: &'static str,
-    /// Its members, in one line.
+    /// Its models, on one line.
     pub summary: &'static str,
-    /// What `architectures` in config.json says.
+    /// Values of `architectures` in config.json.
     pub architectures: &'static [&'static str],
-    /// What `model_type` in config.json says.
+    /// Value of `model_type` in config.json.
     pub model_type: &'static str,
-    /// Where the linears have biases.
+    /// Which linear layers have biases.
     pub bias: Bias,
-    /// Whether q and k are normalised per head before they are rotated.
+    /// Whether q and k are normalized per head before RoPE.
     pub qk_norm: bool,
     /// Norms multiply by `norm_offset + weight`.
     pub norm_offset: f32,
-    /// The norms around the two halves of a layer.
+    /// The norms around attention and MLP.
     pub norms: Norms,
-    /// Which layers see a sliding window only.
+    /// Which layers use sliding-window attention.
     pub window: SlidingWindow,
-    /// The base of rotations where config.json gives none.
+    /// Default RoPE base.
     pub rope_theta: f64,
-    /// The base that sliding layers rotate by where config.json gives none, if
-    /// theirs is not that of the others.
+    /// Default RoPE base of sliding layers, if it differs from that of the others.
     pub local_rope: Option<f64>,
-    /// Whether scores are scaled by `query_pre_attn_scalar` rather than the head size.
+    /// Whether scores are scaled by `query_pre_attn_scalar` instead of the head size.
     pub query_scalar: bool,
     /// Whether the embedding is multiplied by the square root of its width.
     pub scaled_embedding: bool,
     /// The key of the activation in config.json.
     pub activation_key: &'static str,
-    /// The head size where config.json gives none; `None` is hidden / heads.
+    /// Default head size; `None` is hidden size / heads.
     pub head_dim: Option<usize>,
-    /// The key and value heads where config.json gives none; `None` is as many
-    /// as there are heads.
+    /// Default number of key-value heads; `None` is the number of heads.
     pub kv_heads: Option<usize>,
-    /// The longest sequence where config.json gives none.
+    /// Default maximum sequence length.
     pub max_positions: usize,
-    /// Whether the head is the embedding where config.json does not say.
+    /// Whether the embeddings are tied by default.
     pub tied: bool,
-    /// Whether transformers wants `hidden_size` to be a multiple of
-    /// `num_attention_heads`, whatever `head_dim` says.
+    /// Whether transformers requires `hidden_size` to be a multiple of
+    /// `num_attention_heads` regardless of `head_dim`.
     pub heads_divide_hidden: bool,
 }
 
-/// Where the linears have biases.
+/// Which linear layers have biases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bias {
-    /// Nowhere.
+    /// None.
     Never,
-    /// On q, k and v.
+    /// q, k and v.
     Qkv,
-    /// On q, k, v and o if `attention_bias`, on the MLP if `mlp_bias` (where the family has it).
+    /// q, k, v and o if `attention_bias` is set; the MLP if `mlp_bias` is set.
     Configured {
         /// Whether `mlp_bias` is an option of this family.
         mlp: bool,
     },
 }
 
-/// Names of a layer's norms; the two after a half are absent in most families.
+/// Names of a layer's norms; most families have no norms on outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Norms {
     /// On the input of attention.
     pub before_attention: &'static str,
-    /// On the output of attention, before it is added back.
+    /// On the output of attention, before the residual connection.
     pub after_attention: Option<&'static str>,
     /// On the input of the MLP.
     pub before_mlp: &'static str,
-    /// On the output of the MLP, before it is added back.
+    /// On the output of the MLP, before the residual connection.
     pub after_mlp: Option<&'static str>,
 }
 
-/// Which layers see a sliding window only.
+/// Which layers use sliding-window attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlidingWindow {
     /// None.
     Never,
     /// All, unless `sliding_window` is null.
     AllIfSet,
-    /// As `layer_types` says; without it, those from `max_window_layers` on if `use_sliding_window`.
-    UpperIfAsked,
-    /// As `layer_types` says; without it, all but every `sliding_window_pattern`-th.
+    /// As given by `layer_types`, or layers from `max_window_layers` on if
+    /// `use_sliding_window`.
+    UpperIfEnabled,
+    /// As given by `layer_types`, or all but every `sliding_window_pattern`-th.
     Pattern,
 }
 
-/// Two norms a layer, as Llama has them.
+/// Llama's two norms per layer.
 const TWO_NORMS: Norms = Norms {
     before_attention: "input_layernorm",
     after_attention: None,
@@ -98,7 +97,7 @@ const TWO_NORMS: Norms = Norms {
     after_mlp: None,
 };
 
-/// The family that the others are told apart from.
+/// Llama, from which the other families are derived.
 const LLAMA: Family = Family {
     name: "llama",
     summary: "Llama 1 to 3.2, SmolLM2, TinyLlama",
@@ -109,7 +108,7 @@ const LLAMA: Family = Family {
     norm_offset: 0.0,
     norms: TWO_NORMS,
     window: SlidingWindow::Never,
-    // Llama 1 and 2 were made before the key.
+    // Llama 1 and 2 predate the key.
     rope_theta: 10_000.0,
     local_rope: None,
     query_scalar: false,
@@ -146,17 +145,17 @@ pub const FAMILIES: &[Family] = &[
         kv_heads: Some(32),
         max_positions: 32_768,
         heads_divide_hidden: false,
-        window: SlidingWindow::UpperIfAsked,
+        window: SlidingWindow::UpperIfEnabled,
         ..LLAMA
     },
     Family {
         name: "qwen3",
-        summary: "Qwen3, without experts",
+        summary: "Qwen3, dense",
         architectures: &["Qwen3ForCausalLM"],
         model_type: "qwen3",
         bias: Bias::Configured { mlp: false },
         qk_norm: true,
-        window: SlidingWindow::UpperIfAsked,
+        window: SlidingWindow::UpperIfEnabled,
         head_dim: Some(128),
         kv_heads: Some(32),
         max_positions: 32_768,
@@ -165,7 +164,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "gemma3",
-        summary: "Gemma 3, text only (of models that see images, their text model)",
+        summary: "Gemma 3 (the text model of multimodal models)",
         architectures: &["Gemma3ForCausalLM"],
         model_type: "gemma3_text",
         bias: Bias::Configured { mlp: false },
@@ -192,7 +191,7 @@ pub const FAMILIES: &[Family] = &[
 ];
 
 impl Family {
-    /// The family of an architecture, as config.json names it.
+    /// The family of an architecture named in config.json.
     ///
     /// ```
     /// use openwork_llm::model::Family;
@@ -203,7 +202,7 @@ impl Family {
         FAMILIES.iter().find(|family| family.architectures.contains(&architecture))
     }
 
-    /// How the family differs from Llama, in a few words each.
+    /// The family's differences from Llama, a few words each.
     pub fn traits(&self) -> Vec<&'static str> {
         let mut traits = Vec::new();
         match self.bias {
@@ -214,17 +213,19 @@ impl Family {
         match self.window {
             SlidingWindow::Never => {}
             SlidingWindow::AllIfSet => traits.push("sliding window if set"),
-            SlidingWindow::UpperIfAsked => traits.push("sliding upper layers if asked"),
+            SlidingWindow::UpperIfEnabled => {
+                traits.push("sliding window in upper layers if enabled")
+            }
             SlidingWindow::Pattern => traits.push("sliding and global layers"),
         }
         for (has, text) in [
             (self.qk_norm, "q/k norm"),
-            (self.norm_offset != 0.0, "norms by 1 + weight"),
-            (self.norms.after_mlp.is_some(), "four norms a layer"),
+            (self.norm_offset != 0.0, "norms scale by 1 + weight"),
+            (self.norms.after_mlp.is_some(), "four norms per layer"),
             (self.local_rope.is_some(), "two rope bases"),
-            (self.query_scalar, "own query scale"),
+            (self.query_scalar, "query scale from config"),
             (self.scaled_embedding, "scaled embedding"),
-            (self.tied, "tied unless told"),
+            (self.tied, "tied by default"),
         ] {
             if has {
                 traits.push(text);

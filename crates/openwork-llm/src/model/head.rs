@@ -1,4 +1,4 @@
-//! From hidden states to logits, and to the loss of known next tokens.
+//! The output head: logits, and cross-entropy loss.
 
 use super::norm::Norm;
 use super::vector;
@@ -9,12 +9,12 @@ use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Rows of the head that are widened to f32 at a time.
+/// Rows of the head converted to f32 at a time.
 const PANEL_ROWS: usize = 4096;
-/// Rows of hidden states that are multiplied by a panel at a time.
+/// Hidden states multiplied by a panel at a time.
 const STATE_ROWS: usize = 1024;
 
-/// The rows of an embedding or head, held in memory or read where they are mapped.
+/// The rows of an embedding or head, in memory or in a mapped file.
 pub enum EmbeddingRows<'a> {
     /// In memory.
     Held(&'a Weight),
@@ -23,7 +23,7 @@ pub enum EmbeddingRows<'a> {
 }
 
 impl EmbeddingRows<'_> {
-    /// Number of rows: the vocabulary.
+    /// Number of rows: the size of the vocabulary.
     pub fn count(&self) -> usize {
         match self {
             EmbeddingRows::Held(weight) => weight.rows(),
@@ -31,7 +31,7 @@ impl EmbeddingRows<'_> {
         }
     }
 
-    /// Some rows, widened.
+    /// Converts rows to f32 into `out`.
     pub fn read(&self, rows: Range<usize>, out: &mut [f32]) {
         match self {
             EmbeddingRows::Held(weight) => weight.rows_f32(rows, out),
@@ -39,7 +39,7 @@ impl EmbeddingRows<'_> {
         }
     }
 
-    /// Some rows, widened on all threads.
+    /// As [`read`](Self::read), on all threads.
     fn read_parallel(&self, rows: Range<usize>, width: usize, out: &mut [f32]) {
         let share = rows.len().div_ceil(rayon::current_num_threads()).max(1);
         out.par_chunks_mut(share * width).enumerate().for_each(|(i, part)| {
@@ -49,24 +49,24 @@ impl EmbeddingRows<'_> {
     }
 }
 
-/// What is between the last layer and the logits.
+/// The final norm and output projection.
 pub struct Head<'a> {
-    /// The last norm.
+    /// The final norm.
     pub norm: &'a Norm,
     /// The head's rows.
     pub rows: EmbeddingRows<'a>,
 }
 
 impl Head<'_> {
-    /// The logits of some states, `[rows, hidden]` to `[rows, vocabulary]`.
-    /// Large: for a few rows, or a test.
+    /// Logits of hidden states, `[rows, hidden]` to `[rows, vocabulary]`. The result
+    /// is large: use it for a few rows.
     pub fn logits(&self, states: MatrixRef<'_>) -> Matrix {
         let mut logits = Matrix::zeros(states.rows(), self.rows.count());
         self.logits_into(states, logits.view_mut());
         logits
     }
 
-    /// As [`logits`](Self::logits), into memory that is there already.
+    /// As [`logits`](Self::logits), into existing memory.
     ///
     /// # Panics
     ///
@@ -81,20 +81,19 @@ impl Head<'_> {
         });
     }
 
-    /// The loss of each state's next token, in nats:
+    /// The cross-entropy loss of each state's next token, in nats:
     ///
     /// ```text
     /// -log p(y_t) = log sum_v exp(l_tv) - l_{t y_t}
     /// ```
     ///
-    /// The head is gone through panel by panel, with a running maximum and sum
-    /// for each row; logits are held for one panel and `STATE_ROWS` states.
-    /// `None` marks a state that is not scored. Any logit that is NaN makes its
-    /// row's loss NaN.
+    /// The head is processed panel by panel with a running maximum and sum per row;
+    /// logits exist for one panel and `STATE_ROWS` states at a time. `None` marks a
+    /// state that is not scored. A NaN logit makes its row's loss NaN.
     ///
     /// # Panics
     ///
-    /// If there are not as many targets as states, or one is beyond the vocabulary.
+    /// If the number of targets differs from that of states.
     pub fn losses(&self, states: MatrixRef<'_>, targets: &[Option<u32>]) -> Vec<f64> {
         assert_eq!(states.rows(), targets.len(), "a target for each state");
         let normed = self.normed(states);
@@ -121,14 +120,14 @@ impl Head<'_> {
         runs.iter().map(LogSumExp::loss).collect()
     }
 
-    /// The states, normalised.
+    /// The normalized states.
     fn normed(&self, states: MatrixRef<'_>) -> Matrix {
         let mut normed = Matrix::zeros(states.rows(), states.cols());
         self.norm.apply(&states.data()[..states.rows() * states.cols()], normed.data_mut());
         normed
     }
 
-    /// Shows the head's rows, widened, a panel at a time.
+    /// Visits the head's rows as f32, a panel at a time.
     fn panels(&self, mut visit: impl FnMut(Range<usize>, MatrixRef<'_>)) {
         let (v, d) = (self.rows.count(), self.norm.width());
         if let EmbeddingRows::Held(Weight::F32(matrix)) = &self.rows {
@@ -148,7 +147,7 @@ impl Head<'_> {
     }
 }
 
-/// A sum of exponentials, so far: `sum * e^max`.
+/// A running sum of exponentials, `sum * e^max`, and the target's logit.
 #[derive(Clone)]
 struct LogSumExp {
     max: f32,
@@ -157,7 +156,7 @@ struct LogSumExp {
 }
 
 impl LogSumExp {
-    /// Takes in some more logits.
+    /// Adds logits.
     fn add(&mut self, logits: &[f32]) {
         let max = vector::max(logits).max(self.max);
         self.sum *= f64::from(self.max - max).exp();

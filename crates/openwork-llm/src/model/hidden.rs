@@ -1,23 +1,23 @@
-//! The hidden state of a batch of windows, and buffers to work in.
+//! Hidden states of a batch of windows, and scratch buffers.
 
 use openwork::Matrix;
 
 /// Hidden states of `windows` sequences of `len` tokens each.
 #[derive(Debug)]
 pub struct Hidden {
-    /// `[windows * len, hidden]`, window after window.
+    /// `[windows * len, hidden]`, window by window.
     pub(super) states: Matrix,
     /// Number of sequences.
     pub(super) windows: usize,
-    /// Tokens in each.
+    /// Tokens per sequence.
     pub(super) len: usize,
-    /// Position of each window's first token: 0, unless a cache holds earlier ones.
+    /// Position of each window's first token: 0, unless a cache holds earlier tokens.
     pub(super) start: usize,
-    /// Kept from layer to layer, so that it is allocated once.
+    /// Reused from layer to layer.
     pub(super) scratch: Scratch,
 }
 
-/// Activations of one window inside a layer; only their capacity outlives it.
+/// Buffers for the activations of one window in a layer.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub normed: Vec<f32>,
@@ -47,22 +47,22 @@ impl Hidden {
         self.windows
     }
 
-    /// Tokens in each sequence.
+    /// Tokens per sequence.
     pub fn window_len(&self) -> usize {
         self.len
     }
 
-    /// `[windows * len, hidden]`, window after window.
+    /// `[windows * len, hidden]`, window by window.
     pub fn states(&self) -> &Matrix {
         &self.states
     }
 
-    /// `[windows * len, hidden]`, window after window.
+    /// `[windows * len, hidden]`, window by window.
     pub fn states_mut(&mut self) -> &mut Matrix {
         &mut self.states
     }
 
-    /// The states, without the buffers.
+    /// The states, without the scratch buffers.
     pub fn into_states(self) -> Matrix {
         self.states
     }

@@ -1,17 +1,17 @@
-//! Many short parallel loops, one after the other.
+//! Keeps the threads of the pool awake during many short parallel loops.
 
 use rayon::Yield;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for work before it may sleep. Longer than what is
-/// done on one thread between two loops; and an end, as threads that wait for
-/// two callers on one pool would otherwise wait for each other.
+/// How long a thread looks for work before it may sleep: longer than the serial
+/// work between two loops. It must be finite, because threads waiting for two
+/// callers of one pool would otherwise wait for each other.
 const PATIENCE: Duration = Duration::from_micros(300);
 
-/// Runs `work` in the thread pool while its other threads keep looking for
-/// parts of it. A thread that found nothing for a few microseconds would go to
-/// sleep, and waking it takes longer than a loop over one small matrix.
+/// Runs `work` in the thread pool while the other threads spin looking for tasks.
+/// A thread without tasks sleeps after a few microseconds, and waking it takes
+/// longer than a loop over one small matrix.
 pub(super) fn keep_awake<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     if rayon::current_num_threads() == 1 {
         return work();
@@ -28,7 +28,7 @@ pub(super) fn keep_awake<R: Send>(work: impl FnOnce() -> R + Send) -> R {
             while !finished.load(Ordering::Relaxed) && last.elapsed() < PATIENCE {
                 match rayon::yield_now() {
                     Some(Yield::Executed) => last = Instant::now(),
-                    // Many threads that look all the time get in the way of those that work.
+                    // Threads that poll without a pause slow down the working ones.
                     _ => (0..16).for_each(|_| std::hint::spin_loop()),
                 }
             }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
     use rayon::prelude::*;
 
-    /// A few loops, the way decoding does them.
+    /// Short loops, as in decoding.
     fn loops(seed: u64) -> u64 {
         keep_awake(|| {
             (0..50).fold(seed, |sum, i| sum + (0..64).into_par_iter().map(|j| i * j).sum::<u64>())
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_awake_is_done_once_and_nobody_waits_for_ever() {
+    fn work_is_done_once_without_deadlock() {
         let want = 64 * 63 / 2 * (50 * 49 / 2);
         for threads in 1..=4 {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_comes_through() {
+    fn a_panic_propagates() {
         let caught = std::panic::catch_unwind(|| keep_awake(|| panic!("as it should")));
         assert!(caught.is_err());
     }

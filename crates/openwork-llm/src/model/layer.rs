@@ -1,4 +1,4 @@
-//! One decoder layer: loading it, its seven linears, its forward pass.
+//! A decoder layer: its tensors, its seven linear layers, its forward pass.
 
 use super::attention::GroupedQueryAttention;
 use super::cache::Cache;
@@ -15,8 +15,8 @@ use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// The seven linears of a layer with the input each reads, in the order of
-/// [`Layer::linears`].
+/// The seven linear layers of a decoder layer and the input each reads, in the
+/// order of [`Layer::linears`].
 pub const LINEARS: [(&str, Site); 7] = [
     ("self_attn.q_proj", Site::Qkv),
     ("self_attn.k_proj", Site::Qkv),
@@ -27,7 +27,7 @@ pub const LINEARS: [(&str, Site); 7] = [
     ("mlp.down_proj", Site::Down),
 ];
 
-/// One linear: `y = W x + b`.
+/// A linear layer: `y = W x + b`.
 #[derive(Clone, Debug)]
 pub struct Linear {
     name: &'static str,
@@ -37,7 +37,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Its name within the layer, as in [`LINEARS`].
+    /// Its name in the layer, as in [`LINEARS`].
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -60,18 +60,18 @@ impl Linear {
         }
     }
 
-    /// Holds other weights of the same shape, for instance packed ones.
+    /// Replaces the weights by others of the same shape, such as packed ones.
     ///
     /// # Panics
     ///
-    /// If their shape is another.
+    /// If their shape differs.
     pub fn set_weight(&mut self, weight: Weight) {
         let shape = (self.weight.rows(), self.weight.cols());
         assert_eq!((weight.rows(), weight.cols()), shape, "weights of {}", self.name);
         self.weight = weight;
     }
 
-    /// `[out, in]` for changing, if the layer was loaded as [`Storage::F32`].
+    /// `[out, in]`, mutable, if the layer was loaded as [`Storage::F32`].
     pub fn matrix_mut(&mut self) -> Option<&mut Matrix> {
         match &mut self.weight {
             Weight::F32(matrix) => Some(matrix),
@@ -79,7 +79,7 @@ impl Linear {
         }
     }
 
-    /// Adds the bias, if there is one, to every row.
+    /// Adds the bias, if any, to every row.
     fn add_bias(&self, y: &mut [f32]) {
         if let Some(bias) = &self.bias {
             y.par_chunks_mut(bias.len()).for_each(|row| vector::add(row, bias));
@@ -87,7 +87,7 @@ impl Linear {
     }
 }
 
-/// One decoder layer.
+/// A decoder layer.
 #[derive(Debug)]
 pub struct Layer {
     index: usize,
@@ -102,7 +102,7 @@ pub struct Layer {
     linears: [Linear; 7],
 }
 
-/// Reads a matrix of `checkpoint`.
+/// Loads a matrix of `checkpoint`.
 pub(super) fn load(
     checkpoint: &Checkpoint,
     tensor: &Tensor<'_>,
@@ -120,7 +120,7 @@ pub(super) fn prefix(index: usize) -> String {
 }
 
 impl Layer {
-    /// Reads layer `index`.
+    /// Loads layer `index`.
     pub(super) fn load(
         checkpoint: &Checkpoint,
         config: &Arc<Config>,
@@ -178,7 +178,7 @@ impl Layer {
         })
     }
 
-    /// The names and shapes of all tensors that layer `index` of such a model has.
+    /// The names and shapes of all tensors of layer `index`.
     pub(super) fn tensors(c: &Config, index: usize) -> Vec<(String, Vec<usize>)> {
         let norms = &c.family.norms;
         let mut names = vec![(norms.before_attention, c.hidden), (norms.before_mlp, c.hidden)];
@@ -197,38 +197,38 @@ impl Layer {
         norms.chain(linears).collect()
     }
 
-    /// The full name of a linear's weights in layer `index`.
+    /// The full name of the weights of a linear layer in layer `index`.
     pub fn weight_name(index: usize, linear: usize) -> String {
         format!("{}{}.weight", prefix(index), LINEARS[linear].0)
     }
 
-    /// Shapes `[out, in]` of the linears of such a model's layers.
+    /// Shapes `[out, in]` of the linear layers.
     pub fn linear_shapes(config: &Config) -> [[usize; 2]; 7] {
         shapes(config).map(|(shape, _)| shape)
     }
 
-    /// Its number, from 0.
+    /// Its index, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The seven linears, in the order of [`LINEARS`].
+    /// The seven linear layers, in the order of [`LINEARS`].
     pub fn linears(&self) -> &[Linear; 7] {
         &self.linears
     }
 
-    /// The seven linears, for changing.
+    /// The seven linear layers, mutable.
     pub fn linears_mut(&mut self) -> &mut [Linear; 7] {
         &mut self.linears
     }
 
-    /// Bytes of weights that one pass reads.
+    /// Size of the weights, in bytes.
     pub fn bytes(&self) -> usize {
         self.linears.iter().map(|linear| linear.weight.bytes()).sum()
     }
 
-    /// Takes every window through the layer, in place; `tap` sees the inputs
-    /// of the linears, window after window.
+    /// Runs the layer on every window, in place; `tap` receives the inputs of the
+    /// linear layers, window by window.
     pub fn forward(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
         self.each_window(hidden, |layer, h, start, scratch| {
             layer.attention(h, start, None, scratch, tap);
@@ -236,21 +236,23 @@ impl Layer {
         });
     }
 
-    /// The first half of [`forward`](Self::forward): attention and what it adds.
+    /// The first half of [`forward`](Self::forward): attention with its residual
+    /// connection.
     pub fn forward_attention(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
         self.each_window(hidden, |layer, h, start, scratch| {
             layer.attention(h, start, None, scratch, tap)
         });
     }
 
-    /// The second half of [`forward`](Self::forward), after the first: the MLP.
+    /// The second half of [`forward`](Self::forward): the MLP with its residual
+    /// connection.
     pub fn forward_mlp(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
         self.each_window(hidden, |layer, h, _, scratch| layer.mlp(h, scratch, tap));
     }
 
-    /// Shows `tap` the inputs up to those of `site`, from the half of the layer
-    /// that `site` is in, and leaves the states as they are: before the first
-    /// half for [`Site::Qkv`] and [`Site::Out`], between the halves for the
+    /// Computes the inputs up to those of `site` for `tap`, without changing the
+    /// states. These must be the layer's input for [`Site::Qkv`] and [`Site::Out`],
+    /// and the output of [`forward_attention`](Self::forward_attention) for the
     /// others.
     pub fn observe_inputs(&self, hidden: &mut Hidden, site: Site, tap: &mut dyn Tap) {
         self.each_window(hidden, |layer, h, start, scratch| match site {
@@ -267,8 +269,8 @@ impl Layer {
         });
     }
 
-    /// Takes the next tokens of one sequence through the layer, after those
-    /// that `cache` holds, and adds them to it.
+    /// Runs the layer on the next tokens of one sequence and appends them to
+    /// `cache`, which holds the tokens before.
     ///
     /// # Panics
     ///
@@ -281,7 +283,8 @@ impl Layer {
         self.mlp(h, scratch, tap);
     }
 
-    /// Runs `work` on the states of each window, with the position of its first token.
+    /// Runs `work` on the states of each window, given the position of its first
+    /// token.
     fn each_window(
         &self,
         hidden: &mut Hidden,
@@ -311,7 +314,7 @@ impl Layer {
         let Scratch { mixed, out, .. } = scratch;
         let q_width = self.config.q_width();
         let x = MatrixRef::new(mixed, h.len() / self.config.hidden, q_width);
-        self.add_back(x, &self.linears[3], &self.after_attention, out, h);
+        self.add_residual(x, &self.linears[3], &self.after_attention, out, h);
     }
 
     /// The MLP on one window.
@@ -320,10 +323,10 @@ impl Layer {
         self.gate(h.len(), scratch, tap);
         let Scratch { gate, out, .. } = scratch;
         let x = MatrixRef::new(gate, h.len() / self.config.hidden, self.config.ff);
-        self.add_back(x, &self.linears[6], &self.after_mlp, out, h);
+        self.add_residual(x, &self.linears[6], &self.after_mlp, out, h);
     }
 
-    /// Normalises `h` into `normed`: `[T, hidden]`.
+    /// Normalizes `h` into `normed`: `[T, hidden]`.
     fn attention_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
         scratch.normed.resize(h.len(), 0.0);
         self.before_attention.apply(h, &mut scratch.normed);
@@ -361,24 +364,24 @@ impl Layer {
         k_proj.add_bias(k);
         v_proj.add_bias(v);
 
-        // 2. Normalise heads where the family does, and turn them by position.
+        // 2. Normalize heads if the family does, and apply RoPE.
         let table = self.rope.table(start + t);
-        let turn = |rows: &mut [f32], width: usize, norm: &Option<Norm>| {
-            let turn_row = |(i, row): (usize, &mut [f32])| {
+        let rotate = |rows: &mut [f32], width: usize, norm: &Option<Norm>| {
+            let rotate_row = |(i, row): (usize, &mut [f32])| {
                 if let Some(norm) = norm {
                     row.chunks_exact_mut(c.head_dim).for_each(|head| norm.in_place(head));
                 }
                 table.rotate(row, start + i);
             };
             match t {
-                1 => turn_row((0, rows)),
-                _ => rows.par_chunks_mut(width).enumerate().with_min_len(32).for_each(turn_row),
+                1 => rotate_row((0, rows)),
+                _ => rows.par_chunks_mut(width).enumerate().with_min_len(32).for_each(rotate_row),
             }
         };
-        turn(q, q_width, &self.q_norm);
-        turn(k, kv_width, &self.k_norm);
+        rotate(q, q_width, &self.q_norm);
+        rotate(k, kv_width, &self.k_norm);
 
-        // 3. Attend, to the cached tokens too.
+        // 3. Attend, also to cached tokens.
         let mixed = sized(mixed, t * q_width);
         let heads = GroupedQueryAttention {
             heads: c.heads,
@@ -397,7 +400,7 @@ impl Layer {
         tap.on_input(Site::Out, MatrixRef::new(mixed, t, q_width));
     }
 
-    /// Normalises `h` into `normed`: `[T, hidden]`.
+    /// Normalizes `h` into `normed`: `[T, hidden]`.
     fn mlp_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
         scratch.normed.resize(h.len(), 0.0);
         self.before_mlp.apply(h, &mut scratch.normed);
@@ -422,16 +425,18 @@ impl Layer {
         );
         gate_proj.add_bias(gate);
         up_proj.add_bias(up);
-        let blend = match c.activation {
+        let activation = match c.activation {
             Activation::Silu => vector::silu_gate,
             Activation::GeluTanh => vector::gelu_gate,
         };
-        gate.par_chunks_mut(BLEND).zip(up.par_chunks(BLEND)).for_each(|(g, u)| blend(g, u));
+        gate.par_chunks_mut(ACTIVATION_CHUNK)
+            .zip(up.par_chunks(ACTIVATION_CHUNK))
+            .for_each(|(g, u)| activation(g, u));
         tap.on_input(Site::Down, MatrixRef::new(gate, t, ff));
     }
 
-    /// `h <- h + norm(x W' + b)`, the norm where the family has one.
-    fn add_back(
+    /// `h <- h + norm(x W' + b)`, with the norm if the family has one.
+    fn add_residual(
         &self,
         x: MatrixRef<'_>,
         linear: &Linear,
@@ -455,16 +460,16 @@ impl Layer {
     }
 }
 
-/// Entries that one task of the gate's activation takes.
-const BLEND: usize = 1 << 14;
+/// Elements per task of the activation.
+const ACTIVATION_CHUNK: usize = 1 << 14;
 
-/// The vector with that many entries, whatever they are.
+/// The buffer resized to `len` elements of unspecified value.
 fn sized(scratch: &mut Vec<f32>, len: usize) -> &mut [f32] {
     scratch.resize(len, 0.0);
     scratch
 }
 
-/// Shape `[out, in]` of each linear, and whether it has a bias.
+/// Shape `[out, in]` of each linear layer, and whether it has a bias.
 fn shapes(c: &Config) -> [([usize; 2], bool); 7] {
     let (d, q, kv) = (c.hidden, c.q_width(), c.kv_width());
     [

@@ -1,7 +1,7 @@
-//! Decoder-only language models on a CPU: families as data, a forward pass
-//! that shows the inputs of every linear, a decoder with a cache.
+//! Decoder-only language models on the CPU: families as data, a forward pass with
+//! hooks on the inputs of linear layers, and a decoder with a KV cache.
 //!
-//! Evaluation and pruning hold one layer at a time:
+//! Evaluation and pruning keep one layer in memory at a time:
 //!
 //! ```no_run
 //! use openwork_llm::{Checkpoint, model::{Model, NoTap, Storage}};
@@ -50,13 +50,13 @@ use rope::Rope;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Why a model cannot be run on some tokens.
+/// Why a model cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// A file, or a tensor in it.
+    /// An error of the checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// An option that we do not compute.
+    /// An unsupported or invalid config.
     #[error("{}: {error}", path.display())]
     Config {
         /// The model's folder or file.
@@ -64,8 +64,8 @@ pub enum ModelError {
         /// What is wrong.
         error: ConfigError,
     },
-    /// A tensor that the forward pass would pass over.
-    #[error("{}: tensor \"{}\" has no place in a {family} model with this config", path.display(), printable(name))]
+    /// A tensor that the forward pass would ignore.
+    #[error("{}: tensor \"{}\" is unexpected for a {family} model with this config", path.display(), printable(name))]
     Foreign {
         /// The model's folder or file.
         path: std::path::PathBuf,
@@ -74,17 +74,17 @@ pub enum ModelError {
         /// The family's name.
         family: &'static str,
     },
-    /// A token that the model has no row for.
-    #[error("token id {id} is beyond the model's vocabulary of {vocab}")]
+    /// A token outside the vocabulary.
+    #[error("token id {id} is out of range: the model's vocabulary has {vocab} tokens")]
     Token {
         /// The token.
         id: u32,
         /// Rows of the embedding.
         vocab: usize,
     },
-    /// A tokenizer that makes such a token of a text.
+    /// A tokenizer that produces a token outside the vocabulary.
     #[error(
-        "{}: token id {id} is beyond the model's vocabulary of {vocab}; its tokenizer is that of another model",
+        "{}: the tokenizer produced token id {id}, but the model's vocabulary has {vocab} tokens; the tokenizer belongs to another model",
         path.display()
     )]
     Tokenizer {
@@ -95,40 +95,38 @@ pub enum ModelError {
         /// Rows of the embedding.
         vocab: usize,
     },
-    /// Windows of several lengths, or of none.
-    #[error("windows must all have the same length, at least 1")]
+    /// Windows of different lengths, or empty ones.
+    #[error("all windows must have the same length, at least 1")]
     Windows,
-    /// More tokens than the model was made for.
-    #[error(
-        "{tokens} tokens are more than the {limit} that the model was made for (max_position_embeddings)"
-    )]
+    /// A sequence longer than the model supports.
+    #[error("{tokens} tokens exceed the model's limit of {limit} (max_position_embeddings)")]
     TooLong {
-        /// How many were asked for.
+        /// Length of the sequence.
         tokens: usize,
-        /// How many there may be.
+        /// The limit.
         limit: usize,
     },
-    /// The model's output is not a number.
+    /// The model's output is not finite.
     #[error(
-        "the model computes NaN or infinity (its weights may be damaged, or not what its config says)"
+        "the model computes NaN or infinity; its weights may be damaged or not match its config"
     )]
     NotFinite,
 }
 
-/// An opened model: its checked config and everything outside the layers, which
-/// are read when asked for.
+/// An opened model: its validated config and everything outside the layers, which
+/// are loaded on demand.
 #[derive(Debug)]
 pub struct Model<'a> {
     checkpoint: &'a Checkpoint,
     config: Arc<Config>,
-    /// One for each layer; layers that turn alike share theirs.
+    /// One per layer; layers with the same RoPE share it.
     ropes: Vec<Arc<Rope>>,
     norm: Norm,
 }
 
 impl<'a> Model<'a> {
-    /// Checks that the config can be run and that every tensor is there, has
-    /// its shape, and has a place in the forward pass.
+    /// Validates the config, and checks that every tensor exists, has the right
+    /// shape and is used by the forward pass.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
         let path = || checkpoint.path().to_path_buf();
         let mut config = Config::new(checkpoint.config())
@@ -154,7 +152,7 @@ impl<'a> Model<'a> {
         Ok(model)
     }
 
-    /// The files it is read from.
+    /// The checkpoint it is read from.
     pub fn checkpoint(&self) -> &'a Checkpoint {
         self.checkpoint
     }
@@ -164,7 +162,7 @@ impl<'a> Model<'a> {
         &self.config
     }
 
-    /// Reads layer `index`.
+    /// Loads layer `index`.
     ///
     /// # Panics
     ///
@@ -173,8 +171,8 @@ impl<'a> Model<'a> {
         self.layer_from(self.checkpoint, index, storage)
     }
 
-    /// Reads layer `index` of this model from other files, for instance those
-    /// of its pruned layers.
+    /// Loads layer `index` of this model from another checkpoint, such as a pruned
+    /// shard.
     ///
     /// # Panics
     ///
@@ -188,7 +186,7 @@ impl<'a> Model<'a> {
         Ok(Layer::load(files, &self.config, &self.ropes[index], index, storage)?)
     }
 
-    /// The first hidden states of windows of tokens, all of one length.
+    /// The initial hidden states of windows of tokens, all of the same length.
     pub fn embed(&self, windows: &[Vec<u32>]) -> Result<Hidden, ModelError> {
         let len = windows.first().map_or(0, Vec::len);
         if len == 0 || windows.iter().any(|window| window.len() != len) {
@@ -200,13 +198,12 @@ impl<'a> Model<'a> {
         Ok(Hidden::new(states, len))
     }
 
-    /// What turns the last hidden states into logits.
+    /// The final norm and output projection.
     pub fn head(&self) -> Result<Head<'_>, ModelError> {
         Ok(Head { norm: &self.norm, rows: EmbeddingRows::Mapped(self.head_tensor()?) })
     }
 
-    /// Refuses tokens of its tokenizer that it has no row for, before any work
-    /// is done on them.
+    /// Refuses tokens outside the vocabulary, before any work is done on them.
     pub fn check_tokens(&self, windows: &[Vec<u32>]) -> Result<(), ModelError> {
         let (path, vocab) = (self.checkpoint.path().to_path_buf(), self.config.vocab);
         match windows.iter().flatten().find(|&&id| id as usize >= vocab) {
@@ -215,8 +212,9 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// [`ModelError::NotFinite`] as the fault of the tensor that holds NaN or
-    /// infinity, if one does: all weights are read. Any other error as it is.
+    /// Replaces [`ModelError::NotFinite`] by an error that names the tensor with NaN
+    /// or infinity, if there is one: all weights are read. Other errors are
+    /// returned unchanged.
     pub fn explain_not_finite(&self, error: ModelError) -> ModelError {
         match error {
             ModelError::NotFinite => {
@@ -247,7 +245,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// Rows of the embedding, scaled where the family does: `[tokens, hidden]`.
+/// Embeds tokens, scaled if the family does: `[tokens, hidden]`.
 fn embed(rows: &EmbeddingRows<'_>, tokens: &[u32], config: &Config) -> Result<Matrix, ModelError> {
     let mut states = Matrix::zeros(tokens.len(), config.hidden);
     for (i, &id) in tokens.iter().enumerate() {
@@ -263,7 +261,7 @@ fn embed(rows: &EmbeddingRows<'_>, tokens: &[u32], config: &Config) -> Result<Ma
     Ok(states)
 }
 
-/// Refuses sequences longer than the model was made for.
+/// Refuses sequences longer than the model supports.
 fn check_length(tokens: usize, config: &Config) -> Result<(), ModelError> {
     match tokens > config.max_positions {
         true => Err(ModelError::TooLong { tokens, limit: config.max_positions }),
@@ -271,12 +269,12 @@ fn check_length(tokens: usize, config: &Config) -> Result<(), ModelError> {
     }
 }
 
-/// Refuses tensors that the forward pass would pass over, and layers that lack
-/// one: it would be missed only when its layer is read.
+/// Refuses tensors that the forward pass would ignore, and layers with missing
+/// tensors, which would otherwise be noticed only when the layer is loaded.
 fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<(), ModelError> {
     let of_layers: Vec<(String, Vec<usize>)> =
         (0..config.layers).flat_map(|i| Layer::tensors(config, i)).collect();
-    // Ours, those of a head that is tied all the same, and tables that old files carry.
+    // Also a tied head, and the RoPE tables of old files.
     let mut known: BTreeSet<&str> = of_layers.iter().map(|(name, _)| name.as_str()).collect();
     known.extend(["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]);
     let foreign = checkpoint

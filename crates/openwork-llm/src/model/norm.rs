@@ -1,12 +1,12 @@
-//! Root-mean-square normalisation.
+//! Root-mean-square normalization.
 
 use super::vector;
 use rayon::prelude::*;
 
-/// Rows that one task normalises.
+/// Rows normalized by one task.
 const TASK: usize = 32;
 
-/// Scales rows to unit mean square, then each entry by its own factor:
+/// RMS norm: scales rows to unit mean square, then each element by a weight:
 ///
 /// ```text
 /// y_i = x_i f_i / sqrt(mean(x^2) + eps)
@@ -18,7 +18,7 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A norm by `offset + weights`.
+    /// A norm with factors `offset + weights`.
     pub fn new(mut weights: Vec<f32>, offset: f32, eps: f32) -> Self {
         if offset != 0.0 {
             weights.iter_mut().for_each(|w| *w += offset);
@@ -36,7 +36,7 @@ impl Norm {
         (vector::sum_of_squares(row) / row.len() as f32 + self.eps).sqrt().recip()
     }
 
-    /// Normalises the rows of `x` into `out`.
+    /// Normalizes the rows of `x` into `out`.
     pub fn apply(&self, x: &[f32], out: &mut [f32]) {
         let d = self.width();
         let task = |(x, out): (&[f32], &mut [f32])| {
@@ -50,7 +50,7 @@ impl Norm {
         x.par_chunks(TASK * d).zip(out.par_chunks_mut(TASK * d)).for_each(task);
     }
 
-    /// Normalises the rows of `x` and adds them to those of `sum`.
+    /// Normalizes the rows of `x` and adds them to the rows of `sum`.
     pub fn apply_add(&self, x: &mut [f32], sum: &mut [f32]) {
         let d = self.width();
         let task = |(x, sum): (&mut [f32], &mut [f32])| {
@@ -65,7 +65,7 @@ impl Norm {
         x.par_chunks_mut(TASK * d).zip(sum.par_chunks_mut(TASK * d)).for_each(task);
     }
 
-    /// Normalises one row.
+    /// Normalizes one row in place.
     pub fn in_place(&self, row: &mut [f32]) {
         let scale = self.scale(row);
         for (x, f) in row.iter_mut().zip(&self.factors) {

@@ -1,7 +1,7 @@
-//! Rotary position embedding.
+//! Rotary position embedding (RoPE).
 //!
-//! A head `x` of width `2 h` at position `p` is turned in `h` planes, the one
-//! of `(x_i, x_{i+h})` by the angle `a = p f_i`:
+//! A head `x` of width `2 h` at position `p` is rotated in `h` planes, that of
+//! `(x_i, x_{i+h})` by the angle `a = p f_i`:
 //!
 //! ```text
 //! x_i     <- x_i cos a - x_{i+h} sin a          f_i = theta^(-i/h), then scaled
@@ -11,26 +11,26 @@
 use std::f64::consts::TAU;
 use std::sync::{Arc, Mutex};
 
-/// How frequencies are scaled for contexts longer than the model first saw.
+/// How frequencies are scaled for long contexts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// All divided by `factor`.
+    /// All frequencies divided by `factor`.
     Linear {
         /// The divisor.
         factor: f64,
     },
-    /// Llama 3: waves longer than `original / low` are divided by `factor`,
-    /// those shorter than `original / high` kept, the others in between.
+    /// Llama 3: frequencies of wavelengths above `original / low` are divided by
+    /// `factor`, those below `original / high` kept, others interpolated.
     Llama3 {
-        /// The divisor of long waves.
+        /// The divisor for long wavelengths.
         factor: f64,
-        /// Turns within `original` below which a wave is long.
+        /// Periods within `original` below which a wavelength is long.
         low: f64,
-        /// Turns within `original` above which a wave is short.
+        /// Periods within `original` above which a wavelength is short.
         high: f64,
-        /// The first context length.
+        /// The original context length.
         original: usize,
     },
 }
@@ -64,7 +64,7 @@ impl Table {
         self.cos.len() / self.half
     }
 
-    /// Turns every head of a row at position `p`.
+    /// Rotates every head of a row at position `p`.
     pub fn rotate(&self, row: &mut [f32], p: usize) {
         let h = self.half;
         let (cos, sin) = (&self.cos[p * h..][..h], &self.sin[p * h..][..h]);
@@ -79,7 +79,7 @@ impl Table {
     }
 }
 
-/// A rotation; its table grows with the longest sequence asked for.
+/// A RoPE with its table, which grows to the longest requested sequence.
 #[derive(Debug)]
 pub struct Rope {
     frequencies: Vec<f32>,
@@ -87,7 +87,7 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// The rotation of heads of width `head_dim` by base `theta`.
+    /// RoPE for heads of width `head_dim` with base `theta`.
     pub fn new(head_dim: usize, theta: f64, scaling: &Scaling) -> Self {
         let half = head_dim / 2;
         let frequencies: Vec<f32> = (0..half)
@@ -98,11 +98,11 @@ impl Rope {
 
     /// A table of at least `positions` positions.
     pub fn table(&self, positions: usize) -> Arc<Table> {
-        // The lock is held by no code that can panic half way through.
+        // No code that holds the lock can panic.
         let mut table = self.table.lock().unwrap_or_else(|poison| poison.into_inner());
         if table.positions() < positions {
             let positions = positions.next_power_of_two();
-            // The angle is rounded to f32 first, as everyone's reference does.
+            // The angle is rounded to f32 first, as in transformers.
             let angles = || {
                 (0..positions)
                     .flat_map(|p| self.frequencies.iter().map(move |f| f64::from(p as f32 * f)))

@@ -1,8 +1,8 @@
-//! Who may watch the inputs of the linears.
+//! Hooks on the inputs of a layer's linear layers.
 
 use openwork::MatrixRef;
 
-/// The four places of a layer whose inputs the seven linears share.
+/// The four inputs in a layer that its seven linear layers share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Site {
     /// Input of the q, k and v projections.
@@ -30,13 +30,13 @@ impl Site {
     }
 }
 
-/// Sees the inputs of a layer's linears, one window after the other.
+/// Receives the inputs of a layer's linear layers, one window at a time.
 pub trait Tap: Send {
     /// `inputs` is `[tokens of one window, width of the site]`.
     fn on_input(&mut self, site: Site, inputs: MatrixRef<'_>);
 }
 
-/// Watches nothing.
+/// A tap that ignores all inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct NoTap;
 

@@ -1,15 +1,15 @@
-//! Loops over contiguous numbers, compiled for any machine, for those with AVX2
-//! and FMA, and for those with AVX-512, chosen at run time.
+//! Elementwise loops and reductions, compiled for the baseline, for AVX2 with FMA
+//! and for AVX-512, and chosen at run time.
 //!
-//! Sums run in [`LANES`] partial sums so that they vectorise; their order does
-//! not depend on the machine or on the number of threads.
+//! Reductions use [`LANES`] partial sums so that they vectorize; their order
+//! depends neither on the machine nor on the number of threads.
 
 /// Partial sums of a reduction.
 const LANES: usize = 32;
 
-/// Compiles the body of a function also with AVX2 and FMA and with AVX-512, and
-/// calls the widest that the machine has. `FMA` says in the body whether
-/// multiply-adds are fused.
+/// Compiles a function also with AVX2 and FMA and with AVX-512, and calls the best
+/// version that the machine supports. In the body, `FMA` is whether multiply-adds
+/// are fused.
 macro_rules! vectorised {
     ($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$doc])*
@@ -29,10 +29,10 @@ macro_rules! vectorised {
                 }
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
-                        // SAFETY: the machine has these features.
+                        // SAFETY: the features were detected.
                         return unsafe { avx512($($arg),*) };
                     }
-                    // SAFETY: the machine has both features.
+                    // SAFETY: the features were detected.
                     return unsafe { avx2($($arg),*) };
                 }
             }
@@ -41,7 +41,7 @@ macro_rules! vectorised {
     };
 }
 
-/// `a b + c`, rounded once where that is one instruction.
+/// `a b + c`, rounded once if it is one instruction.
 #[inline(always)]
 fn madd<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
@@ -71,11 +71,11 @@ fn exp<const FMA: bool>(x: f32) -> f32 {
     let p = madd::<FMA>(p, r, 0.5);
     let p = madd::<FMA>(p, r, 1.0);
     let p = madd::<FMA>(p, r, 1.0);
-    // The exponent's bits of 2^n; what is above them falls off.
+    // The exponent bits of 2^n; higher bits are shifted out.
     p * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
 }
 
-/// Adds up partial sums, halving.
+/// Sums the partial sums pairwise.
 #[inline(always)]
 fn fold(mut sums: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
@@ -106,7 +106,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// The largest entry; minus infinity if there is none. A NaN is passed over.
+    /// The largest element; minus infinity if there is none. NaN is ignored.
     pub fn max(x: &[f32]) -> f32 {
         let mut most = [f32::NEG_INFINITY; LANES];
         let (blocks, rest) = x.as_chunks::<LANES>();
@@ -156,7 +156,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// `out_s <- a q . k_s`, the `k_s` being rows of `keys`, `stride` entries apart.
+    /// `out_s <- a q . k_s`, where `k_s` are rows of `keys`, `stride` elements apart.
     pub fn scaled_dots(out: &mut [f32], q: &[f32], keys: &[f32], stride: usize, a: f32) {
         for (s, out) in out.iter_mut().enumerate() {
             let mut sums = [0.0; LANES];
@@ -176,7 +176,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// `out <- sum of p_s v_s`, the `v_s` being rows of `values`, `stride` entries apart.
+    /// `out <- sum of p_s v_s`, where `v_s` are rows of `values`, `stride` elements apart.
     pub fn mix(out: &mut [f32], p: &[f32], values: &[f32], stride: usize) {
         for (b, out) in out.chunks_mut(LANES).enumerate() {
             let mut sums = [0.0; LANES];

@@ -1,4 +1,4 @@
-//! A linear's weights in their storage type, and products with them in f32.
+//! Weights of a linear layer in their storage type, and f32 products with them.
 
 use crate::checkpoint::{Dtype, Tensor};
 use half::slice::HalfFloatSliceExt;
@@ -10,14 +10,14 @@ use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// How weights are held in memory.
+/// How weights are stored in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// All as f32, packed ones too: for pruning.
+    /// All as f32, including packed weights: for pruning.
     F32,
-    /// Packed weights as they are, all others as f32: for forwards over many tokens.
+    /// Packed weights unchanged, all others as f32: for passes over many tokens.
     Packed,
-    /// Packed weights, bf16 and f16 as they are, all others rounded to bf16: for
+    /// Packed weights, bf16 and f16 unchanged, all others rounded to bf16: for
     /// decoding.
     Half,
 }
@@ -25,26 +25,26 @@ pub enum Storage {
 /// A matrix `[out, in]` in one of three storage types, or packed.
 #[derive(Clone, Debug)]
 pub enum Weight {
-    /// 4 bytes a weight.
+    /// 4 bytes per weight.
     F32(Matrix<f32>),
-    /// 2 bytes a weight.
+    /// 2 bytes per weight.
     Bf16(Matrix<bf16>),
-    /// 2 bytes a weight.
+    /// 2 bytes per weight.
     F16(Matrix<f16>),
-    /// What stays of a pruned matrix.
+    /// The kept weights of a pruned matrix.
     Packed(Packed),
 }
 
-/// Entries that are widened to f32 at a time, for a product with many rows.
+/// Weights converted to f32 at a time, in a product with many rows.
 const PANEL: usize = 1 << 22;
-/// Products with at most this many rows go through the matrix once for each row.
+/// Products with at most this many rows read the matrix once per row.
 const FEW: usize = 2;
-/// Least and most bytes that one task of a matrix-vector product reads.
+/// Minimum and maximum bytes that one task of a matrix-vector product reads.
 const TASK_BYTES: Range<usize> = 1 << 15..1 << 19;
 
 impl Weight {
-    /// Reads a tensor of two axes. It fails only for packed weights that were
-    /// changed after the file was opened.
+    /// Loads a matrix. Fails only for packed weights that changed after the file was
+    /// opened.
     pub fn load(tensor: &Tensor<'_>, storage: Storage) -> Result<Self, PartsError> {
         if storage != Storage::F32
             && let Some(packed) = tensor.packed()?
@@ -92,7 +92,7 @@ impl Weight {
         }
     }
 
-    /// The numbers, row after row, if they are not packed.
+    /// The values in row-major order, unless they are packed.
     pub fn values(&self) -> Option<ValuesRef<'_>> {
         match self {
             Weight::F32(m) => Some(ValuesRef::F32(m.data())),
@@ -122,7 +122,7 @@ impl Weight {
         }
     }
 
-    /// Bytes in memory, all of which decoding a token reads.
+    /// Size in memory, in bytes; decoding a token reads all of it.
     pub fn bytes(&self) -> usize {
         match self {
             Weight::F32(m) => 4 * m.data().len(),
@@ -132,11 +132,11 @@ impl Weight {
         }
     }
 
-    /// Some rows, widened.
+    /// Converts rows to f32 into `out`.
     ///
     /// # Panics
     ///
-    /// If `out` has another size.
+    /// If `out` has the wrong length.
     pub fn rows_f32(&self, rows: Range<usize>, out: &mut [f32]) {
         let part = rows.start * self.cols()..rows.end * self.cols();
         match self {
@@ -147,7 +147,7 @@ impl Weight {
         }
     }
 
-    /// Rows that a task takes together.
+    /// Rows that must stay in one task.
     fn strip_rows(&self) -> usize {
         if let Weight::Packed(packed) = self { packed.strip_rows() } else { 1 }
     }
@@ -172,7 +172,7 @@ impl Weight {
 /// If the shapes do not fit together.
 pub fn apply(x: MatrixRef<'_>, products: &mut [(&Weight, MatrixMut<'_>)]) {
     if x.rows() > FEW {
-        // Those in f32 together: their input is prepared once.
+        // The f32 matrices together: their input is packed once.
         let mut wide = Vec::new();
         for (weight, y) in products {
             match weight {
@@ -183,13 +183,13 @@ pub fn apply(x: MatrixRef<'_>, products: &mut [(&Weight, MatrixMut<'_>)]) {
         gemm_each(0.0, 1.0, x, &mut wide, Threads::All);
         return;
     }
-    // Two tasks for each thread, so that one that is held up holds up less.
+    // Two tasks per thread, so that a delayed task delays less.
     let total: usize = products.iter().map(|(weight, _)| weight.bytes()).sum();
     let share = total.div_ceil(2 * rayon::current_num_threads());
     let task_bytes = share.clamp(TASK_BYTES.start, TASK_BYTES.end);
     for r in 0..x.rows() {
         let x = x.row(r);
-        // All matrices' rows in one parallel loop: waking threads costs time.
+        // The rows of all matrices in one parallel loop: waking threads takes time.
         let mut tasks = Vec::new();
         for (weight, y) in products.iter_mut() {
             assert_eq!((weight.cols(), weight.rows()), (x.len(), y.cols()), "shapes do not fit");
@@ -217,7 +217,7 @@ pub fn apply_add(x: MatrixRef<'_>, weight: &Weight, mut y: MatrixMut<'_>) {
     }
 }
 
-/// `Y <- beta Y + X W'`, the matrix widened panel by panel.
+/// `Y <- beta Y + X W'`, with the matrix converted to f32 panel by panel.
 fn multiply(beta: f32, mut y: MatrixMut<'_>, x: MatrixRef<'_>, weight: &Weight) {
     match weight {
         Weight::F32(w) => return gemm(beta, y, 1.0, x, w.view().t(), Threads::All),

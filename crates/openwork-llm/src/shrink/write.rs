@@ -123,7 +123,7 @@ fn change(json: &mut Map<String, Value>, config: &Config, cut: &Cut) {
     }
     json.insert("num_hidden_layers".into(), json!(after.layers));
     let kept: Vec<usize> = cut.layers.iter().map(|layer| layer.index).collect();
-    if matches!(config.family.window, SlidingWindow::Pattern | SlidingWindow::UpperIfAsked) {
+    if matches!(config.family.window, SlidingWindow::Pattern | SlidingWindow::UpperIfEnabled) {
         // Which layers slide follows from their numbers, unless it is written.
         let kind = |&index: &usize| match config.attention[index].window {
             Some(_) => "sliding_attention",

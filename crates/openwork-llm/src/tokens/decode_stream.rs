@@ -1,32 +1,32 @@
-//! Text that appears as its tokens come.
+//! Incremental decoding of a token stream.
 
 use super::error::TextError;
 use super::tokenizer::Tokenizer;
 
-/// Decodes token by token. A character may need several tokens, so some
-/// tokens show nothing and a later one shows more.
+/// Decodes token by token. A character may need several tokens: then the first
+/// ones yield no text and the last one yields all of it.
 #[derive(Clone, Debug)]
 pub struct DecodeStream<'a> {
     tokenizer: &'a Tokenizer,
     ids: Vec<u32>,
-    /// Tokens from here on are decoded together: what a token shows can depend
-    /// on the one before it.
+    /// Tokens from here on are decoded together, because the text of a token can
+    /// depend on the one before it.
     start: usize,
-    /// Tokens before this one have been shown.
+    /// Tokens before this one have been returned as text.
     shown: usize,
 }
 
 impl<'a> DecodeStream<'a> {
-    /// Begins a text.
+    /// A stream with no tokens.
     pub(super) fn new(tokenizer: &'a Tokenizer) -> Self {
         Self { tokenizer, ids: Vec::new(), start: 0, shown: 0 }
     }
 
-    /// Takes the next token; returns the text that is certain by now.
+    /// Adds the next token; returns the text that has become certain.
     pub fn push(&mut self, id: u32) -> Result<String, TextError> {
         self.ids.push(id);
         let text = self.rest()?;
-        // The replacement character means a character still lacks bytes.
+        // The replacement character means that a character is still incomplete.
         if text.is_empty() || text.ends_with('\u{fffd}') {
             return Ok(String::new());
         }
@@ -35,7 +35,7 @@ impl<'a> DecodeStream<'a> {
         Ok(text)
     }
 
-    /// The text still held back: characters that never became complete.
+    /// The text held back so far: characters that were never completed.
     pub fn finish(self) -> Result<String, TextError> {
         self.rest()
     }
@@ -45,10 +45,9 @@ impl<'a> DecodeStream<'a> {
         self.tokenizer.decode(&self.ids)
     }
 
-    /// What the tokens that have not been shown add. Where they change the text
-    /// before them (a byte that does not go on the run it follows turns all of
-    /// it into replacement characters), what has been shown stays, and the text
-    /// from the first change on follows.
+    /// The text that the pending tokens add. If they change earlier text (an
+    /// invalid byte turns the incomplete character before it into replacement
+    /// characters), the text from the first change on is returned.
     fn rest(&self) -> Result<String, TextError> {
         let before = self.tokenizer.decode(&self.ids[self.start..self.shown])?;
         let after = self.tokenizer.decode(&self.ids[self.start..])?;

@@ -1,5 +1,5 @@
-//! The tokenizer of a Hugging Face folder: `tokenizer.json`, and what the files
-//! beside it add to it.
+//! Tokenizers of Hugging Face folders: `tokenizer.json` and the files that
+//! complete it.
 
 use super::tokenizer::{SpecialTokens, Tokenizer};
 use super::validate;
@@ -8,13 +8,13 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use tokenizers::{AddedToken, Encoding, ModelWrapper, Token};
 
-/// The keys that name special tokens, one each and several.
+/// Keys of single special tokens, and of lists of them.
 const NAMED: &[&str] =
     &["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 const NAMED_LISTS: &[&str] = &["additional_special_tokens", "extra_special_tokens"];
 
 impl Tokenizer {
-    /// The tokenizer in `tokenizer.json` beside a model's tensors.
+    /// Reads `tokenizer.json` and the files beside it.
     pub(crate) fn from_files(model: &Checkpoint) -> Result<Self, CheckpointError> {
         let bytes = model.companion("tokenizer.json")?.ok_or_else(|| {
             CheckpointError::new(model.path(), Fault::Incomplete { what: "tokenizer.json" })
@@ -39,7 +39,7 @@ impl Tokenizer {
         let named = Named([&options, &map]);
         complete(&mut inner, named, &added).map_err(wrong)?;
 
-        // A token is named by its text, or by its ids elsewhere.
+        // Some files name a token by its text, others by its id.
         let by_text = |key: &str| named.text(key).and_then(|text| inner.token_to_id(text));
         let by_id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let mut eos: Vec<u32> = by_text("eos_token").into_iter().collect();
@@ -51,8 +51,7 @@ impl Tokenizer {
                 id => by_id(id).map(|id| vec![id]),
             };
             eos.extend(ids.ok_or_else(|| {
-                let why =
-                    format!("eos_token_id is {found}, not a token's number or a list of them");
+                let why = format!("eos_token_id is {found}, not a token id or a list of token ids");
                 CheckpointError::new(&model.path().join(name), Fault::Shape(why))
             })?);
         }
@@ -66,24 +65,24 @@ impl Tokenizer {
         let mut notes = Vec::new();
         if said == Some(true) && bos.is_none() {
             notes.push(
-                "tokenizer_config.json says add_bos_token = true, but no file names a token that \
-                 is in the vocabulary: none is added"
+                "tokenizer_config.json sets add_bos_token = true, but no file names a BOS token of \
+                 the vocabulary; none is added"
                     .to_string(),
             );
         }
         if said.is_some_and(|said| said != template.is_some()) && bos.is_some() {
             let adds = if adds_bos { "none" } else { "one" };
             notes.push(format!(
-                "tokenizer_config.json says add_bos_token = {adds_bos}, which was followed, but the \
-                 template in tokenizer.json adds {adds}, and transformers 5 goes by the template; \
-                 make them agree"
+                "tokenizer_config.json sets add_bos_token = {adds_bos}, which openwork follows, but \
+                 the template in tokenizer.json adds {adds}, which transformers 5 follows; make \
+                 them agree"
             ));
         }
         Self::new(inner, SpecialTokens { bos, eos, adds_bos }, notes).map_err(wrong)
     }
 }
 
-/// The files that name special tokens, the first to ask first.
+/// The files that name special tokens, in order of precedence.
 #[derive(Clone, Copy)]
 struct Named<'a>([&'a Value; 2]);
 
@@ -101,16 +100,15 @@ impl<'a> Named<'a> {
     }
 }
 
-/// The text of a token that is given as such, or with its options.
+/// The text of a token given as a string, or as an object with options.
 fn content(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
-/// Adds the tokens that only the files beside a `tokenizer.json` know, as
+/// Adds the tokens that only the files beside `tokenizer.json` list, as
 /// transformers does: those of `added_tokens_decoder`, or else of
-/// `added_tokens.json`, and named special tokens, so that they are cut out of
-/// texts. A named token that the vocabulary lacks stays out: no file gives it
-/// a number.
+/// `added_tokens.json`, and named special tokens, so that they are matched in
+/// texts. A named token that is not in the vocabulary has no id and is not added.
 fn complete(
     inner: &mut tokenizers::Tokenizer,
     named: Named<'_>,
@@ -119,7 +117,7 @@ fn complete(
     let decoder = named.0[0]["added_tokens_decoder"].as_object();
     let file = if decoder.is_some() { "tokenizer_config.json" } else { "added_tokens.json" };
     let mut added: BTreeMap<u32, AddedToken> = BTreeMap::new();
-    let no = |what: &dyn std::fmt::Display| format!("{file}: {what} is no added token");
+    let no = |what: &dyn std::fmt::Display| format!("{file}: {what} is not a valid added token");
     for (id, token) in decoder.into_iter().flatten() {
         let id = id.parse().map_err(|_| no(id))?;
         let text = content(token).ok_or_else(|| no(token))?;
@@ -132,7 +130,7 @@ fn complete(
             .normalized(token["normalized"].as_bool().unwrap_or(!special));
         added.insert(id, token);
     }
-    // The old file is not read where the new list is.
+    // added_tokens.json is ignored if added_tokens_decoder exists.
     for (text, id) in listed.as_object().filter(|_| decoder.is_none()).into_iter().flatten() {
         let number = id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| no(id))?;
         let special = named.all().any(|name| name == text);
@@ -145,7 +143,7 @@ fn complete(
         if found != Some(id) {
             let found = found.map_or("none".to_string(), |found| found.to_string());
             return Err(format!(
-                "token {:?} is number {id} in {file}, but {found} with this vocabulary; \
+                "token {:?} has id {id} in {file}, but {found} in this vocabulary; \
                  make the two files agree",
                 token.content
             ));
@@ -161,8 +159,8 @@ fn complete(
     Ok(())
 }
 
-/// Undoes what some files carry from their training run: here no text is cut
-/// or filled up, and the same text gives the same tokens.
+/// Disables truncation, padding and BPE dropout, which some files keep from
+/// their training run.
 fn whole(inner: &mut tokenizers::Tokenizer) -> tokenizers::Result<()> {
     inner.with_truncation(None)?;
     inner.with_padding(None);
@@ -176,17 +174,17 @@ fn whole(inner: &mut tokenizers::Tokenizer) -> tokenizers::Result<()> {
     Ok(())
 }
 
-/// The token that the tokenizer's template puts before every text, if any.
+/// The token that the tokenizer's template prepends to every text, if any.
 fn leading(inner: &tokenizers::Tokenizer) -> tokenizers::Result<Option<u32>> {
-    // Whatever the text, the template treats its tokens alike.
+    // The template does not depend on the text.
     let text = Encoding::from_tokens(vec![Token::new(0, "x".to_string(), (0, 1))], 0);
     let all = inner.post_process(text, None, true)?;
     let special = all.get_special_tokens_mask().first() == Some(&1);
     Ok(all.get_ids().first().copied().filter(|_| special))
 }
 
-/// That every merge of a BPE model in a `tokenizer.json` makes a token: on
-/// some that do not, the library panics.
+/// Checks that every merge of a BPE model in a `tokenizer.json` forms a token:
+/// the library panics on some that do not.
 fn check_merges(bytes: &[u8]) -> Result<(), String> {
     #[derive(serde::Deserialize)]
     struct File<Model> {
@@ -210,7 +208,7 @@ fn check_merges(bytes: &[u8]) -> Result<(), String> {
     }
     let json = |why: serde_json::Error| format!("not valid JSON for a tokenizer: {why}");
     let file: File<Kind> = serde_json::from_slice(bytes).map_err(json)?;
-    // Old files do not say; the library then takes what fits, BPE among others.
+    // Old files have no type; the library then tries all models, including BPE.
     if file.model.r#type.is_some_and(|kind| kind != "BPE") {
         return Ok(());
     }
@@ -223,7 +221,7 @@ fn check_merges(bytes: &[u8]) -> Result<(), String> {
         };
         let made = b.get(prefix..).map(|rest| format!("{a}{rest}"));
         if !made.is_some_and(|token| file.model.vocab.contains_key(&token)) {
-            return Err(format!("merge {i}, {a:?} and {b:?}, does not make a token"));
+            return Err(format!("merge {i}, {a:?} and {b:?}, does not form a token"));
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! A tokenizer rebuilt from GGUF metadata.
+//! Tokenizers from GGUF metadata.
 //!
-//! Two kinds exist: byte-level BPE (`gpt2`), whose merges the file lists, and
+//! There are two kinds: byte-level BPE (`gpt2`), whose merges the file lists, and
 //! SentencePiece (`llama`), whose merges follow from the scores of its tokens.
-//! Both become the pipeline that the model's own `tokenizer.json` describes.
+//! Both become the pipeline of the model's own `tokenizer.json`.
 
 use super::pre_tokenizer::PreTokenizer;
 use super::tokenizer::{SpecialTokens, Tokenizer};
@@ -19,20 +19,19 @@ use tokenizers::{
 const UNKNOWN: i32 = 2;
 pub(super) const CONTROL: i32 = 3;
 pub(super) const USER_DEFINED: i32 = 4;
-/// The last of them.
+/// The largest token type.
 const BYTE: i32 = 6;
-/// Tokens with these are cut out of a text before it is merged.
+/// Tokens of these types are matched in the text before merges are applied.
 const CUT_OUT: [i32; 3] = [UNKNOWN, CONTROL, USER_DEFINED];
-/// Longest token of SentencePiece whose splits are searched for merges, in
-/// bytes; the longest of Gemma's is under 200.
+/// Longest supported SentencePiece token, in bytes; Gemma's longest is below 200.
 const MAX_TOKEN: usize = 256;
-/// Bytes of implied merges for each byte of the vocabulary, at most: most tokens
-/// can be split in a few places only.
+/// Limit of bytes of implied merges per byte of the vocabulary: most tokens can
+/// be split in few places.
 const MERGES: usize = 64;
 /// SentencePiece's escape for a space.
 const SPACE: &str = "\u{2581}";
 
-/// What the file says.
+/// The tokenizer data of a GGUF file.
 struct GgufTokenizer<'a> {
     metadata: &'a Metadata,
     tokens: Vec<&'a str>,
@@ -41,7 +40,7 @@ struct GgufTokenizer<'a> {
     bytes: &'a [u8],
 }
 
-/// What a kind of tokenizer adds to its vocabulary.
+/// The BPE model and the steps around it.
 struct Pipeline {
     model: BPE,
     normalizer: Value,
@@ -51,7 +50,7 @@ struct Pipeline {
 }
 
 impl Tokenizer {
-    /// The tokenizer that `metadata` of the file `bytes` describes.
+    /// The tokenizer described by `metadata` of the file `bytes`.
     pub(crate) fn from_gguf(metadata: &Metadata, bytes: &[u8]) -> Result<Self, Fault> {
         let key = |key: &str| format!("tokenizer.ggml.{key}");
         let lacks = |what: &str| Fault::Tokenizer(format!("the file has no {:?}", key(what)));
@@ -71,7 +70,9 @@ impl Tokenizer {
             Some("gpt2") => source.byte_level()?,
             Some("llama") => source.sentence_piece()?,
             Some(other) => {
-                let why = format!("its kind is {other:?}; openwork reads \"gpt2\" and \"llama\"");
+                let why = format!(
+                    "the tokenizer type {other:?} is not supported; openwork reads \"gpt2\" and \"llama\""
+                );
                 return Err(Fault::Tokenizer(why));
             }
             None => return Err(lacks("model")),
@@ -80,7 +81,7 @@ impl Tokenizer {
             let count = source.tokens.len();
             match metadata.number(&key(name))? {
                 Some(id) if id as usize >= count => {
-                    let why = format!("is {id}, beyond the {count} tokens");
+                    let why = format!("is {id}, but there are {count} tokens");
                     Err(Fault::Metadata { key: key(name), why })
                 }
                 id => Ok(id),
@@ -102,13 +103,15 @@ impl Tokenizer {
 }
 
 impl GgufTokenizer<'_> {
-    /// Byte-level BPE with the merges of the file.
+    /// Byte-level BPE with the merges listed in the file.
     fn byte_level(&self) -> Result<Pipeline, Fault> {
         let name = self.metadata.text("tokenizer.ggml.pre")?;
         let name = name.as_deref().unwrap_or("default");
         let pre = PreTokenizer::find(name).ok_or_else(|| {
             let known = PreTokenizer::known();
-            Fault::Tokenizer(format!("its pre-tokenizer {name:?} is not known ({known})"))
+            Fault::Tokenizer(format!(
+                "the pre-tokenizer {name:?} is not supported (supported: {known})"
+            ))
         })?;
         let key = "tokenizer.ggml.merges";
         let lacks = || Fault::Tokenizer(format!("the file has no {key:?}"));
@@ -116,12 +119,12 @@ impl GgufTokenizer<'_> {
         let vocabulary = vocabulary(&self.tokens);
         let mut pairs: Merges = Vec::with_capacity(merges.len());
         for (i, merge) in merges.iter().enumerate() {
-            // Checked here: the library would panic on some merges of tokens it lacks.
+            // The library would panic on some merges of unknown tokens.
             let known = |(a, b): &(&str, &str)| {
                 [a, b, &&*format!("{a}{b}")].iter().all(|&&token| vocabulary.contains_key(token))
             };
             let Some((a, b)) = merge.split_once(' ').filter(known) else {
-                let why = format!("merge {i}, {merge:?}, is not two tokens that make a third");
+                let why = format!("merge {i}, {merge:?}, does not join two tokens into a third");
                 return Err(Fault::Tokenizer(why));
             };
             pairs.push((a.to_string(), b.to_string()));
@@ -140,9 +143,9 @@ impl GgufTokenizer<'_> {
         })
     }
 
-    /// SentencePiece's BPE with byte fallback. Gemma's differs from Llama's:
-    /// no space is put before the text, runs of spaces are tokens, and merges
-    /// rank by the tokens' order.
+    /// SentencePiece BPE with byte fallback. Gemma differs from Llama: no space is
+    /// prepended to the text, runs of spaces are tokens, and merges rank by the
+    /// order of tokens.
     fn sentence_piece(&self) -> Result<Pipeline, Fault> {
         let architecture = self.metadata.text("general.architecture")?.unwrap_or_default();
         let gemma = architecture.starts_with("gemma");
@@ -157,7 +160,7 @@ impl GgufTokenizer<'_> {
                 scores.len() == tokens.len() && !scores.iter().any(|score| score.is_nan())
             };
             scores.filter(each).ok_or_else(|| {
-                Fault::Tokenizer("the file has no score for each of its tokens".to_string())
+                Fault::Tokenizer("the file does not have one score per token".to_string())
             })?
         };
         let unknown = self.metadata.number("tokenizer.ggml.unknown_token_id")?;
@@ -197,7 +200,7 @@ impl GgufTokenizer<'_> {
         inner.with_normalizer(part::<NormalizerWrapper>(plan.normalizer)?).map_err(wrong)?;
         inner.with_pre_tokenizer(part::<PreTokenizerWrapper>(plan.pre_tokenizer)?);
         inner.with_decoder(part::<DecoderWrapper>(plan.decoder)?);
-        // Gemma's runs of spaces are respelled in the vocabulary: merges make them.
+        // Gemma's runs of spaces are respelled in the vocabulary, so merges form them.
         let known = |token: &str| !token.is_empty() && inner.token_to_id(token).is_some();
         let marked = self.tokens.iter().zip(&self.token_types);
         let marked =
@@ -212,8 +215,8 @@ impl GgufTokenizer<'_> {
     }
 }
 
-/// The template that puts the token `bos` before every text: readers of the
-/// folder that is made of the file go by it.
+/// The template that prepends `bos` to every text; transformers follows it in a
+/// folder converted from the file.
 fn before_every_text(bos: &str, id: u32) -> Result<Option<PostProcessorWrapper>, Fault> {
     let special = json!({"SpecialToken": {"id": bos, "type_id": 0}});
     let of = |part: &str, n: u32| json!({"Sequence": {"id": part, "type_id": n}});
@@ -225,7 +228,7 @@ fn before_every_text(bos: &str, id: u32) -> Result<Option<PostProcessorWrapper>,
     }))
 }
 
-/// A part of the pipeline from its JSON; null is no part.
+/// A pipeline step from its JSON; null is no step.
 fn part<T: DeserializeOwned>(value: Value) -> Result<Option<T>, Fault> {
     serde_json::from_value(value).map_err(|why| Fault::Tokenizer(why.to_string()))
 }
@@ -234,15 +237,16 @@ fn vocabulary(tokens: &[&str]) -> Vocab {
     tokens.iter().zip(0..).map(|(token, id)| (token.to_string(), id)).collect()
 }
 
-/// Gemma's files keep runs of spaces as spaces.
+/// Writes runs of spaces, which Gemma's files keep as spaces, in SentencePiece's
+/// escape.
 fn respell(token: &str, gemma: bool) -> String {
     let spaces = gemma && !token.is_empty() && token.chars().all(|c| c == ' ');
     if spaces { SPACE.repeat(token.len()) } else { token.to_string() }
 }
 
-/// The merges that the vocabulary implies: every split of a token into two
-/// tokens, the best token first; then longer left parts, then longer right. A
-/// spelling that is listed twice counts once, as its last token.
+/// The merges implied by the vocabulary: every split of a token into two tokens,
+/// by descending score, then longer left parts, then longer right parts. A
+/// spelling listed twice counts once, as its last token.
 fn implied_merges(tokens: &[&str], scores: &[f32]) -> Result<Merges, Fault> {
     let ids: HashMap<&str, usize> = tokens.iter().copied().zip(0..).collect();
     let room = MERGES * tokens.iter().map(|token| token.len()).sum::<usize>();
@@ -253,7 +257,10 @@ fn implied_merges(tokens: &[&str], scores: &[f32]) -> Result<Merges, Fault> {
             continue;
         }
         if token.len() > MAX_TOKEN {
-            let why = format!("token {id} has {} bytes, more than {MAX_TOKEN}", token.len());
+            let why = format!(
+                "token {id} has {} bytes, which exceeds the limit of {MAX_TOKEN}",
+                token.len()
+            );
             return Err(Fault::Tokenizer(why));
         }
         let mut splits = Vec::new();
@@ -265,7 +272,7 @@ fn implied_merges(tokens: &[&str], scores: &[f32]) -> Result<Merges, Fault> {
         }
         taken += splits.len() * token.len();
         if taken > room {
-            let why = format!("its tokens imply more than {room} bytes of merges");
+            let why = format!("its tokens imply more merges than the limit of {room} bytes");
             return Err(Fault::Tokenizer(why));
         }
         splits.sort_by_key(|&(l, r, ..)| (l, r));
@@ -295,11 +302,11 @@ mod tests {
             implied_merges(tokens, &scores).err().map(|fault| fault.to_string())
         };
         assert_eq!(refusal(&tokens[..32]), None);
-        assert!(refusal(&tokens).is_some_and(|words| words.ends_with("bytes of merges")));
+        assert!(refusal(&tokens).is_some_and(|words| words.contains("imply more merges")));
         let long = "a".repeat(MAX_TOKEN + 1);
         assert_eq!(
             refusal(&[&long]).unwrap(),
-            "the tokenizer cannot be built: token 0 has 257 bytes, more than 256"
+            "the tokenizer cannot be built: token 0 has 257 bytes, which exceeds the limit of 256"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! A `tokenizer.json` as GGUF lists it: tokens, token types and merges.
+//! The vocabulary of a `tokenizer.json` in GGUF's form: tokens, token types and
+//! merges.
 
 use super::from_gguf::{CONTROL, USER_DEFINED};
 use super::pre_tokenizer::PreTokenizer;
@@ -13,17 +14,17 @@ const UNUSED: i32 = 5;
 /// A byte-level BPE tokenizer. Holds, once built:
 ///
 /// 1. every token has a token type;
-/// 2. a merge is two tokens with a space between, and neither has one itself.
+/// 2. a merge is two tokens separated by a space, and neither contains one.
 #[derive(Debug)]
 pub(crate) struct GgufVocab {
-    /// The name of how text is cut, in `tokenizer.ggml.pre`.
+    /// The pre-tokenizer's name in `tokenizer.ggml.pre`.
     pub pre: &'static str,
     pub tokens: Vec<String>,
     pub token_types: Vec<i32>,
     pub merges: Vec<String>,
 }
 
-/// The parts of a `tokenizer.json` that say what it does.
+/// The fields of a `tokenizer.json` that determine its tokens.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -70,9 +71,8 @@ enum Merge {
 }
 
 impl GgufVocab {
-    /// What a `tokenizer.json` lists, for an embedding of `rows` rows: those
-    /// that no token has are filled up. Refused with the reason if GGUF has no
-    /// words for it.
+    /// The vocabulary of a `tokenizer.json` for an embedding of `rows` rows; rows
+    /// without a token get a placeholder. An error says what GGUF cannot express.
     pub fn new(json: &[u8], rows: usize) -> Result<Self, String> {
         let file: File =
             serde_json::from_slice(json).map_err(|why| format!("tokenizer.json: {why}"))?;
@@ -80,21 +80,21 @@ impl GgufVocab {
             return Err(format!("its tokenizer is {}, not byte-level BPE", file.model.kind));
         }
         if file.model.byte_fallback {
-            return Err("its tokenizer is SentencePiece's, not byte-level BPE".to_string());
+            return Err("its tokenizer is SentencePiece, not byte-level BPE".to_string());
         }
         let pre = PreTokenizer::gguf_name(
             &file.pre_tokenizer,
             &file.normalizer,
             file.model.ignore_merges,
         )
-        .ok_or("GGUF has no name that is known here for how its tokenizer cuts text")?;
+        .ok_or("its pre-tokenizer is none that GGUF has a name for")?;
         let vocabulary: HashMap<String, usize> = serde_json::from_value(file.model.vocab)
             .map_err(|why| format!("tokenizer.json: its vocabulary: {why}"))?;
         let mut tokens: Vec<Option<String>> = vec![None; rows];
         let mut token_types = vec![UNUSED; rows];
         let mut put = |id: usize, token: String, token_type: i32| -> Result<(), String> {
             let Some(place) = tokens.get_mut(id) else {
-                return Err(format!("token {id} is beyond the {rows} rows of the embedding"));
+                return Err(format!("token {id} is out of range: the embedding has {rows} rows"));
             };
             *place = Some(token);
             token_types[id] = token_type;
@@ -105,7 +105,10 @@ impl GgufVocab {
         }
         for added in file.added_tokens {
             if added.single_word || added.lstrip || added.rstrip {
-                return Err(format!("GGUF cannot say how token {:?} is cut out", added.content));
+                return Err(format!(
+                    "GGUF cannot express the matching options of token {:?}",
+                    added.content
+                ));
             }
             put(added.id, added.content, if added.special { CONTROL } else { USER_DEFINED })?;
         }
@@ -117,7 +120,7 @@ impl GgufVocab {
         });
         let merges: Vec<String> = merges.collect();
         match merges.iter().find(|merge| merge.matches(' ').count() != 1) {
-            Some(merge) => Err(format!("tokenizer.json: {merge:?} is no merge of two tokens")),
+            Some(merge) => Err(format!("tokenizer.json: {merge:?} is not a merge of two tokens")),
             None => Ok(Self { pre, tokens, token_types, merges }),
         }
     }
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tokenizer_is_listed() {
+    fn a_vocabulary_is_listed() {
         for merges in [json!([["a", "b"]]), json!(["a b"])] {
             let json = file(|file| file["model"]["merges"] = merges.clone());
             let found = GgufVocab::new(&json, 6).unwrap();
@@ -151,18 +154,18 @@ mod tests {
     }
 
     #[test]
-    fn what_gguf_has_no_words_for_is_refused() {
+    fn what_gguf_cannot_express_is_refused() {
         let refused = |change: &dyn Fn(&mut Value), rows: usize| {
             GgufVocab::new(&file(change), rows).expect_err("refused")
         };
-        assert!(refused(&|_| {}, 3).contains("token 3 is beyond the 3 rows"));
+        assert!(refused(&|_| {}, 3).contains("token 3 is out of range: the embedding has 3 rows"));
         for (path, value, part) in [
             ("/model/type", json!("Unigram"), "its tokenizer is Unigram"),
-            ("/model/merges", json!([["a b", "c"]]), "no merge of two tokens"),
+            ("/model/merges", json!([["a b", "c"]]), "not a merge of two tokens"),
             ("/model/vocab", json!([["a", 0.0]]), "its vocabulary"),
-            ("/pre_tokenizer/add_prefix_space", json!(true), "cuts text"),
-            ("/pre_tokenizer", json!({"type": "Whitespace"}), "cuts text"),
-            ("/normalizer", json!({"type": "Lowercase"}), "cuts text"),
+            ("/pre_tokenizer/add_prefix_space", json!(true), "its pre-tokenizer"),
+            ("/pre_tokenizer", json!({"type": "Whitespace"}), "its pre-tokenizer"),
+            ("/normalizer", json!({"type": "Lowercase"}), "its pre-tokenizer"),
         ] {
             let change = |file: &mut Value| *file.pointer_mut(path).unwrap() = value.clone();
             let words = refused(&change, 6);

@@ -1,5 +1,4 @@
-//! Text to tokens and back: the tokenizer, the files it reads, the windows a
-//! model sees.
+//! Tokenizers, text files, and the windows of tokens that a model is run on.
 
 mod decode_stream;
 mod error;

@@ -1,27 +1,27 @@
-//! Byte-level BPE: how text is cut before merging, by the name that a GGUF
-//! file gives in `tokenizer.ggml.pre`.
+//! Pre-tokenizers of byte-level BPE, by the name a GGUF file gives in
+//! `tokenizer.ggml.pre`.
 
 use serde_json::{Value, json};
 
-/// A way to cut text.
+/// How text is split into pieces before BPE merges are applied.
 pub(super) struct PreTokenizer {
-    /// The names it has in GGUF files.
+    /// Its names in GGUF files.
     names: &'static [&'static str],
     cut: Splitting,
-    /// Composes characters first (Unicode NFC).
+    /// Whether text is normalized to Unicode NFC first.
     pub nfc: bool,
-    /// Takes a piece that is a token whole, whatever the merges would give.
+    /// Whether a piece that is a token is taken whole, without applying merges.
     pub ignore_merges: bool,
-    /// Whether files that do not say want a BOS.
+    /// Whether BOS is added if the file does not say.
     pub adds_bos: bool,
 }
 
 enum Splitting {
-    /// GPT-2's expression.
+    /// GPT-2's regular expression.
     Gpt2,
-    /// Every digit alone, then GPT-2's expression.
+    /// Single digits, then GPT-2's regular expression.
     Digits,
-    /// Another expression.
+    /// Another regular expression.
     Split(&'static str),
 }
 
@@ -29,8 +29,8 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Every way to cut that is known. The expressions are those of the models'
-/// own `tokenizer.json`.
+/// Every supported pre-tokenizer. The expressions are those of the models' own
+/// `tokenizer.json`.
 const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer {
         names: &["default", "gpt-2"],
@@ -70,12 +70,12 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
 ];
 
 impl PreTokenizer {
-    /// The way that GGUF calls `name`.
+    /// The pre-tokenizer that GGUF calls `name`.
     pub fn find(name: &str) -> Option<&'static Self> {
         PRE_TOKENIZERS.iter().find(|pre| pre.names.contains(&name))
     }
 
-    /// GGUF's name for the pipeline of a `tokenizer.json`, if it is known.
+    /// GGUF's name for the pre-tokenizer of a `tokenizer.json`, if it has one.
     pub fn gguf_name(
         pre_tokenizer: &Value,
         normalizer: &Value,
@@ -94,16 +94,16 @@ impl PreTokenizer {
                     && pre.ignore_merges == ignore_merges
                     && steps(&pre.pre_tokenizer()) == found
             })
-            // Readers warn of "default".
+            // llama.cpp warns about "default".
             .map(|pre| if pre.names[0] == "default" { "gpt-2" } else { pre.names[0] })
     }
 
-    /// All names, for messages.
+    /// All names, for error messages.
     pub fn known() -> String {
         PRE_TOKENIZERS.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", ")
     }
 
-    /// As `tokenizer.json` would say it.
+    /// The equivalent `pre_tokenizer` of a `tokenizer.json`.
     pub fn pre_tokenizer(&self) -> Value {
         let bytes = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
         let steps = match self.cut {
@@ -120,7 +120,7 @@ impl PreTokenizer {
     }
 }
 
-/// The steps of a pre-tokenizer, each without what changes no token.
+/// The steps of a pre-tokenizer, without options that do not affect tokens.
 fn steps(pre_tokenizer: &Value) -> Vec<Value> {
     let steps = match &pre_tokenizer["pretokenizers"] {
         Value::Array(steps) => steps.clone(),
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_cut_is_known_again() {
+    fn every_pre_tokenizer_is_recognized() {
         for pre in PRE_TOKENIZERS {
             let normalizer = if pre.nfc { json!({"type": "NFC"}) } else { Value::Null };
             let name =

@@ -1,19 +1,19 @@
-//! Texts from files.
+//! Reading texts from files.
 
 use super::error::TextError;
 use crate::{demo, disk};
 use std::path::Path;
 
-/// What a text is wanted for.
+/// What a text is used for; `demo` names a different text for each use.
 #[derive(Clone, Copy, Debug)]
 pub enum TextUse {
-    /// Inputs are measured on it.
+    /// Calibration.
     Calibrate,
-    /// Perplexity is measured on it.
+    /// Evaluation.
     Evaluate,
 }
 
-/// The documents of a file as one text; `demo` is carried by the program.
+/// Reads a file's documents as one text; `demo` is the built-in text.
 pub fn load_text(path: &Path, text_use: TextUse) -> Result<String, TextError> {
     if path == Path::new("demo") && !path.exists() {
         let text = match text_use {
@@ -61,13 +61,13 @@ fn lines(path: &Path, text: &str) -> Result<Vec<String>, TextError> {
     filled
         .map(|(i, line)| {
             let wrong = |why| TextError::Line { path: path.to_path_buf(), line: i + 1, why };
-            // A list of one text would pass for an object with one field.
+            // serde would accept a list of one text as an object with one field.
             if line.trim_start().starts_with('[') {
                 return Err(wrong("it is a list".to_string()));
             }
             let found = serde_json::from_str::<Document>(line);
             found.map(|document| document.text).map_err(|error| {
-                // Every line is the first one to the reader.
+                // The reader counts every line as line 1.
                 let place = format!(" at line {} column {}", error.line(), error.column());
                 let why = error.to_string();
                 let why = why.strip_suffix(&place).unwrap_or(&why);
@@ -77,8 +77,8 @@ fn lines(path: &Path, text: &str) -> Result<Vec<String>, TextError> {
         .collect()
 }
 
-/// The documents as one text, an empty line between them, as the literature
-/// joins WikiText before it is tokenised.
+/// Joins documents with empty lines between them, as the literature does with
+/// WikiText before tokenizing it.
 pub fn join(documents: &[String]) -> String {
     documents.join("\n\n")
 }
@@ -109,20 +109,20 @@ mod tests {
     fn a_bad_text_is_refused_with_its_place() {
         let refused = |name, content| read(name, content).unwrap_err();
         assert_eq!(refused("a.txt", b"ab\xffc"), "a.txt: not UTF-8 at byte 2; convert it to UTF-8");
-        assert_eq!(refused("a.txt", b""), "a.txt: there is no text in it");
-        assert_eq!(refused("a.txt", b" \n"), "a.txt: there is no text in it");
-        assert_eq!(refused("a.jsonl", b"\n"), "a.jsonl: there is no text in it");
+        assert_eq!(refused("a.txt", b""), "a.txt: the file contains no text");
+        assert_eq!(refused("a.txt", b" \n"), "a.txt: the file contains no text");
+        assert_eq!(refused("a.jsonl", b"\n"), "a.jsonl: the file contains no text");
         assert_eq!(
             refused("a.jsonl", b"{\"text\": \"x\"}\n{\"body\": \"x\"}"),
             "a.jsonl: line 2: missing field `text` at column 13; \
-             every line is an object with a `text` field"
+             every line must be an object with a `text` field"
         );
         assert_eq!(
             refused("a.jsonl", b"[\"only\"]"),
-            "a.jsonl: line 1: it is a list; every line is an object with a `text` field"
+            "a.jsonl: line 1: it is a list; every line must be an object with a `text` field"
         );
         assert!(refused("a.jsonl", b"not json").starts_with("a.jsonl: line 1: expected"));
-        assert!(refused("a.bin", b"x").contains("a text is a .txt file, or a .jsonl file"));
+        assert!(refused("a.bin", b"x").contains("not a text; use a .txt file"));
         let gone = read_text(Path::new("no-such.txt")).unwrap_err().to_string();
         assert_eq!(gone, "no-such.txt: no such file");
     }

@@ -1,11 +1,11 @@
-//! The tokenizer of a model.
+//! A model's tokenizer: encoding, decoding, special tokens.
 
 use super::decode_stream::DecodeStream;
 use super::error::TextError;
 use super::validate;
 use serde_json::Value;
 
-/// Turns text into a model's tokens and back.
+/// Encodes text as a model's tokens and decodes tokens to text.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,13 +19,13 @@ use serde_json::Value;
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// One more than the largest id.
+    /// The largest id plus one.
     count: usize,
     special: SpecialTokens,
     notes: Vec<String>,
 }
 
-/// The tokens with a meaning of their own.
+/// BOS and EOS.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpecialTokens {
     pub bos: Option<u32>,
@@ -34,8 +34,7 @@ pub(crate) struct SpecialTokens {
 }
 
 impl Tokenizer {
-    /// A tokenizer with its special tokens, which must be among its own, and
-    /// what the user should know of it.
+    /// A tokenizer with its special tokens, and notes for the user.
     pub(crate) fn new(
         inner: tokenizers::Tokenizer,
         mut special: SpecialTokens,
@@ -51,19 +50,19 @@ impl Tokenizer {
         Ok(Self { inner, count, special, notes })
     }
 
-    /// The tokens of `text`, no special token added.
+    /// The tokens of `text`, without special tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
         let encoding = call_library(|| self.inner.encode_fast(text, false))?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The tokens of `text`, no special token added, and for each the byte
-    /// after its last in `text`. A token begins where the one before it ends,
-    /// so that every byte up to the last end belongs to one token.
+    /// The tokens of `text`, without special tokens, and the end of each as a
+    /// byte offset. A token starts where the previous one ends, so every byte up
+    /// to the last end belongs to exactly one token.
     pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>), TextError> {
         let encoding = call_library(|| self.inner.encode(text, false))?;
-        // Some tokenizers trim spaces off a token's place: such spaces go to
-        // the next token, and places never run backwards.
+        // Some tokenizers trim spaces from a token's offsets: these spaces count
+        // to the next token. Offsets never decrease.
         let mut last = 0;
         let ends = encoding.get_offsets().iter().map(|&(_, end)| {
             last = end.clamp(last, text.len());
@@ -73,7 +72,7 @@ impl Tokenizer {
         Ok((encoding.get_ids().to_vec(), ends))
     }
 
-    /// The text of `tokens`, special tokens included.
+    /// The text of `tokens`, including special tokens.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= self.count) {
             return Err(TextError::Token { id, count: self.count });
@@ -81,12 +80,12 @@ impl Tokenizer {
         call_library(|| self.inner.decode(tokens, false))
     }
 
-    /// Decodes token by token, for text that appears as it is generated.
+    /// Starts decoding token by token, for text that is shown as it is generated.
     pub fn stream(&self) -> DecodeStream<'_> {
         DecodeStream::new(self)
     }
 
-    /// How many token ids there are; a model may have a few more rows.
+    /// Number of token ids. The model's embedding may have a few more rows.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -96,33 +95,33 @@ impl Tokenizer {
         self.inner.token_to_id(text)
     }
 
-    /// The token that begins a text.
+    /// The beginning-of-sequence token.
     pub fn bos(&self) -> Option<u32> {
         self.special.bos
     }
 
-    /// The tokens that end a text, in rising order.
+    /// The end-of-sequence tokens, in ascending order.
     pub fn eos(&self) -> &[u32] {
         &self.special.eos
     }
 
-    /// Whether the model was trained with [`bos`](Self::bos) before every text.
+    /// Whether [`bos`](Self::bos) is prepended to every text.
     pub fn adds_bos(&self) -> bool {
         self.special.adds_bos
     }
 
-    /// Where the model's files contradict each other, in words for the user.
+    /// Notes for the user about contradictions between the model's files.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// As a `tokenizer.json` says it.
+    /// The contents of an equivalent `tokenizer.json`.
     pub(crate) fn json(&self) -> String {
         // A tokenizer that was read can be written.
         self.inner.to_string(true).unwrap_or_default()
     }
 
-    /// The files that make this tokenizer anew in a Hugging Face folder, by name.
+    /// The files of an equivalent tokenizer in a Hugging Face folder, by name.
     pub fn files(&self, chat_template: Option<&str>) -> Vec<(&'static str, String)> {
         let text = |id: u32| self.inner.id_to_token(id);
         let mut options = serde_json::Map::new();
@@ -155,7 +154,7 @@ impl Tokenizer {
     }
 }
 
-/// What the library returns, its panics as errors too.
+/// Calls the tokenizers library; its panics become errors.
 fn call_library<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TextError> {
     let result = validate::catch_panic(call).map_err(TextError::Tokenizer)?;
     result.map_err(|why| TextError::Tokenizer(why.to_string()))

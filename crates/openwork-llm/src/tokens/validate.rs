@@ -1,5 +1,5 @@
-//! What keeps a hostile `tokenizer.json` from ending the program: the library
-//! that reads it panics on some files and asks for any amount of memory on others.
+//! Validation of a `tokenizer.json` before the tokenizers library reads it: the
+//! library panics on some files and allocates without bound on others.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -8,15 +8,15 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
-/// Most bytes that the steps before a model may make of one: Gemma's make 3.
+/// Most bytes that one byte of text may become before the model; Gemma's becomes 3.
 const GROWTH: usize = 64;
 
 thread_local! {
-    /// Whether a panic of this thread is an error that will be reported.
+    /// Whether a panic of this thread is caught and returned as an error.
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `call` returns, or the words of the panic it ends in, which nobody else hears.
+/// Calls `call`; a panic becomes an error with its message and prints nothing.
 pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -28,17 +28,17 @@ pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     let outer = CAUGHT.replace(true);
-    // What a panic leaves half done is dropped or never used again.
+    // What the call was working on is dropped or never used again.
     let result = catch_unwind(AssertUnwindSafe(call));
     CAUGHT.set(outer);
     result.map_err(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
-        format!("the tokenizers library gave up: {}", words.unwrap_or("it does not say why"))
+        format!("the tokenizers library panicked: {}", words.unwrap_or("no message"))
     })
 }
 
-/// Refuses a `tokenizer.json` whose steps could take memory without bound.
+/// Refuses a `tokenizer.json` whose steps could allocate without bound.
 pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     #[derive(Deserialize)]
     struct File {
@@ -60,14 +60,14 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
         let growth = growth(steps);
         if growth > GROWTH {
             return Err(format!(
-                "its steps could make {growth} bytes of one, more than the {GROWTH} that are believed"
+                "its normalizer and pre-tokenizer could turn one byte into {growth}, which exceeds the limit of {GROWTH}"
             ));
         }
     }
     Ok(())
 }
 
-/// The steps of a part of the pipeline, those of sequences one by one.
+/// The steps of one part of the pipeline, with sequences flattened.
 fn flatten<'a>(part: &'a Value, steps: &mut Vec<&'a Value>) {
     let inner = ["normalizers", "pretokenizers", "decoders"];
     match inner.iter().find_map(|key| part[key].as_array()) {
@@ -76,8 +76,8 @@ fn flatten<'a>(part: &'a Value, steps: &mut Vec<&'a Value>) {
     }
 }
 
-/// That a `Precompiled` step is as long as it says: its trie is reserved whole
-/// before it is read.
+/// Checks that a `Precompiled` step is as long as its header says: the library
+/// allocates the trie before it reads it.
 fn check_charsmap(step: &Value) -> Result<(), String> {
     let Some(text) = step["precompiled_charsmap"].as_str() else { return Ok(()) };
     let text = text.trim_end_matches('=').as_bytes();
@@ -96,41 +96,41 @@ fn check_charsmap(step: &Value) -> Result<(), String> {
     let length = text.len() as u64 * 3 / 4;
     match trie {
         Some(trie) if 4 + u64::from(trie) <= length => Ok(()),
-        _ => Err("its precompiled_charsmap is damaged: it is shorter than it says".to_string()),
+        _ => Err("its precompiled_charsmap is shorter than its header says; the file is damaged"
+            .to_string()),
     }
 }
 
-/// A bound on how many bytes steps make of one.
+/// A bound on how many bytes the steps turn one byte into.
 ///
-/// A step that puts `c` in the place of `p` makes `|c| / |p|` bytes of one, and
-/// works on what an earlier step has put there only if `p` shares a character
-/// with it:
+/// A step that replaces `p` by `c` turns one byte into `|c| / |p|`, and applies to
+/// the output of an earlier step only if `p` shares a character with it:
 ///
 /// ```text
 /// growth_j = |c_j| / |p_j| * max(1, growth_i for i < j that share)
 /// ```
 fn growth(steps: &[&Value]) -> usize {
-    /// Some characters; `None` is any.
+    /// A set of characters; `None` is all.
     type Chars = Option<BTreeSet<char>>;
     let chars = |text: &str| -> Chars { Some(text.chars().collect()) };
     let mut made: Vec<(Chars, usize)> = Vec::new();
     for step in steps {
         let content = step["content"].as_str().unwrap_or_default();
         let pattern = &step["pattern"];
-        // What it works on, what it puts there, how many times as much.
+        // Characters it replaces, characters it inserts, growth factor.
         let (works_on, puts, factor) = match step["type"].as_str() {
             Some("Replace") => match pattern["String"].as_str() {
                 Some(text) => {
                     (chars(text), chars(content), content.len().div_ceil(text.len().max(1)))
                 }
-                // An expression may match a byte, or nothing at all.
+                // A regular expression may match one byte, or the empty string.
                 None => (None, chars(content), content.len() + 1),
             },
             Some("Prepend") => {
                 let text = step["prepend"].as_str().unwrap_or_default();
                 (Some(BTreeSet::new()), chars(text), text.len() + 1)
             }
-            // A byte becomes a character of up to two.
+            // A byte becomes a character of up to two bytes.
             Some("ByteLevel") => (None, None, 2),
             _ => continue,
         };
@@ -159,7 +159,7 @@ mod tests {
     fn a_panic_becomes_words() {
         assert_eq!(catch_panic(|| 3), Ok(3));
         let words = catch_panic(|| panic!("no {}", "luck")).unwrap_err();
-        assert_eq!(words, "the tokenizers library gave up: no luck");
+        assert_eq!(words, "the tokenizers library panicked: no luck");
     }
 
     #[test]

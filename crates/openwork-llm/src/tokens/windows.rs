@@ -1,11 +1,11 @@
-//! Tokens to windows of one length, as the literature cuts them.
+//! Splitting tokens into windows of equal length, as the literature does.
 
 use super::error::TextError;
 use std::collections::HashSet;
 
-/// Consecutive windows of `length` tokens that do not overlap; the rest at the
-/// end is left out. With `bos`, every window begins with that token and
-/// `length - 1` tokens of text follow.
+/// Consecutive, non-overlapping windows of `length` tokens; an incomplete window
+/// at the end is dropped. With `bos`, every window is that token followed by
+/// `length - 1` tokens of text.
 pub fn windows(
     tokens: &[u32],
     length: usize,
@@ -15,9 +15,9 @@ pub fn windows(
     Ok(tokens.chunks_exact(text).map(|window| with_bos(bos, window)).collect())
 }
 
-/// `samples` windows of `length` tokens that begin anywhere in the text, as
-/// SparseGPT and Wanda draw their calibration data. The starts all differ;
-/// windows may overlap. The same seed draws the same windows.
+/// `samples` windows of `length` tokens at random positions of the text, as
+/// SparseGPT and Wanda sample their calibration data. The positions are
+/// distinct; windows may overlap. The same seed gives the same windows.
 pub fn random_windows(
     tokens: &[u32],
     length: usize,
@@ -43,7 +43,7 @@ pub fn random_windows(
     Ok((starts - samples..starts).map(window).collect())
 }
 
-/// Tokens of text in a window, if there are that many.
+/// Number of text tokens in a window, if the text has that many.
 fn text_length(tokens: &[u32], length: usize, bos: Option<u32>) -> Result<usize, TextError> {
     let text = length.saturating_sub(usize::from(bos.is_some()));
     if text == 0 {
@@ -59,7 +59,7 @@ fn with_bos(bos: Option<u32>, text: &[u32]) -> Vec<u32> {
     bos.into_iter().chain(text.iter().copied()).collect()
 }
 
-/// Steele, Lea and Flood's SplitMix64: small, and the same on every machine.
+/// The SplitMix64 generator of Steele, Lea and Flood (2014).
 pub(crate) struct SplitMix(pub u64);
 
 impl SplitMix {
@@ -70,7 +70,7 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`; the bias of the product is under n / 2^64.
+    /// A random number below `n`, with a bias below n / 2^64.
     fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
@@ -127,16 +127,16 @@ mod tests {
         assert_eq!(
             windows(&tokens, 4, None).unwrap_err().to_string(),
             "the text has 3 tokens, fewer than one window of 4; \
-             give a longer text or a shorter window"
+             use a longer text or a shorter window"
         );
         assert_eq!(
             random_windows(&tokens, 2, 3, 0, None).unwrap_err().to_string(),
-            "the text has 3 tokens, so only 2 different windows of 2, not the 3 samples asked \
-             for; give a longer text or ask for fewer samples"
+            "the text has 3 tokens, enough for 2 different windows of 2, but 3 samples were \
+             requested; use a longer text or fewer samples"
         );
         assert_eq!(
             windows(&tokens, 1, Some(0)).unwrap_err().to_string(),
-            "a window of 1 tokens has no room for text; ask for more"
+            "a window of 1 token leaves no space for text; use a longer window"
         );
         assert!(windows(&tokens, 0, None).is_err());
         assert_eq!(windows(&tokens, 4, Some(0)).unwrap(), [[0, 1, 2, 3]]);

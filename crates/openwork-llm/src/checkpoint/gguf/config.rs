@@ -1,4 +1,4 @@
-//! A `config.json` rebuilt from GGUF metadata.
+//! Building a `config.json` from GGUF metadata.
 
 use super::metadata::{Metadata, MetadataValue};
 use super::names::Architecture;
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Options that change the mathematics, that no architecture read here has,
-/// and the value at which they change nothing.
+/// Unsupported options that change the computation, and the values at which they
+/// have no effect.
 const NEUTRAL: &[(&str, f64)] = &[
     ("attention.clamp_kqv", 0.0),
     ("attention.max_alibi_bias", 0.0),
@@ -24,7 +24,7 @@ const NEUTRAL: &[(&str, f64)] = &[
     ("rope.scaling.attn_factor", 1.0),
 ];
 
-/// Keys that change nothing in what is computed here.
+/// Keys that do not affect the computation.
 const IGNORED: &[&str] = &[
     "expert_used_count",
     "pooling_type",
@@ -34,22 +34,22 @@ const IGNORED: &[&str] = &[
     "vocab_size",
 ];
 
-/// The base of rotations where a file does not say.
+/// Default RoPE base.
 const BASE: f64 = 10_000.0;
-/// Gemma 3's layout of layers, where a file does not say: five sliding layers,
-/// then a global one; sliding layers rotate with base 10,000, global ones with
-/// a million.
+/// Gemma 3's defaults: five sliding layers, then a global one; RoPE base 10,000 in
+/// sliding layers and a million in global ones.
 const GEMMA_PATTERN: u32 = 6;
 const GEMMA_LOCAL_BASE: f64 = 10_000.0;
 const GEMMA_GLOBAL_BASE: f64 = 1_000_000.0;
-/// The layers of Gemma 3 27B, which alone scales queries by hidden size over heads.
+/// Number of layers of Gemma 3 27B, the only size that scales queries by hidden
+/// size over heads.
 const GEMMA_27B_LAYERS: u32 = 62;
 
-/// Reads the keys of one architecture, and remembers which were asked for.
+/// Reads the keys of an architecture and records which were read.
 pub(super) struct ConfigBuilder<'a> {
     architecture: &'static Architecture,
     metadata: &'a Metadata,
-    /// The file, in which lists lie.
+    /// The file, for values that are lists.
     bytes: &'a [u8],
     asked: RefCell<BTreeSet<String>>,
 }
@@ -63,14 +63,14 @@ impl<'a> ConfigBuilder<'a> {
         Self { architecture, metadata, bytes, asked: RefCell::default() }
     }
 
-    /// The whole name of a key, which from now on counts as read.
+    /// The full name of a key, which is recorded as read.
     fn key(&self, key: &str) -> String {
         let key = format!("{}.{key}", self.architecture.name);
         self.asked.borrow_mut().insert(key.clone());
         key
     }
 
-    /// Notes on the architecture's keys that nobody asked for.
+    /// Notes on the architecture's keys that were not read.
     pub fn notes(&self) -> Vec<String> {
         let prefix = format!("{}.", self.architecture.name);
         let asked = self.asked.borrow();
@@ -78,7 +78,7 @@ impl<'a> ConfigBuilder<'a> {
         for (key, value) in self.metadata.iter() {
             let Some(short) = key.strip_prefix(&prefix) else { continue };
             if !asked.contains(key) && !IGNORED.contains(&short) {
-                notes.push(format!("metadata {key:?} = {value} is unknown and was not used"));
+                notes.push(format!("metadata {key:?} = {value} is unknown and was ignored"));
             }
         }
         notes
@@ -92,7 +92,7 @@ impl<'a> ConfigBuilder<'a> {
         self.metadata.number(&self.key(key))
     }
 
-    /// A number that every model has and that is not zero.
+    /// A required, nonzero number.
     fn needed(&self, key: &str) -> Result<u32, Fault> {
         match self.number(key)? {
             Some(0) => Err(self.refuse(key, "is 0".to_string())),
@@ -105,7 +105,7 @@ impl<'a> ConfigBuilder<'a> {
         self.metadata.float(&self.key(key))
     }
 
-    /// The first of some spellings that is there.
+    /// The value of the first key that exists.
     fn first_float(&self, keys: &[&str]) -> Result<Option<f64>, Fault> {
         let mut found = None;
         for key in keys {
@@ -118,14 +118,14 @@ impl<'a> ConfigBuilder<'a> {
         let heads = self.needed("attention.head_count")?;
         let kv_heads = self.number("attention.head_count_kv")?.unwrap_or(heads);
         if kv_heads == 0 || heads % kv_heads != 0 {
-            let why = format!("is {kv_heads}, which does not divide the {heads} heads");
+            let why = format!("is {kv_heads}, which does not divide head_count = {heads}");
             return Err(self.refuse("attention.head_count_kv", why));
         }
         Ok((heads as usize, kv_heads as usize))
     }
 
-    /// The config. `tensors` have Hugging Face's names; `factors` is the
-    /// tensor `rope_freqs.weight`, if there is one.
+    /// The config. `tensors` have Hugging Face's names; `factors` is the tensor
+    /// `rope_freqs.weight`, if any.
     pub fn config(&self, tensors: &[TensorInfo], factors: Option<Tensor>) -> Result<Value, Fault> {
         self.refuse_unknown_mathematics()?;
         let (heads, kv_heads) = self.heads()?;
@@ -137,21 +137,21 @@ impl<'a> ConfigBuilder<'a> {
         let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
         let embedding = tensors.iter().find(|t| t.name == "model.embed_tokens.weight");
         let Some([vocab, _]) = embedding.map(|tensor| &tensor.shape[..]) else {
-            let why = "there is no matrix \"token_embd.weight\"".to_string();
+            let why = "the file has no matrix \"token_embd.weight\"".to_string();
             return Err(Fault::Shape(why));
         };
 
         let mut config = Map::new();
         let mut set = |key: &str, value: Value| config.insert(key.to_string(), value);
         let gemma = self.architecture.model_type == "gemma3_text";
-        // Ollama's files have names of their own for Gemma's two bases.
+        // Ollama's files use other names for Gemma's two bases.
         let theta = match gemma {
             true => self
                 .first_float(&["rope.freq_base", "rope.global.freq_base"])?
                 .unwrap_or(GEMMA_GLOBAL_BASE),
             false => self.float("rope.freq_base")?.unwrap_or(BASE),
         };
-        // Mistral's files say llama; only its early models have a window.
+        // Mistral's files say llama; only early Mistral models have a window.
         let mistral = self.architecture.name == "llama" && window.is_some();
         let (class, model_type) = match mistral {
             true => ("MistralForCausalLM", "mistral"),
@@ -203,7 +203,7 @@ impl<'a> ConfigBuilder<'a> {
     }
 
     fn refuse_unknown_mathematics(&self) -> Result<(), Fault> {
-        let not_read = |found: String| format!("is {found}, which openwork does not implement");
+        let not_read = |found: String| format!("is {found}, which is not supported");
         for &(key, neutral) in NEUTRAL {
             if let Some(value) = self.float(key)?.filter(|&value| value != neutral) {
                 return Err(self.refuse(key, not_read(value.to_string())));
@@ -217,8 +217,8 @@ impl<'a> ConfigBuilder<'a> {
         Ok(())
     }
 
-    /// Which of Gemma's layers slide, as a key of `config.json`: all but every
-    /// so-manieth, or one truth value for each.
+    /// Which of Gemma's layers use sliding attention, as a key of `config.json`:
+    /// all but every n-th, or a list with one entry per layer.
     fn sliding(&self, layers: u32) -> Result<(&'static str, Value), Fault> {
         const KEY: &str = "attention.sliding_window_pattern";
         let key = self.key(KEY);
@@ -237,7 +237,7 @@ impl<'a> ConfigBuilder<'a> {
         Ok(("layer_types", slides.into_iter().map(name).collect()))
     }
 
-    /// Numbers in a head; keys, values and the rotation must agree on it.
+    /// The head size, on which keys, values and RoPE must agree.
     fn head_dim(&self, hidden: u32, heads: usize) -> Result<u32, Fault> {
         let key = self.number("attention.key_length")?;
         let dim = match key {
@@ -253,7 +253,7 @@ impl<'a> ConfigBuilder<'a> {
         ] {
             if let Some(found) = self.number(other)?.filter(|&found| found != dim) {
                 let why = format!(
-                    "is {found}, but a head has {dim} numbers; openwork does not implement that"
+                    "is {found}, but the head size is {dim}; different sizes are not supported"
                 );
                 return Err(self.refuse(other, why));
             }
@@ -261,7 +261,7 @@ impl<'a> ConfigBuilder<'a> {
         if dim == 0 || dim % 2 != 0 {
             return Err(self.refuse(
                 "attention.key_length",
-                format!("is {dim}; a head is even and not empty"),
+                format!("is {dim}; the head size must be even and positive"),
             ));
         }
         Ok(dim)
@@ -274,35 +274,35 @@ impl<'a> ConfigBuilder<'a> {
         factors: Option<Tensor>,
     ) -> Result<Value, Fault> {
         let kind = self.metadata.text(&self.key("rope.scaling.type"))?;
-        // The second is the name of 2023.
+        // The second name was used in 2023.
         let factor = self.first_float(&["rope.scaling.factor", "rope.scale_linear"])?;
         let factor = factor.filter(|&factor| factor != 0.0 && factor != 1.0);
         let linear = match (kind.as_deref(), factor) {
             (Some("none"), _) | (None | Some("linear"), None) => Value::Null,
-            // Without a type, ggml takes a factor as linear.
+            // Without a type, ggml treats a factor as linear.
             (None | Some("linear"), Some(factor)) => {
                 json!({"rope_type": "linear", "factor": factor})
             }
             (Some(other), _) => {
-                let why = format!("is {other:?}, which openwork does not implement");
+                let why = format!("is {other:?}, which is not supported");
                 return Err(self.refuse("rope.scaling.type", why));
             }
         };
         let Some(factors) = factors else { return Ok(linear) };
         let refuse = |why: &str| Fault::Tensor {
             tensor: factors.name().to_string(),
-            why: format!("{why}; openwork does not implement them"),
+            why: format!("{why}, which is not supported"),
         };
         if !linear.is_null() {
-            return Err(refuse("holds factors beside those of the metadata"));
+            return Err(refuse("contains RoPE factors in addition to those of the metadata"));
         }
         llama3_scaling(theta, head_dim, &factors.to_f32())
-            .ok_or_else(|| refuse("holds factors that are not Llama 3's"))
+            .ok_or_else(|| refuse("contains RoPE factors other than Llama 3's"))
     }
 }
 
-/// Llama 3's scaling, if it gives exactly these factors. GGUF keeps only the
-/// factor of each frequency, not the rule:
+/// Llama 3's RoPE scaling, if it gives these factors. GGUF stores the factor of
+/// each frequency instead of the rule:
 ///
 /// ```text
 /// wavelength_i = 2 pi theta^(2i/d)
@@ -316,7 +316,7 @@ pub(super) fn llama3_scaling(theta: f64, head_dim: u32, factors: &[f32]) -> Opti
     const LOW: f64 = 1.0;
     const HIGH: f64 = 4.0;
     const ORIGINAL: f64 = 8192.0;
-    /// The factors went through f32 more than once.
+    /// The factors were rounded to f32 more than once.
     const TOLERANCE: f64 = 1e-4;
     let factor = f64::from(factors.iter().copied().reduce(f32::max)?);
     let expected = |i: usize| {

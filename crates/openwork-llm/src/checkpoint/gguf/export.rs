@@ -1,8 +1,8 @@
-//! A GGUF file from a Hugging Face folder alone: settings from its config, the
+//! Export of a Hugging Face folder to GGUF: metadata from its config, the
 //! tokenizer from its `tokenizer.json`.
 //!
-//! Only what GGUF can say is written, and what our reader makes the same model
-//! of; all else is refused by name.
+//! A model that GGUF cannot express, or that our reader would not read back as
+//! the same model, is refused with the reason.
 
 use super::FACTORS;
 use super::config::llama3_scaling;
@@ -19,8 +19,8 @@ use crate::model::{Config, Scaling};
 use crate::tokens::{GgufVocab, Tokenizer};
 use std::path::Path;
 
-/// Families and what GGUF calls them. Gemma's tokenizer is SentencePiece's, of
-/// which a `tokenizer.json` does not keep the scores.
+/// Families and their GGUF architectures. Gemma is missing because a
+/// `tokenizer.json` does not contain the scores of its SentencePiece tokens.
 const FAMILIES: &[(&str, &str)] =
     &[("llama", "llama"), ("mistral", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3")];
 
@@ -38,12 +38,12 @@ pub(crate) fn export(
     let known = FAMILIES.iter().find(|(name, _)| *name == family);
     let Some((_, name)) = known else {
         let names: Vec<&str> = FAMILIES.iter().map(|(name, _)| *name).collect();
-        let why = format!("{family} is none of {}", names.join(", "));
+        let why = format!("the family {family} is not supported (supported: {})", names.join(", "));
         return Err(refuse(why).into());
     };
     let architecture = Architecture::find(name).map_err(wrong)?;
     let tokenizer = source.tokenizer()?;
-    // Not the file itself, which may lack tokens that others beside it add.
+    // Not the file itself: other files may add tokens.
     let vocab = GgufVocab::new(tokenizer.json().as_bytes(), config.vocab).map_err(refuse)?;
 
     let mut entries = MetadataWriter::default();
@@ -53,12 +53,12 @@ pub(crate) fn export(
     entries.number("general.alignment", ALIGNMENT as u32);
     entries.number("general.file_type", file_type(dtype));
     let factors = settings(&mut entries, architecture, config).map_err(refuse)?;
-    words(&mut entries, source, &tokenizer, &vocab);
+    tokenizer_metadata(&mut entries, source, &tokenizer, &vocab);
 
     let heads = (config.heads, config.kv_heads);
     let mut jobs = Vec::new();
     for tensor in source.tensors() {
-        // Some folders repeat the embedding as the head.
+        // Some folders store a tied head too.
         if config.tied && tensor.name() == "lm_head.weight" {
             continue;
         }
@@ -66,7 +66,7 @@ pub(crate) fn export(
             let architecture = architecture.name.to_string();
             wrong(Fault::Foreign { tensor: tensor.name().to_string(), architecture })
         })?;
-        let stored = TensorInfo { name, shape: tensor.shape().to_vec(), ..nothing() };
+        let stored = TensorInfo { name, shape: tensor.shape().to_vec(), ..empty() };
         jobs.push(job(source, &[], architecture, heads, stored, dtype).map_err(
             |error| match error {
                 Ok(fault) => wrong(fault),
@@ -88,8 +88,8 @@ pub(crate) fn export(
     write(out, &entries.bytes, entries.count, &jobs)
 }
 
-/// A place that holds nothing.
-fn nothing() -> TensorInfo {
+/// An empty tensor.
+fn empty() -> TensorInfo {
     TensorInfo {
         name: String::new(),
         shape: Vec::new(),
@@ -102,15 +102,15 @@ fn nothing() -> TensorInfo {
     }
 }
 
-/// The settings of the config; gives the bytes of Llama 3's factors, if it has
-/// them.
+/// Writes the config's settings; returns the bytes of Llama 3's RoPE factors, if
+/// any.
 fn settings(
     entries: &mut MetadataWriter,
     architecture: &Architecture,
     config: &Config,
 ) -> Result<Vec<u8>, String> {
     let key = |key: &str| format!("{}.{key}", architecture.name);
-    // No size of a config is beyond 32 bits.
+    // The sizes of a config fit 32 bits.
     let mut number = |name: &str, value: usize| entries.number(&key(name), value as u32);
     number("block_count", config.layers);
     number("context_length", config.max_positions);
@@ -124,11 +124,11 @@ fn settings(
     number("rope.dimension_count", config.head_dim);
     let first = &config.attention[0];
     if config.attention.iter().any(|layer| layer != first) {
-        return Err("its layers attend in different ways".to_string());
+        return Err("its layers have different attention settings".to_string());
     }
     if let Some(window) = first.window {
         if config.family.name != "mistral" {
-            return Err(format!("{} with a sliding window has no key for it", config.family.name));
+            return Err(format!("GGUF has no sliding window for {}", config.family.name));
         }
         number("attention.sliding_window", window);
     }
@@ -149,14 +149,14 @@ fn settings(
                 .collect();
             match llama3_scaling(first.rope_theta, config.head_dim as u32, &factors) {
                 Some(_) => Ok(factors.iter().flat_map(|factor| factor.to_le_bytes()).collect()),
-                None => Err("its rope_scaling is not that of Llama 3.1 to 3.3".to_string()),
+                None => Err("its rope_scaling differs from that of Llama 3.1 to 3.3".to_string()),
             }
         }
     }
 }
 
-/// The tokenizer.
-fn words(
+/// Writes the tokenizer.
+fn tokenizer_metadata(
     entries: &mut MetadataWriter,
     source: &Checkpoint,
     tokenizer: &Tokenizer,
@@ -171,7 +171,7 @@ fn words(
     if let Some(bos) = tokenizer.bos() {
         entries.number(&key("bos_token_id"), bos);
     }
-    // The config's own end comes first; GGUF has room for two more.
+    // The config's EOS comes first; GGUF has keys for two more.
     let config = source.config()["eos_token_id"].as_u64();
     let (own, others): (Vec<u32>, Vec<u32>) =
         tokenizer.eos().iter().partition(|&&id| Some(u64::from(id)) == config);
@@ -284,9 +284,9 @@ mod tests {
     fn what_gguf_cannot_say_is_refused_by_name() {
         let place = tempfile::tempdir().unwrap();
         for (name, part) in [
-            ("gemma3", "gemma3 is none of llama"),
+            ("gemma3", "the family gemma3 is not supported"),
             ("llama", "rope_scaling"),
-            ("qwen2", "its layers attend in different ways"),
+            ("qwen2", "its layers have different attention settings"),
         ] {
             let source = Checkpoint::open(&folder(name)).unwrap();
             let config = Config::new(source.config()).unwrap();

@@ -1,11 +1,11 @@
-//! The keys and values of a GGUF file.
+//! The metadata of a GGUF file: typed key-value pairs.
 
 use crate::checkpoint::error::Fault;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// The type of a value that is not a list.
+/// The type of a scalar value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScalarType {
     U8,
@@ -23,7 +23,7 @@ pub(crate) enum ScalarType {
 }
 
 impl ScalarType {
-    /// The kind with this number in the file.
+    /// The type with this number in the file.
     pub fn new(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::U8,
@@ -43,7 +43,7 @@ impl ScalarType {
         })
     }
 
-    /// Bytes of a value; a string has no fixed number.
+    /// Size in bytes; `None` for strings.
     pub fn size(self) -> Option<u64> {
         match self {
             Self::U8 | Self::I8 | Self::Bool => Some(1),
@@ -54,19 +54,19 @@ impl ScalarType {
         }
     }
 
-    /// Fewest bytes of a value: a string has at least its length.
+    /// Minimum size in bytes: a string has at least its length.
     pub fn least(self) -> u64 {
         self.size().unwrap_or(8)
     }
 
-    /// The value in `bytes`, which are as many as [`size`](Self::size) says.
+    /// The value in `bytes`, which have the length given by [`size`](Self::size).
     pub fn value(self, bytes: &[u8]) -> Result<Value, String> {
         let mut raw = [0; 8];
         if self != Self::String {
             raw[..bytes.len()].copy_from_slice(bytes);
         }
         let unsigned = u64::from_le_bytes(raw);
-        // Sign extension: shift up, then arithmetically down.
+        // Sign extension: shift left, then arithmetically right.
         let unused = 64 - 8 * self.size().unwrap_or(8) as u32;
         let signed = (unsigned << unused) as i64 >> unused;
         Ok(match self {
@@ -77,7 +77,7 @@ impl ScalarType {
             Self::Bool => match unsigned {
                 0 => Value::Bool(false),
                 1 => Value::Bool(true),
-                other => return Err(format!("is the truth value {other}, neither 0 nor 1")),
+                other => return Err(format!("is the boolean {other}, neither 0 nor 1")),
             },
             Self::String => {
                 let text = std::str::from_utf8(bytes).map_err(|_| "is not UTF-8".to_string())?;
@@ -87,14 +87,14 @@ impl ScalarType {
     }
 }
 
-/// The f64 with the fewest digits that rounds to `number`: 1e-5 was written as
-/// an f32, and 1e-5 is meant, not 9.999999747378752e-6.
+/// The f64 with the fewest digits that rounds to `number`: an f32 of 1e-5 means
+/// 1e-5, not 9.999999747378752e-6.
 fn shortest(number: f32) -> f64 {
     // Rust prints the shortest digits that read back as the same f32.
     number.to_string().parse().unwrap_or(f64::from(number))
 }
 
-/// One value.
+/// A scalar value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Unsigned(u64),
@@ -104,7 +104,7 @@ pub(crate) enum Value {
     Text(String),
 }
 
-/// What a key stands for. A list is only a place in the file.
+/// The value of a key; of a list only its range in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum MetadataValue {
     One(Value),
@@ -118,7 +118,7 @@ impl fmt::Display for MetadataValue {
             Self::One(Value::Signed(n)) => write!(f, "{n}"),
             Self::One(Value::Float(x)) => write!(f, "{x}"),
             Self::One(Value::Bool(b)) => write!(f, "{b}"),
-            // A text can be a whole template.
+            // A text can be a long chat template.
             Self::One(Value::Text(text)) => {
                 write!(f, "{:?}", text.chars().take(60).collect::<String>())
             }
@@ -127,13 +127,13 @@ impl fmt::Display for MetadataValue {
     }
 }
 
-/// All keys of a file. Questions give `None` for a key that is not there, and
-/// an error for one of another type.
+/// The key-value pairs of a file. Getters return `None` for a missing key and an
+/// error for a value of another type.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metadata(BTreeMap<String, MetadataValue>);
 
 impl Metadata {
-    /// Adds a key; false if it was there.
+    /// Inserts a key; returns false if it existed.
     pub fn insert(&mut self, key: String, value: MetadataValue) -> bool {
         self.0.insert(key, value).is_none()
     }
@@ -171,15 +171,15 @@ impl Metadata {
     }
 
     pub fn flag(&self, key: &str) -> Result<Option<bool>, Fault> {
-        self.one(key, "a truth value", |value| match value {
+        self.one(key, "a boolean", |value| match value {
             Value::Bool(flag) => Some(*flag),
             _ => None,
         })
     }
 
-    /// A whole number from 0 to 2^32 - 1, of any integer type.
+    /// An integer from 0 to 2^32 - 1, of any integer type.
     pub fn number(&self, key: &str) -> Result<Option<u32>, Fault> {
-        self.one(key, "a whole number below 2^32", |value| match value {
+        self.one(key, "an integer below 2^32", |value| match value {
             Value::Unsigned(n) => u32::try_from(*n).ok(),
             Value::Signed(n) => u32::try_from(*n).ok(),
             _ => None,
@@ -196,7 +196,7 @@ impl Metadata {
         })
     }
 
-    /// A list of `asked` values, in the bytes of the file.
+    /// The length and bytes of a list of type `asked`.
     fn list<'a>(
         &self,
         key: &str,
@@ -220,7 +220,7 @@ impl Metadata {
             return Ok(None);
         };
         let mut texts = Vec::with_capacity(count);
-        // The lengths were followed when the file was opened: this ends at the last string.
+        // The lengths were validated when the file was opened.
         while let Some((length, rest)) = bytes.split_first_chunk::<8>() {
             let (text, rest) = rest.split_at(u64::from_le_bytes(*length) as usize);
             let text = std::str::from_utf8(text).map_err(|_| Fault::Metadata {

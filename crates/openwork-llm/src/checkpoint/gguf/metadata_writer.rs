@@ -1,6 +1,6 @@
-//! The keys of a GGUF file that is to be written.
+//! Serialization of GGUF metadata.
 
-/// GGUF's numbers for types of values.
+/// GGUF's value types.
 const INT32: u32 = 5;
 const UINT32: u32 = 4;
 const FLOAT32: u32 = 6;
@@ -8,14 +8,14 @@ const BOOL: u32 = 7;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// Keys with their values, in the file's bytes.
+/// Serialized key-value pairs, and their number.
 #[derive(Default)]
 pub(super) struct MetadataWriter {
     pub bytes: Vec<u8>,
     pub count: usize,
 }
 
-/// A text after its length.
+/// Appends a string: its length, then its bytes.
 pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u64).to_le_bytes());
     out.extend(text.as_bytes());
@@ -28,7 +28,7 @@ impl MetadataWriter {
         self.count += 1;
     }
 
-    /// An array's head: its values follow.
+    /// The header of an array; its values follow.
     fn array(&mut self, key: &str, kind: u32, len: usize) {
         self.key(key, ARRAY);
         self.bytes.extend(kind.to_le_bytes());

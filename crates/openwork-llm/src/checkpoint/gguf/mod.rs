@@ -1,4 +1,4 @@
-//! A GGUF file: the model, its config and its tokenizer in one.
+//! GGUF files: weights, config and tokenizer in one file.
 
 mod config;
 pub(crate) mod export;
@@ -18,21 +18,21 @@ use config::ConfigBuilder;
 use names::Architecture;
 use serde_json::Value;
 
-/// Factors of the rotation's frequencies: part of the config in Hugging Face's eyes.
+/// The tensor of RoPE frequency factors, which Hugging Face keeps in the config.
 const FACTORS: &str = "rope_freqs.weight";
 
-/// A file as Hugging Face would keep it.
+/// The contents of a GGUF file in Hugging Face's terms.
 pub(super) struct GgufContents {
     /// `config.json`.
     pub config: Value,
     pub metadata: Metadata,
-    /// In Hugging Face's names.
+    /// With Hugging Face's names.
     pub tensors: Vec<TensorInfo>,
-    /// Keys that were passed over, in words for the user.
+    /// Notes for the user about ignored keys.
     pub notes: Vec<String>,
 }
 
-/// Reads all that `file` says.
+/// Parses `file`.
 pub(super) fn open(file: &Mapped) -> Result<GgufContents, CheckpointError> {
     parse(file.bytes()).map_err(|fault| CheckpointError::new(file.path(), fault))
 }

@@ -1,24 +1,24 @@
-//! GGUF's architectures and tensor names, and Hugging Face's for them.
+//! GGUF architectures, and tensor names in GGUF and Hugging Face.
 
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensor::{RowOrder, TensorInfo};
 
-/// How a GGUF architecture differs from the others.
+/// A GGUF architecture.
 pub(super) struct Architecture {
     /// Its name in `general.architecture`.
     pub name: &'static str,
-    /// Hugging Face's class and model type.
+    /// Class and model type in Hugging Face's config.
     pub class: &'static str,
     pub model_type: &'static str,
-    /// Whether rows of q and k are interleaved for ggml's rotation.
+    /// Whether the rows of q and k are interleaved for ggml's RoPE.
     pub interleaved: bool,
-    /// Whether the norms hold `1 + w` where Hugging Face keeps `w`.
+    /// Whether norms are stored as `1 + w` where Hugging Face stores `w`.
     pub shifted_norms: bool,
-    /// What the parts of a layer are called, beyond [`COMMON`].
-    parts: &'static [(&'static str, &'static str)],
+    /// Names of modules in a layer, in addition to [`COMMON`].
+    modules: &'static [(&'static str, &'static str)],
 }
 
-/// Parts of a layer that every architecture has.
+/// Modules in the layers of every architecture.
 const COMMON: &[(&str, &str)] = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -37,7 +37,7 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("output.weight", "lm_head.weight"),
 ];
 
-/// Every architecture that is read. To add one, list it here.
+/// Every supported architecture. To add one, list it here.
 pub(super) const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "llama",
@@ -45,7 +45,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
         model_type: "llama",
         interleaved: true,
         shifted_norms: false,
-        parts: &[("ffn_norm", "post_attention_layernorm")],
+        modules: &[("ffn_norm", "post_attention_layernorm")],
     },
     Architecture {
         name: "qwen2",
@@ -53,7 +53,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
         model_type: "qwen2",
         interleaved: false,
         shifted_norms: false,
-        parts: &[("ffn_norm", "post_attention_layernorm")],
+        modules: &[("ffn_norm", "post_attention_layernorm")],
     },
     Architecture {
         name: "qwen3",
@@ -61,7 +61,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
         model_type: "qwen3",
         interleaved: false,
         shifted_norms: false,
-        parts: &[
+        modules: &[
             ("ffn_norm", "post_attention_layernorm"),
             ("attn_q_norm", "self_attn.q_norm"),
             ("attn_k_norm", "self_attn.k_norm"),
@@ -73,7 +73,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
         model_type: "gemma3_text",
         interleaved: false,
         shifted_norms: true,
-        parts: &[
+        modules: &[
             ("post_attention_norm", "post_attention_layernorm"),
             ("ffn_norm", "pre_feedforward_layernorm"),
             ("post_ffw_norm", "post_feedforward_layernorm"),
@@ -99,8 +99,8 @@ impl Architecture {
         let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
         let number: u32 = layer.parse().ok()?;
         let (part, kind) = part.rsplit_once('.')?;
-        let (_, there) = COMMON.iter().chain(self.parts).find(|(here, _)| *here == part)?;
-        // Only one spelling of a number, so that no two names become one.
+        let (_, there) = COMMON.iter().chain(self.modules).find(|(here, _)| *here == part)?;
+        // Numbers have one spelling, so distinct names stay distinct.
         let known = number.to_string() == layer && ["weight", "bias"].contains(&kind);
         known.then(|| format!("model.layers.{number}.{there}.{kind}"))
     }
@@ -112,13 +112,13 @@ impl Architecture {
         }
         let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
         let (part, kind) = part.rsplit_once('.')?;
-        let (here, _) = COMMON.iter().chain(self.parts).find(|(_, there)| *there == part)?;
+        let (here, _) = COMMON.iter().chain(self.modules).find(|(_, there)| *there == part)?;
         let found = format!("blk.{layer}.{here}.{kind}");
-        // The way back refuses what is spelled otherwise.
+        // Translating back refuses other spellings.
         (self.translate(&found).as_deref() == Some(name)).then_some(found)
     }
 
-    /// Gives `tensor` Hugging Face's name, order and convention.
+    /// Gives `tensor` Hugging Face's name, row order and convention.
     pub fn adopt(
         &self,
         tensor: &mut TensorInfo,

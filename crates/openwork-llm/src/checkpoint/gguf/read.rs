@@ -1,7 +1,7 @@
-//! The bytes of a GGUF file, versions 2 and 3, strictly.
+//! Strict parsing of GGUF files, versions 2 and 3.
 //!
-//! Every count and length is compared with the bytes that are left before
-//! anything is reserved for it, so a damaged file costs no memory.
+//! Every count and length is compared with the remaining bytes before memory is
+//! allocated, so a damaged file cannot exhaust it.
 
 use super::metadata::{Metadata, MetadataValue, ScalarType, Value};
 use crate::checkpoint::dtype::Dtype;
@@ -12,18 +12,18 @@ use std::ops::Range;
 
 /// The first four bytes of every GGUF file.
 pub(in crate::checkpoint) const MAGIC: &[u8; 4] = b"GGUF";
-/// Longest key or tensor name, in bytes: GGUF's own limit for keys.
+/// Maximum length of a key or tensor name in bytes: GGUF's limit for keys.
 const MAX_NAME: u64 = 65_535;
-/// Most axes a tensor may have: ggml's limit.
+/// Maximum rank of a tensor: ggml's limit.
 const MAX_AXES: u32 = 4;
-/// Where tensors may begin, if the file does not say.
+/// Default alignment of tensors.
 const ALIGNMENT: u64 = 32;
-/// Fewest bytes of a key with its value: length, type, one byte.
+/// Minimum size of a key-value pair: length, type, one byte.
 const LEAST_ENTRY: u64 = 8 + 4 + 1;
-/// Fewest bytes of a tensor's description: length, axes, type, offset.
+/// Minimum size of a tensor's description: length, axes, type, offset.
 const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
-/// Types that ggml has and openwork does not read, to name them in errors.
+/// Unsupported ggml types, named in errors.
 const OTHER_TYPES: &[(u32, &str)] = &[
     (9, "Q8_1"),
     (10, "Q2_K"),
@@ -44,10 +44,9 @@ const OTHER_TYPES: &[(u32, &str)] = &[
     (40, "NVFP4"),
 ];
 
-/// The metadata and the tensors of the file `bytes`, under GGUF's own names.
-/// Holds for what is returned:
+/// The metadata and tensors of `bytes`, with GGUF's names. Guarantees:
 ///
-/// 1. no key and no tensor name appears twice;
+/// 1. keys and tensor names are unique;
 /// 2. every tensor lies within the file, and no two overlap.
 pub(super) fn read(bytes: &[u8]) -> Result<(Metadata, Vec<TensorInfo>), Fault> {
     let mut cursor = Cursor { bytes, at: 0 };
@@ -71,7 +70,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Metadata, Vec<TensorInfo>), Fault> {
         let part = u64::from(metadata.number("split.no")?.unwrap_or(0)) + 1;
         return Err(Fault::Split { part, count });
     }
-    // The count was checked before the metadata took its share; the loop checks the rest.
+    // The count was checked against a longer rest of the file; the loop checks again.
     let mut tensors = Vec::new();
     for i in 0..tensor_count {
         tensors.push(cursor.tensor(i)?);
@@ -88,8 +87,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Metadata, Vec<TensorInfo>), Fault> {
     Ok((metadata, tensors))
 }
 
-/// Every key of the file with the bytes of its whole entry, for copying. The
-/// file has been [read](read).
+/// Every key with the byte range of its entry, for copying. The file has been
+/// [read](read) before.
 pub(super) fn entries(bytes: &[u8]) -> Result<Vec<(String, Range<usize>)>, Fault> {
     let mut cursor = Cursor { bytes, at: MAGIC.len() + 4 + 8 };
     let count = cursor.count("the metadata", LEAST_ENTRY)?;
@@ -112,13 +111,14 @@ fn alignment(metadata: &Metadata) -> Result<u64, Fault> {
             Ok(*n)
         }
         Some(other) => {
-            let why = format!("is {other}; an alignment is a power of two");
+            let why = format!("is {other}, not a power of two");
             Err(Fault::Metadata { key: KEY.to_string(), why })
         }
     }
 }
 
-/// Turns offsets from `start` into places in the file of `length` bytes (promise 2).
+/// Turns offsets relative to `start` into ranges of the file of `length` bytes
+/// (guarantee 2).
 fn place(
     tensors: &mut [(u64, TensorInfo)],
     start: u64,
@@ -127,7 +127,7 @@ fn place(
 ) -> Result<(), Fault> {
     tensors.sort_by_key(|(offset, _)| *offset);
     let Some(data) = length.checked_sub(start) else {
-        // A tensor without numbers would have its place past the end.
+        // Even an empty tensor would lie past the end.
         let what = "the padding before the tensors' data".to_string();
         return match tensors {
             [] => Ok(()),
@@ -137,11 +137,11 @@ fn place(
     let mut last: Option<(u64, String)> = None;
     for (offset, tensor) in tensors {
         let offset = *offset;
-        // Until here the range holds the bytes needed.
+        // So far the range only holds the size.
         let size = tensor.range.len() as u64;
         let name = tensor.name.clone();
         if !offset.is_multiple_of(alignment) {
-            let why = format!("begins at byte {offset}, not a multiple of {alignment}");
+            let why = format!("starts at byte {offset}, not a multiple of {alignment}");
             return Err(Fault::Tensor { tensor: name, why });
         }
         let end = offset.saturating_add(size);
@@ -158,7 +158,7 @@ fn place(
     Ok(())
 }
 
-/// Reads forward through the file.
+/// Reads a file front to back.
 struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -176,7 +176,7 @@ impl<'a> Cursor<'a> {
             let length = self.bytes.len() as u64;
             return Err(Fault::Truncated { what: what(), needed, length });
         }
-        // No more than what is left, which is in memory.
+        // At most the remaining bytes, which are in memory.
         let taken = &self.bytes[self.at..][..n as usize];
         self.at += taken.len();
         Ok(taken)
@@ -196,7 +196,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// A count of things that take at least `least` bytes each.
+    /// A count of items of at least `least` bytes each.
     fn count(&mut self, what: &str, least: u64) -> Result<u64, Fault> {
         let count = self.u64(|| what.to_string())?;
         if count > self.left() / least {
@@ -206,7 +206,7 @@ impl<'a> Cursor<'a> {
         Ok(count)
     }
 
-    /// The bytes of a string of `what`.
+    /// The byte range of a string; `what` it is, for errors.
     fn string(&mut self, what: impl Fn() -> String) -> Result<Range<usize>, Fault> {
         let length = self.u64(&what)?;
         self.take(length, what)?;
@@ -217,7 +217,11 @@ impl<'a> Cursor<'a> {
     fn name(&mut self, what: impl Fn() -> String) -> Result<String, Fault> {
         let range = self.string(&what)?;
         if range.len() as u64 > MAX_NAME {
-            let why = format!("{} is {} bytes long, more than {MAX_NAME}", what(), range.len());
+            let why = format!(
+                "{} has {} bytes, which exceeds the limit of {MAX_NAME}",
+                what(),
+                range.len()
+            );
             return Err(Fault::Shape(why));
         }
         match std::str::from_utf8(&self.bytes[range]) {
@@ -226,20 +230,20 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The type and the value of `key`. Lists stay in the file.
+    /// The value of `key`; lists stay in the file.
     fn meta(&mut self, key: &str) -> Result<MetadataValue, Fault> {
         let what = || format!("the value of {key:?}");
         let kind = self.kind(key)?;
         let Some(kind) = kind else {
             // A list: its type, its length, its values.
             let Some(kind) = self.kind(key)? else {
-                let why = "is a list of lists, which openwork does not read".to_string();
+                let why = "is a list of lists, which is not supported".to_string();
                 return Err(Fault::Metadata { key: key.to_string(), why });
             };
             let count = self.count(&format!("the list {key:?}"), kind.least())?;
             let start = self.at;
             match kind.size() {
-                // At most the bytes that are left, so the product fits.
+                // At most the remaining bytes, so the product fits.
                 Some(size) => drop(self.take(count * size, what)?),
                 None => {
                     for _ in 0..count {
@@ -247,7 +251,7 @@ impl<'a> Cursor<'a> {
                     }
                 }
             }
-            // A count of things in memory fits.
+            // A count of items in memory fits.
             return Ok(MetadataValue::List { kind, count: count as usize, range: start..self.at });
         };
         let range = match kind.size() {
@@ -262,7 +266,7 @@ impl<'a> Cursor<'a> {
             .map_err(|why| Fault::Metadata { key: key.to_string(), why })
     }
 
-    /// The kind of a value; `None` for a list.
+    /// The type of a value; `None` for a list.
     fn kind(&mut self, key: &str) -> Result<Option<ScalarType>, Fault> {
         const LIST: u32 = 9;
         let number = self.u32(|| format!("the type of {key:?}"))?;
@@ -275,21 +279,21 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// The description of tensor `i`, with its offset. Its range holds the
-    /// bytes it needs; its place follows when all are known.
+    /// The description of tensor `i` and its offset. The range holds only the size
+    /// until all tensors are known.
     fn tensor(&mut self, i: u64) -> Result<(u64, TensorInfo), Fault> {
         let name = self.name(|| format!("the name of tensor {i}"))?;
         let what = || format!("the description of tensor {name:?}");
         let axes = self.u32(what)?;
         if axes > MAX_AXES {
-            let why = format!("has {axes} axes, more than {MAX_AXES}");
+            let why = format!("has {axes} axes, which exceeds the limit of {MAX_AXES}");
             return Err(Fault::Tensor { tensor: name, why });
         }
         let mut shape = Vec::new();
         for _ in 0..axes {
             shape.push(self.u64(what)?);
         }
-        // GGUF has the fastest axis first.
+        // GGUF lists the fastest-varying axis first.
         shape.reverse();
         let number = self.u32(what)?;
         let offset = self.u64(what)?;

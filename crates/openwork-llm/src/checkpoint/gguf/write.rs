@@ -1,5 +1,4 @@
-//! A GGUF file like another one, with the weights of a model: settings and
-//! tokenizer are the other's, entry by entry.
+//! Writing a GGUF file with the metadata of an existing one and new weights.
 
 use super::metadata_writer::text;
 use super::names::Architecture;
@@ -16,21 +15,21 @@ use half::f16;
 use std::io::Write;
 use std::path::Path;
 
-/// Where tensors begin.
+/// Alignment of tensors.
 pub(super) const ALIGNMENT: u64 = 32;
-/// Numbers encoded at a time.
+/// Values encoded at a time.
 const PIECE: usize = 1 << 20;
-/// Numbers of a block of Q8_0.
+/// Elements of a Q8_0 block.
 const Q8_BLOCK: usize = 32;
 
-/// A tensor to write: as the other file has it, and what fills it.
+/// A tensor to write: its description, and the source of its values.
 pub(super) struct Job<'a> {
     pub name: String,
     pub shape: Vec<usize>,
     pub dtype: Dtype,
     pub order: RowOrder,
     pub shift: f32,
-    /// Nothing for a tensor whose bytes are given.
+    /// `None` for a tensor whose bytes are copied.
     pub from: Option<Tensor<'a>>,
     pub copied: &'a [u8],
 }
@@ -38,14 +37,14 @@ pub(super) struct Job<'a> {
 impl Job<'_> {
     fn bytes(&self) -> u64 {
         let len = self.shape.iter().map(|&n| n as u64).product();
-        // Types with blocks are chosen only for rows that are whole blocks.
+        // Block types are used only for rows of whole blocks.
         self.dtype.bytes_for(len).unwrap_or(0)
     }
 }
 
 /// Writes the weights of `source` to `out`, matrices as F16, BF16 or Q8_0 and
-/// vectors as F32, with the keys of the GGUF file `other`, which is the same
-/// model before it was pruned. Zeros stay exact zeros.
+/// vectors as F32, with the metadata of the GGUF file `other`, which is the same
+/// model before pruning. Zeros stay exact zeros.
 pub(crate) fn like(
     source: &Checkpoint,
     other: &Path,
@@ -75,7 +74,7 @@ pub(crate) fn like(
     write(out, &entries_of(bytes, &entries, dtype), entries.len(), &jobs)
 }
 
-/// What fills a tensor of the other file.
+/// The job that writes a tensor of the other file.
 pub(super) fn job<'a>(
     source: &'a Checkpoint,
     bytes: &'a [u8],
@@ -103,7 +102,7 @@ pub(super) fn job<'a>(
     Ok(Job { name, shape, dtype, order, shift, from: Some(from), copied })
 }
 
-/// The other file's entries, with the type that the weights now have.
+/// The other file's metadata, with the new file type.
 fn entries_of(bytes: &[u8], entries: &[(String, std::ops::Range<usize>)], dtype: Dtype) -> Vec<u8> {
     const U32: u32 = 4;
     let mut out = Vec::new();
@@ -125,7 +124,7 @@ fn entries_of(bytes: &[u8], entries: &[(String, std::ops::Range<usize>)], dtype:
     out
 }
 
-/// llama.cpp's numbers for files that are mostly of a type.
+/// llama.cpp's `general.file_type` for a type of weights.
 pub(super) fn file_type(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::Q8_0 => 7,
@@ -167,13 +166,13 @@ pub(super) fn write(
     out.finish().map_err(io)
 }
 
-/// Writes the numbers of one tensor, in the file's order of rows.
+/// Writes the values of a tensor, in the file's row order.
 fn fill(out: &mut Pending, path: &Path, job: &Job<'_>) -> Result<(), WriteError> {
     let io = |error| WriteError::io(path, error);
     let Some(tensor) = &job.from else { return out.write_all(job.copied).map_err(io) };
     let mut wide = tensor.to_f32();
     if job.order != RowOrder::AsStored {
-        // A vector's numbers belong to as many rows of a matrix.
+        // The order applies to the elements of a bias as to the rows of its matrix.
         let rows = if job.shape.len() < 2 { wide.len() } else { tensor.rows() };
         let n = wide.len() / rows.max(1);
         let mut stored = vec![0.0; wide.len()];
@@ -183,7 +182,7 @@ fn fill(out: &mut Pending, path: &Path, job: &Job<'_>) -> Result<(), WriteError>
         }
         wide = stored;
     }
-    // Reading adds the shift.
+    // The reader adds the shift.
     if job.shift != 0.0 {
         wide.iter_mut().for_each(|w| *w -= job.shift);
     }
@@ -202,7 +201,7 @@ fn fill(out: &mut Pending, path: &Path, job: &Job<'_>) -> Result<(), WriteError>
     Ok(())
 }
 
-/// Rounds blocks of 32 numbers to 8 bits and a common factor:
+/// Quantizes blocks of 32 values to 8 bits with a common scale:
 ///
 /// ```text
 /// d = max |w| / 127        q = round(w / d)
