@@ -1,12 +1,48 @@
-//! What the user typed, as text; the commands turn it into checked values.
+//! The command line: global options, the list of commands, the top-level help.
 
 use crate::failure::Failure;
-use crate::print;
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use crate::{flag_hints, print};
+use clap::error::ErrorKind;
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::process::ExitCode;
 
-/// Prunes neural networks to structured sparse patterns that hardware likes.
+/// What follows the lists of commands and options in `openwork help`.
+const AFTER_HELP: &str = "\
+MODEL is a Hugging Face folder (config.json, tokenizer.json, safetensors), a .gguf file, or
+`demo`, the built-in model. TEXT is a .txt file, a .jsonl file with a `text` field, or `demo`.
+
+Examples:
+  openwork demo
+  openwork show 2:4 --shape 8,16
+  openwork prune SmolLM2-135M --spec 2:4 --calib c4.jsonl --out pruned
+  openwork eval pruned --text wikitext2.txt
+  openwork pack pruned --out packed
+  openwork generate packed 'The capital of France is'
+
+Exit codes:
+  0  success
+  1  failed while running (disk full, out of memory, a check that did not pass)
+  2  wrong input (bad option, missing or damaged file, impossible plan); nothing was written
+
+Run `openwork COMMAND --help` for the options of a command, with examples.";
+
+/// The commands under their headings in `openwork help`.
+const COMMAND_GROUPS: &[(&str, &[&str])] = &[
+    ("Pruning", &["demo", "prune", "tensor", "hessian", "shrink"]),
+    ("Models", &["inspect", "eval", "generate", "pack", "unpack", "bench", "report"]),
+    ("Patterns", &["show", "presets", "layout"]),
+    ("Reference", &["methods", "formats", "families", "completions", "help"]),
+];
+
+/// Prune neural networks to hardware-friendly sparse patterns
 #[derive(Debug, Parser)]
-#[command(name = "openwork", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    name = "openwork",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = AFTER_HELP
+)]
 pub struct Args {
     #[command(flatten)]
     pub global: Global,
@@ -14,29 +50,72 @@ pub struct Args {
     pub command: Command,
 }
 
-/// Options that every command takes.
+/// Parses the command line; prints help, or what is wrong with it, and gives
+/// the exit code.
+pub fn parse() -> Result<Args, ExitCode> {
+    let matches = command().try_get_matches();
+    matches.and_then(|matches| Args::from_arg_matches(&matches)).map_err(|mut error| {
+        use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+        match error.kind() {
+            DisplayHelp | DisplayHelpOnMissingArgumentOrSubcommand | DisplayVersion => {
+                // Nothing can be done if the terminal is gone.
+                let _ = error.print();
+            }
+            _ => {
+                flag_hints::improve(&mut error);
+                print::aside(error.render().to_string().trim_end());
+            }
+        }
+        ExitCode::from(error.exit_code() as u8)
+    })
+}
+
+/// The command line as clap knows it, its commands grouped in the help.
+pub fn command() -> clap::Command {
+    let mut command = Args::command();
+    command.build();
+    let heading = command.get_styles().get_header();
+    let literal = command.get_styles().get_literal();
+    let mut groups = String::new();
+    for (title, names) in COMMAND_GROUPS {
+        groups += &format!("{heading}{title}:{heading:#}\n");
+        for name in *names {
+            let about = command.find_subcommand(name).and_then(|found| found.get_about());
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            groups += &format!("  {literal}{name:11}{literal:#}  {about}\n");
+        }
+        groups.push('\n');
+    }
+    let template = format!(
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}{heading}Global options:{heading:#}\n{{options}}{{after-help}}"
+    );
+    Args::command().help_template(template)
+}
+
+/// Options of every command.
 #[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Print exactly one JSON object on stdout
+    /// Print the result as one JSON object
     #[arg(long, global = true)]
     pub json: bool,
-    /// No progress and no notes on stderr
+    /// Print no progress and no notes
     #[arg(long, global = true)]
     pub quiet: bool,
-    /// Threads to use; all cores if not given
+    /// Number of threads [default: all cores]
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<usize>,
 }
 
 impl Global {
-    /// Tells the user what they may want to know, on stderr.
+    /// Prints notes on stderr, unless `--quiet`.
     pub fn note(&self, notes: &[String]) {
         if !self.quiet {
             notes.iter().for_each(|note| print::aside(format!("note: {note}")));
         }
     }
 
-    /// Sizes the pool that every parallel loop runs in.
+    /// Sets the size of the global thread pool.
     pub fn set_threads(&self) -> Result<(), Failure> {
         match self.threads {
             None => Ok(()),
@@ -49,45 +128,45 @@ impl Global {
     }
 }
 
-/// One variant for each file in `commands/`.
+/// The commands, one per file in `commands/`, with their summaries in the help.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Prune the built-in model with several methods and compare them
     Demo(crate::commands::demo::Demo),
-    /// Show what a spec means on tensors, in facts and as a drawing
+    /// Explain and draw what a spec means for a tensor
     Show(crate::commands::show::Show),
-    /// List every preset with its text and one line
+    /// List the preset patterns
     Presets(crate::commands::presets::Presets),
-    /// Layout algebra as a calculator
+    /// Compute with CuTe layouts
     Layout(crate::commands::layout::Layout),
-    /// Prune one matrix, or several that are coupled
+    /// Prune one matrix, or several coupled ones
     Tensor(crate::commands::tensor::Tensor),
     /// Prune a model layer by layer
     Prune(Box<crate::commands::prune::Prune>),
-    /// Leave out of a pruned model the heads and channels that do nothing
+    /// Remove pruned heads and channels from a model
     Shrink(crate::commands::shrink::Shrink),
-    /// Sum inputs into a Hessian, once for many runs
+    /// Compute a Hessian from inputs, to reuse in many runs
     Hessian(crate::commands::hessian::MakeHessian),
     /// List the pruning methods and their options
     Methods(crate::commands::methods::Methods),
-    /// Show what is in a model: its config, and each tensor's shape, type and density
+    /// List a model's tensors: shape, type, density, pattern
     Inspect(crate::commands::inspect::Inspect),
-    /// Make a page of one or more runs: charts, tables, notes
+    /// Write an HTML report of one or more runs
     Report(crate::commands::report::Report),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions(crate::commands::completions::Completions),
     /// Measure a model's perplexity on a text
     Eval(crate::commands::eval::Eval),
-    /// List the families of models
+    /// List the supported model families
     Families(crate::commands::families::Families),
-    /// Continue a prompt
+    /// Generate text from a prompt
     Generate(crate::commands::generate::Generate),
-    /// Store only what stays of a pruned model
+    /// Write a pruned model in a packed format
     Pack(crate::commands::pack::Pack),
-    /// Write a packed model as a dense one again
+    /// Convert a packed model back to dense weights
     Unpack(crate::commands::pack::Unpack),
     /// List the packed formats
     Formats(crate::commands::formats::Formats),
-    /// Compare dense and packed generation
+    /// Compare the speed of dense and packed generation
     Bench(crate::commands::bench::Bench),
 }

@@ -1,4 +1,4 @@
-//! How a command ends when it cannot do what was asked.
+//! Failures of a command, and the exit codes they become.
 
 use std::process::ExitCode;
 
@@ -8,25 +8,25 @@ const LONGEST: usize = 4000;
 /// Why a command stopped.
 #[derive(Debug)]
 pub enum Failure {
-    /// The user's input is wrong: exit code 2, nothing was written.
+    /// The input is wrong: exit code 2, and nothing was written.
     Input(String),
-    /// It failed while running: exit code 1.
+    /// The command failed while running: exit code 1.
     Running(String),
 }
 
 impl Failure {
-    /// The user's input is wrong, in the words of `error`.
+    /// Wrong input, described by `error`.
     pub fn input(error: impl std::fmt::Display) -> Self {
         Self::Input(error.to_string())
     }
 
-    /// It failed while running, in the words of `error`.
+    /// A failure while running, described by `error`.
     pub fn running(error: impl std::fmt::Display) -> Self {
         Self::Running(error.to_string())
     }
 
-    /// What to tell the user, without the leading `error: `. A name of a million
-    /// characters would hide what is said about it: the middle is left out.
+    /// The message for the user, without the leading `error: `. The middle of a
+    /// message with a name of a million characters is left out.
     pub fn message(&self) -> String {
         let (Self::Input(message) | Self::Running(message)) = self;
         let count = message.chars().count();
@@ -38,7 +38,7 @@ impl Failure {
         format!("{head} [..] {tail}")
     }
 
-    /// The exit code that says which kind it was.
+    /// The exit code.
     pub fn code(&self) -> ExitCode {
         match self {
             Self::Input(_) => ExitCode::from(2),

@@ -28,6 +28,7 @@ enum How {
 impl Progress {
     /// Starts a stage.
     pub fn start(global: &Global, title: &str) -> Self {
+        let title = &print::escaped(title);
         let how = if global.quiet {
             How::Silent
         } else if std::io::stderr().is_terminal() {
@@ -53,6 +54,19 @@ impl Progress {
                 bar.set_message(message.to_string());
             }
             How::Lines { last, .. } => line(last, share, message),
+        }
+    }
+
+    /// Names a stage whose progress is not known, such as a call into a library:
+    /// a bar shows the elapsed time, and elsewhere a line is printed at once.
+    pub fn announce(&self, message: &str) {
+        match &self.how {
+            How::Silent => {}
+            How::Bar(bar) => {
+                bar.set_message(message.to_string());
+                bar.enable_steady_tick(Duration::from_millis(200));
+            }
+            How::Lines { .. } => print::aside(message),
         }
     }
 

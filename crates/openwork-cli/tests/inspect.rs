@@ -1,5 +1,8 @@
 //! `openwork inspect`, as a user runs it.
 
+mod common;
+
+use common::{Folder, f32s, noise};
 use serde_json::Value;
 use std::process::{Command, Output};
 
@@ -46,10 +49,7 @@ fn the_page_names_every_tensor() {
     assert_eq!(output.status.code(), Some(0));
     let page = String::from_utf8(output.stdout).unwrap();
     assert!(page.contains("architecture  Qwen2ForCausalLM\n"), "{page}");
-    assert!(
-        page.contains("1 layers, 32 wide, 64 in the MLP, 4 heads, 2 key-value heads"),
-        "{page}"
-    );
+    assert!(page.contains("layers 1, hidden 32, MLP 64, heads 4, key-value heads 2"), "{page}");
     let line = page.lines().find(|line| line.starts_with("model.layers.0.self_attn.q_proj.weight"));
     let words: Vec<&str> = line.unwrap().split_whitespace().collect();
     assert_eq!(words[1..5], ["32", "x", "32", "Q4_1"]);
@@ -80,7 +80,7 @@ fn a_model_that_cannot_be_read_is_the_users_mistake() {
         ),
         (
             "Cargo.toml",
-            "error: Cargo.toml: is neither a folder with config.json and safetensors nor a .gguf file\n",
+            "error: Cargo.toml: not a model; expected a folder with config.json and safetensors, or a .gguf file\n",
         ),
     ] {
         for json in [&[][..], &["--json"]] {
@@ -104,7 +104,45 @@ fn a_spec_is_bound_before_it_is_checked() {
     let output = openwork(&["inspect", "demo", "--spec", "2:4"]);
     assert_eq!(output.status.code(), Some(0));
     let page = String::from_utf8(output.stdout).unwrap();
-    assert!(page.ends_with("\nno linear has zeros; nothing was checked\n"), "{page}");
+    assert!(page.ends_with("\nno linear layer has zeros; nothing was checked\n"), "{page}");
+}
+
+#[test]
+fn a_tensor_that_does_not_conform_is_a_failure() {
+    let folder = Folder::new();
+    folder.file("w.safetensors", &[f32s("w", &[4, 8], &noise(32, 1))]);
+    let pruned =
+        folder.run("tensor w.safetensors --spec 2:4 --method magnitude --out p.safetensors");
+    assert_eq!(pruned.code, 0, "{}", pruned.err);
+    let good = folder.run("inspect p.safetensors --spec 2:4");
+    assert_eq!(good.code, 0, "{}", good.err);
+    assert!(
+        good.out.contains("2:4: conforms") && good.out.contains("all 1 pruned"),
+        "{}",
+        good.out
+    );
+    for json in ["", " --json"] {
+        let bad = folder.run(&format!("inspect p.safetensors --spec 1:4{json}"));
+        assert_eq!(bad.code, 1, "{}", bad.out);
+        assert_eq!(bad.err, "error: 1 of 1 pruned tensors do not conform to 1:4\n");
+        assert!(bad.out.contains("1:4"), "{}", bad.out);
+    }
+}
+
+#[test]
+fn headers_alone_can_be_listed() {
+    let all = openwork(&["inspect", MODEL, "--json"]).stdout;
+    let output = openwork(&["inspect", MODEL, "--no-density", "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).expect("one JSON object");
+    let (all, found) = (read(&all), read(&output.stdout));
+    assert!(found["totals"]["nonzeros"].is_null() && found["totals"]["density"].is_null());
+    assert_eq!(found["totals"]["parameters"], all["totals"]["parameters"]);
+    let tensors = |of: &Value| of["tensors"].as_array().unwrap().clone();
+    for (a, b) in tensors(&all).iter().zip(tensors(&found)) {
+        assert_eq!((&a["name"], &a["shape"]), (&b["name"], &b["shape"]));
+        assert!(b["nonzeros"].is_null() && b.get("presets").is_none());
+    }
 }
 
 #[cfg(unix)]

@@ -83,16 +83,15 @@ fn a_bad_line_does_not_stop_the_rest() {
     ];
     let answers = batch(&lines.join("\n"));
     let errors: Vec<_> = answers.iter().map(|a| a["error"].as_str().unwrap_or("")).collect();
-    assert!(errors[0].starts_with("the line is no JSON"));
-    assert_eq!(errors[1], r#"the line has no "op" that is a string"#);
+    assert!(errors[0].starts_with("the line is not valid JSON"));
+    assert_eq!(errors[1], r#"the line has no string "op""#);
     assert!(
-        errors[2]
-            .starts_with(r#"there is no layout operation "colaesce"; the nearest are coalesce,"#)
+        errors[2].starts_with(r#"unknown layout operation "colaesce"; did you mean coalesce or "#)
     );
-    assert_eq!(errors[3], r#"the line has no "inputs" that is an object"#);
+    assert_eq!(errors[3], r#"the line has no object "inputs""#);
     assert_eq!(errors[4], r#"input "coord" is missing: eval takes layout, coord"#);
     assert_eq!(errors[5], r#"unknown input "stride": size takes shape"#);
-    assert_eq!(errors[6], r#"input "shape": 2.5 is no integer of 64 bits"#);
+    assert_eq!(errors[6], r#"input "shape": 2.5 is not a 64-bit integer"#);
     assert!(errors[7].contains("more than 64 levels") && errors[8].contains("more than the limit"));
     assert!(errors[9].contains("recursion limit"));
     assert_eq!(answers[10], json!({ "output": 24 }));
@@ -119,9 +118,7 @@ fn the_calculator_prints_results_and_refuses_in_one_line() {
     let (code, words) = out(&["flaten", "2"]);
     assert_eq!(code, 2);
     assert!(
-        words.starts_with(
-            "error: there is no layout operation \"flaten\"; the nearest are flatten,"
-        ),
+        words.starts_with("error: unknown layout operation \"flaten\"; did you mean flatten or "),
         "{words}"
     );
     assert_eq!(

@@ -1,8 +1,9 @@
 //! `openwork eval`, `generate` and `families`, as a user runs them.
 
 use serde_json::Value;
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const MODELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/models");
 
@@ -19,6 +20,18 @@ fn text(folder: &Path) -> String {
     let text = "the open work of a wall lets the light in and the wind out\n".repeat(9);
     std::fs::write(&path, text).expect("the folder is writable");
     path.to_str().expect("a plain path").to_string()
+}
+
+/// What a command prints that reads `input` from stdin.
+fn with_stdin(args: &[&str], input: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_openwork"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the command runs");
+    // A command that does not read its stdin may have ended.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("the command ends");
+    assert_eq!(output.status.code(), Some(0), "{args:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 /// The error message of a command that must end with `code`.
@@ -89,8 +102,8 @@ fn what_generation_config_asks_for_and_is_not_done_is_noted() {
     assert_eq!(notes(r#"{"repetition_penalty": 1.0, "top_k": 20}"#), [""; 0]);
     assert_eq!(
         notes(r#"{"repetition_penalty": 1.3}"#),
-        ["note: generation_config.json: repetition_penalty = 1.3 is not implemented and was not \
-          used; transformers' generate follows it"]
+        ["note: generation_config.json: repetition_penalty = 1.3 is not supported and was \
+          ignored; transformers applies it"]
     );
 }
 
@@ -104,7 +117,7 @@ fn a_text_without_words_has_no_word_perplexity() {
     let output = openwork(&args);
     let said = String::from_utf8(output.stderr).expect("UTF-8");
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("note: no word begins in what is scored"), "{said}");
+    assert!(said.contains("note: the scored text contains no words"), "{said}");
     let page = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(page.contains("word perplexity   -\n"), "{page}");
     let json = openwork(&[&args[..], &["--json"]].concat()).stdout;
@@ -117,14 +130,14 @@ fn eval_refuses_what_it_cannot_do() {
     let folder = tempfile::tempdir().expect("a folder");
     let (text, model) = (text(folder.path()), model("llama"));
     let eval = |more: &[&str]| refusal(&[&["eval", &model, "--text", &text], more].concat(), 2);
-    assert!(eval(&["--seq-len", "1"]).contains("windows of 1 tokens predict nothing"));
-    assert!(eval(&["--seq-len", "0"]).contains("windows of 0 tokens predict nothing"));
-    assert!(eval(&["--seq-len", "65"]).contains("more than the 64 that the model was made for"));
+    assert!(eval(&["--seq-len", "1"]).contains("a window of 1 token predicts nothing"));
+    assert!(eval(&["--seq-len", "0"]).contains("a window of 0 tokens predicts nothing"));
+    assert!(eval(&["--seq-len", "65"]).contains("65 tokens exceed the model's limit of 64"));
     assert!(
         eval(&["--max-tokens", "9", "--seq-len", "10"]).contains("fewer than one window of 10")
     );
     let words = eval(&["--max-tokens", "0"]);
-    assert!(words.contains("0 tokens of the text (--max-tokens) are fewer"), "{words}");
+    assert!(words.contains("the first 0 tokens of the text are fewer"), "{words}");
     let gone = refusal(&["eval", &model, "--text", "no-such.txt"], 2);
     assert_eq!(gone, "error: no-such.txt: no such file\n");
     assert!(refusal(&["eval", "no-such", "--text", &text], 2).contains("no-such: no such file"));
@@ -156,7 +169,9 @@ fn weights_that_are_or_compute_no_numbers_are_told_apart() {
     for args in [&eval[..], &generate] {
         let words = refusal(args, 2);
         assert!(
-            words.contains("model.safetensors: tensor \"model.norm.weight\" holds NaN or infinity"),
+            words.contains(
+                "model.safetensors: tensor \"model.norm.weight\" contains NaN or infinity"
+            ),
             "{words}"
         );
     }
@@ -166,7 +181,7 @@ fn weights_that_are_or_compute_no_numbers_are_told_apart() {
         assert!(refusal(args, 1).contains("computes NaN or infinity"));
     }
     spoil(1e9);
-    assert!(refusal(&eval, 1).contains("nats a token, and no number holds its perplexity"));
+    assert!(refusal(&eval, 1).contains("nats per token, so the perplexity overflows"));
 }
 
 #[test]
@@ -185,21 +200,37 @@ fn generate_streams_text_or_prints_one_object() {
     for key in ["tokens", "tokens_per_second", "bytes_per_token"] {
         assert!(found[key].as_f64().expect("a number") > 0.0, "{key}");
     }
+    // The prompt as argument, option or from stdin, and repeated on request.
+    let wall = format!("the wall{streamed}");
+    let prompts: [(&[&str], &str, &str); 6] = [
+        (&["the wall"], "", &streamed),
+        (&["-p", "the wall"], "", &streamed),
+        (&["-"], "the wall\n", &streamed),
+        (&[], "the wall", &streamed),
+        (&["--echo"], "the wall\r\n", &wall),
+        (&["the wall", "--echo"], "not read", &wall),
+    ];
+    for (more, stdin, want) in prompts {
+        let args = [&["generate", &model, "-n", "5", "--quiet"], more].concat();
+        assert_eq!(with_stdin(&args, stdin), want, "{more:?}");
+    }
     let words = refusal(&["generate", &model, "--prompt", ""], 2);
-    assert_eq!(words, "error: the prompt is empty; give at least one word\n");
+    assert_eq!(words, "error: the prompt is empty; pass at least one word\n");
     let words = refusal(&["generate", &model, "--prompt", "a", "--temperature", "-1"], 2);
-    assert!(words.contains("give a number above 0"), "{words}");
+    assert!(words.contains("use a number above 0"), "{words}");
     // Options of sampling are not passed over.
     let words =
         refusal(&["generate", &model, "--prompt", "a", "--temperature", "0", "--top-p", "2"], 2);
-    assert!(words.contains("a top-p of 2"), "{words}");
+    assert!(words.contains("top-p 2 is out of range"), "{words}");
     for option in ["--top-p", "--top-k", "--seed"] {
         let output = openwork(&["generate", &model, "--prompt", "a", option, "1"]);
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains("--temperature <X>"), "{option}");
     }
     let long = "wall ".repeat(100);
-    assert!(refusal(&["generate", &model, "--prompt", &long], 2).contains("more than the 64"));
+    assert!(
+        refusal(&["generate", &model, "--prompt", &long], 2).contains("the model's limit of 64")
+    );
 }
 
 #[test]

@@ -184,7 +184,9 @@ fn a_folder_becomes_a_gguf_file_by_itself_or_is_refused_by_name() {
     assert_eq!((a.code, a.out), (0, b.out), "{}", a.err);
     let words = folder.refused("pack pruned --out f16.gguf --format gguf-f16");
     assert!(words.contains("f16.gguf: there is something already"), "{words}");
-    for (name, part) in [("gemma3", "gemma3 is none of llama"), ("llama", "its rope_scaling")] {
+    for (name, part) in
+        [("gemma3", "the family gemma3 is not supported"), ("llama", "its rope_scaling")]
+    {
         let model = model(&format!("models/{name}"));
         let words = folder.refused(&format!("pack {model} --out x.gguf --format gguf-f16"));
         assert!(words.contains(part) && words.contains("--like FILE"), "{words}");

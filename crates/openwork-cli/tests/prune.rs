@@ -76,7 +76,9 @@ fn the_result_is_a_model_with_its_record() {
         let inspection = folder.json("inspect out --spec 2:4");
         assert_eq!(inspection["conforms"], true, "{name}");
         assert_eq!(folder.json("inspect out")["conforms"], true, "{name}");
-        let wrong = folder.json("inspect out --spec 1:4");
+        let wrong = folder.run("inspect out --spec 1:4 --json");
+        assert_eq!(wrong.code, 1, "{name}");
+        let wrong: Value = serde_json::from_str(&wrong.out).unwrap();
         assert_eq!(wrong["conforms"], false);
         let breach = wrong["tensors"].as_array().unwrap().iter().find_map(|t| t["breach"].as_str());
         assert!(breach.unwrap().contains("blocks, expected 1"), "{breach:?}");
@@ -375,8 +377,8 @@ fn weights_that_are_not_numbers_are_refused_by_name() {
     let words = folder.refused(&format!("prune bad {ARGS} --out out --quiet"));
     assert_eq!(
         words,
-        "bad/model.safetensors: tensor \"model.layers.1.mlp.up_proj.weight\" holds NaN or infinity, \
-         first in row 0; the file is damaged, or was written by a training that failed"
+        "bad/model.safetensors: tensor \"model.layers.1.mlp.up_proj.weight\" contains NaN or infinity, \
+         first in row 0; the file is damaged, or training diverged"
     );
 }
 
@@ -398,7 +400,7 @@ fn tokens_that_the_model_lacks_are_found_before_anything_is_written() {
     }));
     std::fs::write(&path, json.to_string()).unwrap();
     folder.bytes("late.txt", "<late> and ".repeat(200).as_bytes());
-    let beyond = "token id 9999 is beyond the model's vocabulary";
+    let beyond = "the tokenizer produced token id 9999, but the model's vocabulary";
     let words = folder.refused(&format!("prune late {ARGS} --eval late.txt --out out --quiet"));
     assert!(words.starts_with("--eval late.txt: ") && words.contains(beyond), "{words}");
     let words = folder.refused(&format!(

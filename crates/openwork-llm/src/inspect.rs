@@ -1,4 +1,5 @@
-//! What is in a checkpoint: every tensor with its density.
+//! Inspection of a checkpoint: each tensor's shape, type, density and sparsity
+//! pattern, and whether it conforms to a spec.
 
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::model::LINEARS;
@@ -10,7 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// What a checkpoint holds.
+/// The contents of a checkpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inspection {
     /// The folder or file.
@@ -18,27 +19,27 @@ pub struct Inspection {
     pub model: PathBuf,
     /// `safetensors` or `gguf`.
     pub format: &'static str,
-    /// Hugging Face's class, the first of `architectures` in the config.
+    /// The first entry of `architectures` in the config.
     pub architecture: Option<String>,
     /// The files that hold the tensors.
     pub files: Vec<FileSummary>,
-    /// The whole config, in Hugging Face's names.
+    /// The config, in Hugging Face's names; null for a single safetensors file.
     pub config: Value,
-    /// Every tensor, in natural order of the names.
+    /// Every tensor, in natural order of names.
     pub tensors: Vec<TensorSummary>,
-    /// Sums over all tensors.
+    /// Totals over all tensors.
     pub totals: Totals,
-    /// Whether every tensor that was checked conforms; none if none was.
+    /// Whether every checked tensor conforms; `None` if none was checked.
     pub conforms: Option<bool>,
 }
 
 /// One file of a checkpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct FileSummary {
-    /// Where it is.
+    /// Its path.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// How long it is.
+    /// Its length.
     pub bytes: usize,
 }
 
@@ -47,29 +48,29 @@ pub struct FileSummary {
 pub struct TensorSummary {
     /// Hugging Face's name.
     pub name: String,
-    /// The extent of each axis.
+    /// Its dims.
     pub shape: Vec<usize>,
-    /// How the numbers are stored.
+    /// Storage type.
     pub dtype: &'static str,
     /// Bytes in the file.
     pub bytes: usize,
-    /// How many numbers are not zero.
-    pub nonzeros: u64,
-    /// The share of numbers that are not zero; none for an empty tensor.
+    /// Number of nonzero values; `None` if they were not counted.
+    pub nonzeros: Option<u64>,
+    /// Fraction of nonzero values; `None` if not counted or if the tensor is empty.
     pub density: Option<f64>,
     /// How it is packed, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packed: Option<PackedSummary>,
-    /// For a matrix with zeros: the patterns among [`KNOWN`] that they fit.
+    /// For a matrix with zeros: the patterns of [`KNOWN_PATTERNS`] that it conforms to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub presets: Vec<&'static str>,
-    /// The spec that it was checked against.
+    /// The spec it was checked against.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<String>,
     /// Whether it conforms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conforms: Option<bool>,
-    /// The first place where it does not, or why it cannot.
+    /// The first violation, or why the spec does not apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breach: Option<String>,
 }
@@ -81,12 +82,12 @@ pub struct PackedSummary {
     pub spec: String,
     /// The format's name.
     pub format: String,
-    /// Its bytes over those of the dense tensor.
+    /// Its size relative to the dense tensor.
     pub share: f64,
 }
 
-/// Patterns that zeros are compared with.
-pub const KNOWN: &[&str] = &[
+/// Patterns that matrices with zeros are compared with.
+pub const KNOWN_PATTERNS: &[&str] = &[
     "1:2",
     "1:4",
     "2:4",
@@ -102,33 +103,36 @@ pub const KNOWN: &[&str] = &[
     "channel(50%)",
 ];
 
-/// What tensors are checked against.
+/// How much of the weights is read, and what they are checked against.
 #[derive(Clone, Copy, Debug)]
 pub enum Check<'a> {
-    /// Nothing.
-    None,
-    /// One pattern, for every linear of a layer that has zeros.
+    /// Headers only: no weight is read.
+    HeaderOnly,
+    /// Densities and known patterns.
+    Density,
+    /// Also that every linear layer with zeros conforms to one pattern; of a
+    /// single safetensors file, every matrix with zeros.
     Pattern(&'a Pattern),
-    /// What each was pruned to, as the record of the run says.
+    /// Also that every pruned tensor conforms to its spec in the run's record.
     Record(&'a Record),
 }
 
-/// Sums over tensors.
+/// Totals over tensors.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Totals {
-    /// How many tensors.
+    /// Number of tensors.
     pub tensors: usize,
-    /// How many numbers in all of them.
+    /// Number of parameters.
     pub parameters: u64,
     /// Bytes in the files.
     pub bytes: u64,
-    /// How many numbers are not zero.
-    pub nonzeros: u64,
-    /// The share of numbers that are not zero; none if there are no numbers.
+    /// Number of nonzero values; `None` if they were not counted.
+    pub nonzeros: Option<u64>,
+    /// Fraction of nonzero values; `None` if not counted or if there are no parameters.
     pub density: Option<f64>,
 }
 
-/// A path as text: JSON has no others.
+/// A path as text, lossy where it is not UTF-8: JSON has no other strings.
 fn lossy<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
@@ -137,23 +141,31 @@ fn density(nonzeros: u64, len: u64) -> Option<f64> {
     (len > 0).then(|| nonzeros as f64 / len as f64)
 }
 
-/// Reads every number of `model` once or a few times, one tensor at a time.
-pub fn inspect(model: &Checkpoint, check: Check<'_>) -> Inspection {
-    let mut totals = Totals { tensors: 0, parameters: 0, bytes: 0, nonzeros: 0, density: None };
+/// Inspects `model`, one tensor in memory at a time. `on_progress` gets the
+/// fraction of the bytes that has been read.
+pub fn inspect(
+    model: &Checkpoint,
+    check: Check<'_>,
+    on_progress: &mut dyn FnMut(f64),
+) -> Inspection {
+    let all: u64 = model.tensors().map(|tensor| tensor.stored_bytes() as u64).sum();
+    let counts = !matches!(check, Check::HeaderOnly);
+    let nonzeros = counts.then_some(0);
+    let mut totals = Totals { tensors: 0, parameters: 0, bytes: 0, nonzeros, density: None };
     let mut tensors = Vec::new();
     for tensor in model.tensors() {
-        let (len, nonzeros) = (tensor.len() as u64, tensor.nonzeros());
+        let (len, nonzeros) = (tensor.len() as u64, counts.then(|| tensor.nonzeros()));
         totals.tensors += 1;
         totals.parameters += len;
         totals.bytes += tensor.stored_bytes() as u64;
-        totals.nonzeros += nonzeros;
-        let mut part = TensorSummary {
+        totals.nonzeros = totals.nonzeros.zip(nonzeros).map(|(sum, nonzeros)| sum + nonzeros);
+        let mut summary = TensorSummary {
             name: tensor.name().to_string(),
             shape: tensor.shape().to_vec(),
             dtype: tensor.dtype().name(),
             bytes: tensor.stored_bytes(),
             nonzeros,
-            density: density(nonzeros, len),
+            density: nonzeros.and_then(|nonzeros| density(nonzeros, len)),
             packed: tensor.packing().map(|(spec, format)| PackedSummary {
                 spec: spec.to_string(),
                 format: format.to_string(),
@@ -165,18 +177,19 @@ pub fn inspect(model: &Checkpoint, check: Check<'_>) -> Inspection {
             conforms: None,
             breach: None,
         };
-        if tensor.shape().len() == 2 && nonzeros < len {
-            part.presets = known(&tensor);
+        if tensor.shape().len() == 2 && nonzeros.is_some_and(|nonzeros| nonzeros < len) {
+            summary.presets = known_patterns(&tensor);
         }
-        if let Some(pattern) = asked(check, &part) {
+        if let Some(pattern) = expected_pattern(model, check, &summary) {
             let found = conforms(model, &tensor, &pattern);
-            part.spec = Some(pattern.to_string());
-            part.conforms = Some(found.is_ok());
-            part.breach = found.err();
+            summary.spec = Some(pattern.to_string());
+            summary.conforms = Some(found.is_ok());
+            summary.breach = found.err();
         }
-        tensors.push(part);
+        tensors.push(summary);
+        on_progress(totals.bytes as f64 / all.max(1) as f64);
     }
-    totals.density = density(totals.nonzeros, totals.parameters);
+    totals.density = totals.nonzeros.and_then(|nonzeros| density(nonzeros, totals.parameters));
     Inspection {
         model: model.path().to_path_buf(),
         format: model.format().name(),
@@ -186,58 +199,68 @@ pub fn inspect(model: &Checkpoint, check: Check<'_>) -> Inspection {
             .map(|(path, bytes)| FileSummary { path: path.into(), bytes })
             .collect(),
         config: model.config().clone(),
-        conforms: tensors.iter().filter_map(|part| part.conforms).reduce(|a, b| a && b),
+        conforms: tensors.iter().filter_map(|tensor| tensor.conforms).reduce(|a, b| a && b),
         tensors,
         totals,
     }
 }
 
-/// The patterns that the zeros of a matrix fit.
-fn known(tensor: &Tensor<'_>) -> Vec<&'static str> {
+/// The known patterns that a matrix conforms to.
+fn known_patterns(tensor: &Tensor<'_>) -> Vec<&'static str> {
     let mask = mask(&[tensor]);
     let fits = |text: &&&str| {
         let pattern: Option<Pattern> = text.parse().ok();
         let spec = pattern.and_then(|pattern| pattern.bind(tensor.shape()).ok());
         spec.is_some_and(|spec| mask.allows(&spec).is_ok())
     };
-    KNOWN.iter().filter(fits).copied().collect()
+    KNOWN_PATTERNS.iter().filter(fits).copied().collect()
 }
 
 fn mask(tensors: &[&Tensor<'_>]) -> Mask {
     Mask::from_bits(tensors.iter().map(|tensor| Bits::nonzero(&tensor.to_f32())).collect())
 }
 
-/// The pattern that a tensor should conform to.
-fn asked(check: Check<'_>, part: &TensorSummary) -> Option<Pattern> {
+/// The pattern that a tensor should conform to, if any.
+fn expected_pattern(
+    model: &Checkpoint,
+    check: Check<'_>,
+    tensor: &TensorSummary,
+) -> Option<Pattern> {
     match check {
-        Check::None => None,
+        Check::HeaderOnly | Check::Density => None,
         Check::Pattern(pattern) => {
-            let zeros = part.nonzeros < part.shape.iter().product::<usize>() as u64;
-            (zeros && is_for(pattern, &part.name)).then(|| pattern.clone())
+            let len = tensor.shape.iter().product::<usize>() as u64;
+            let zeros = tensor.nonzeros.is_some_and(|nonzeros| nonzeros < len);
+            let applies = applies_to(model, pattern, &tensor.name, &tensor.shape);
+            (zeros && applies).then(|| pattern.clone())
         }
         Check::Record(record) => {
-            let linear = record.linears().find(|linear| linear.name == part.name)?;
+            let linear = record.linears().find(|linear| linear.name == tensor.name)?;
             linear.spec.as_ref()?.parse().ok()
         }
     }
 }
 
-/// Whether `name` is a linear of a layer that the pattern is for.
-fn is_for(pattern: &Pattern, name: &str) -> bool {
-    let called = |linear: usize| name.ends_with(&format!("{}.weight", LINEARS[linear].0));
+/// Whether the pattern applies to a tensor: a linear layer of a model, or any
+/// matrix of a single file.
+fn applies_to(model: &Checkpoint, pattern: &Pattern, name: &str, shape: &[usize]) -> bool {
+    let is_linear = |linear: usize| name.ends_with(&format!("{}.weight", LINEARS[linear].0));
     let members = pattern.members();
-    let member = |name: &&str| linear_called(name).is_some_and(called);
-    match members.is_empty() {
-        true => (0..LINEARS.len()).any(called),
-        false => members.iter().any(member),
+    let is_member = |member: &&str| linear_called(member).is_some_and(is_linear);
+    match (model.config().is_null(), members.is_empty()) {
+        (true, true) => shape.len() == 2,
+        (true, false) => members.contains(&name),
+        (false, true) => (0..LINEARS.len()).any(is_linear),
+        (false, false) => members.iter().any(is_member),
     }
 }
 
-/// Refuses a pattern that goes with no linear of the model, in the words of the
-/// first that it does not go with.
+/// Refuses a pattern that can be bound to none of the tensors it applies to,
+/// with the error of the first.
 pub fn check_pattern(model: &Checkpoint, pattern: &Pattern) -> Result<(), String> {
     let mut wrong = None;
-    for tensor in model.tensors().filter(|tensor| is_for(pattern, tensor.name())) {
+    let applies = |tensor: &Tensor<'_>| applies_to(model, pattern, tensor.name(), tensor.shape());
+    for tensor in model.tensors().filter(applies) {
         match bound(model, &tensor, pattern) {
             Ok(_) => return Ok(()),
             Err(why) => wrong = wrong.or(Some(format!("{}: {why}", tensor.name()))),
@@ -246,16 +269,16 @@ pub fn check_pattern(model: &Checkpoint, pattern: &Pattern) -> Result<(), String
     wrong.map_or(Ok(()), Err)
 }
 
-/// Whether the zeros of a tensor are where `pattern` puts them, together with
-/// the tensors of its layer that the pattern couples it with.
+/// Whether a tensor conforms to `pattern`, together with the tensors of its
+/// layer that the pattern couples it with.
 fn conforms(model: &Checkpoint, tensor: &Tensor<'_>, pattern: &Pattern) -> Result<(), String> {
     let (spec, tensors) = bound(model, tensor, pattern)?;
     let tensors: Vec<&Tensor<'_>> = tensors.iter().collect();
     mask(&tensors).allows(&spec).map_err(|breach| breach.to_string())
 }
 
-/// The pattern bound to a tensor, together with those of its layer that the
-/// pattern couples it with.
+/// The pattern bound to a tensor, together with the tensors of its layer (or
+/// file) that the pattern couples it with.
 fn bound<'a>(
     model: &'a Checkpoint,
     tensor: &Tensor<'a>,
@@ -266,16 +289,17 @@ fn bound<'a>(
         let spec = pattern.bind(tensor.shape()).map_err(|error| error.to_string())?;
         return Ok((spec, vec![*tensor]));
     }
-    let layer = LINEARS
-        .iter()
-        .find_map(|(name, _)| tensor.name().strip_suffix(&format!("{name}.weight")))
-        .ok_or("it is no linear of a layer")?;
-    let of = |member: &&str| {
-        let linear = linear_called(member).ok_or(format!("a layer has no tensor {member}"))?;
-        let name = format!("{layer}{}.weight", LINEARS[linear].0);
+    let layer =
+        LINEARS.iter().find_map(|(name, _)| tensor.name().strip_suffix(&format!("{name}.weight")));
+    let find = |member: &&str| {
+        let name = match (layer, linear_called(member)) {
+            (None, _) => member.to_string(),
+            (Some(layer), Some(linear)) => format!("{layer}{}.weight", LINEARS[linear].0),
+            (Some(_), None) => return Err(format!("a layer has no tensor {member}")),
+        };
         model.tensor(&name).map_err(|error| error.to_string())
     };
-    let tensors = members.iter().map(of).collect::<Result<Vec<_>, String>>()?;
+    let tensors = members.iter().map(find).collect::<Result<Vec<_>, String>>()?;
     let shapes: Vec<(&str, &[usize])> =
         members.iter().zip(&tensors).map(|(name, tensor)| (*name, tensor.shape())).collect();
     let spec = pattern.bind_all(&shapes).map_err(|error| error.to_string())?;

@@ -1,12 +1,16 @@
 //! `openwork completions SHELL`.
 
 use crate::failure::Failure;
-use clap::CommandFactory;
 
-/// `openwork completions bash > /etc/bash_completion.d/openwork`
+/// Print a shell completion script
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  openwork completions bash > ~/.local/share/bash-completion/completions/openwork
+  openwork completions zsh > ~/.zfunc/_openwork
+  openwork completions fish > ~/.config/fish/completions/openwork.fish")]
 pub struct Completions {
-    /// The shell to write for
+    /// Shell to generate the script for
     shell: clap_complete::Shell,
 }
 
@@ -14,12 +18,7 @@ impl Completions {
     /// Prints the script.
     pub fn run(self) -> Result<(), Failure> {
         let mut script = Vec::new();
-        clap_complete::generate(
-            self.shell,
-            &mut crate::args::Args::command(),
-            "openwork",
-            &mut script,
-        );
+        clap_complete::generate(self.shell, &mut crate::args::command(), "openwork", &mut script);
         crate::print::text(&String::from_utf8_lossy(&script))
     }
 }

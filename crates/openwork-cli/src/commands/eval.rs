@@ -6,41 +6,48 @@ use crate::print;
 use crate::progress::Progress;
 use openwork_llm::Checkpoint;
 use openwork_llm::evaluate::{Bos, EvaluateError, Options, evaluate};
+use openwork_llm::format::{count, format_bytes};
 use openwork_llm::model::{Model, ModelError};
 use openwork_llm::tokens::{TextUse, load_text};
 use std::path::PathBuf;
 
-/// Perplexity of a model on a text: per token, per word, and bits per byte.
-///
-/// The documents are joined and cut into windows of L tokens that do not
-/// overlap; each window scores all of its tokens but the first.
+/// Bytes of a text that takes the tokenizer seconds.
+const LONG_TEXT: usize = 1 << 20;
+
+/// Measure a model's perplexity on a text
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = "\
+Prints perplexity per token and per word, and bits per byte. The documents are joined and
+split into non-overlapping windows of L tokens; each window scores all of its tokens except
+the first.
+
+If the tokenizer adds BOS, it is prepended to every window, followed by L - 1 tokens of
+text. The scripts of SparseGPT and Wanda have BOS in the first window only: use
+`--bos first` to reproduce their figures.
+
+Examples:
   openwork eval Qwen2.5-0.5B --text wikitext2.txt
   openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json
-
-Where the tokenizer begins a text with BOS, every window begins with it and L - 1
-tokens of the text follow. SparseGPT's and Wanda's scripts put it into the first
-window only (--bos first), which gives another figure.")]
+  openwork eval demo --text demo")]
 pub struct Eval {
-    /// A Hugging Face folder, a .gguf file, or `demo`
+    /// Hugging Face folder, .gguf file, or `demo`
     model: PathBuf,
-    /// A .txt file, a .jsonl file with a `text` field in every line, or `demo`
+    /// Evaluation text: a .txt file, a .jsonl file with a `text` field, or `demo`
     #[arg(long, value_name = "TEXT")]
     text: PathBuf,
-    /// Tokens in a window; at most the model's max_position_embeddings
-    /// [default: 2048 or that, whichever is less]
+    /// Tokens per window, up to the model's max_position_embeddings
+    /// [default: 2048, or that limit if it is less]
     #[arg(long, value_name = "L")]
     seq_len: Option<usize>,
     /// Use only the first N tokens of the text
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
-    /// Undo WikiText's tokenisation before the model reads it, as lm-eval does;
-    /// words and bytes are still those of the text as given
+    /// Detokenize WikiText before scoring, as lm-eval does; words and bytes are still
+    /// counted in the original text
     #[arg(long)]
     detokenize: bool,
-    /// Where the token that begins a text goes: before `each` window, before the
-    /// `first`, or `none` [default: each if the tokenizer adds one, else none]
+    /// Where to add BOS: to `each` window, to the `first` window, or to `none`
+    /// [default: each if the tokenizer adds BOS, none otherwise]
     #[arg(long, value_name = "WHERE", value_parser = Bos::ALL.map(Bos::name))]
     bos: Option<String>,
 }
@@ -58,12 +65,15 @@ impl Eval {
             detokenise: self.detokenize,
             bos: Bos::ALL.into_iter().find(|bos| Some(bos.name()) == self.bos.as_deref()),
         };
-        let bar = Progress::start(global, "eval");
+        let bar = Progress::start(global, "evaluating");
+        if text.len() > LONG_TEXT {
+            bar.announce(&format!("tokenizing {} of text", format_bytes(text.len() as u64)));
+        }
         let result = evaluate(&model, &text, &options, &mut |progress| {
             let so_far = progress.perplexity.map(|p| format!("perplexity {p:.4}"));
             bar.say(
                 progress.done as f64 / progress.total.max(1) as f64,
-                &so_far.unwrap_or_else(|| "eval".to_string()),
+                &so_far.unwrap_or_else(|| "evaluating".to_string()),
             );
         });
         bar.end();
@@ -75,7 +85,8 @@ impl Eval {
         })?;
         global.note(&result.notes);
         if result.words == 0 {
-            global.note(&["no word begins in what is scored: it has no word perplexity".into()]);
+            global
+                .note(&["the scored text contains no words, so it has no word perplexity".into()]);
         }
         if global.json {
             return print::line(result.to_json());
@@ -84,15 +95,15 @@ impl Eval {
         print::line(format!("word perplexity   {}", figure(result.word_perplexity(), 4)))?;
         print::line(format!("bits per byte     {}", figure(result.bits_per_byte(), 5)))?;
         print::line(format!(
-            "{} tokens, {} words, {} bytes scored in {} windows of {}, {}; {:.1} s",
-            result.tokens,
-            result.words,
-            result.bytes,
-            result.windows,
-            result.seq_len,
+            "{}, {}, {} scored in {} of {}, {}; {:.1} s",
+            count(result.tokens, "token"),
+            count(result.words, "word"),
+            count(result.bytes, "byte"),
+            count(result.windows, "window"),
+            count(result.seq_len, "token"),
             match result.bos {
-                Bos::Each => "each after BOS",
-                Bos::First => "the first with BOS",
+                Bos::Each => "BOS in each",
+                Bos::First => "BOS in the first",
                 Bos::None => "no BOS",
             },
             result.seconds
@@ -100,7 +111,7 @@ impl Eval {
     }
 }
 
-/// A number, or a dash where no word or no byte is scored.
+/// A number, or a dash if it is not finite.
 fn figure(value: f64, digits: usize) -> String {
     if value.is_finite() { format!("{value:.digits$}") } else { "-".to_string() }
 }

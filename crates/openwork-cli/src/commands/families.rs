@@ -6,7 +6,7 @@ use crate::print;
 use openwork_llm::model::{FAMILIES, Family};
 use serde_json::json;
 
-/// The families of models that openwork runs, and how each differs from Llama.
+/// List the supported model families, and how each differs from Llama
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  openwork families\n  openwork families --json")]
 pub struct Families {}

@@ -1,4 +1,4 @@
-//! `openwork hessian`: sums inputs into a Hessian, once, for many runs.
+//! `openwork hessian`: computes a Hessian from inputs, to reuse in many runs.
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -15,27 +15,27 @@ Examples:
   openwork hessian x.safetensors --out h.safetensors
   openwork hessian qkv=x.safetensors:attn_in o=x.safetensors:attn_out --out h.safetensors
 
-Inputs are [samples, columns], or have more axes of which the last is the columns, in
-f32, f16 or bf16. A third of the samples is also summed apart, so that pruning can
-choose its damping by held-out error. docs/formats.md describes the file.";
+Inputs are [samples, columns], or have more axes of which the last is the columns, in f32, f16
+or bf16. A third of the samples is also summed separately, so that pruning can choose its
+damping by held-out error. docs/formats.md describes the file.";
 
-/// What a Hessian is called if it is given no name.
+/// The default name of a Hessian.
 const NAME: &str = "hessian";
 
-/// Sums inputs into H = X'X/n and writes it
+/// Compute the Hessian H = X'X/n of inputs X and write it
 #[derive(Debug, clap::Args)]
 #[command(name = "hessian", after_help = EXAMPLES)]
 pub struct MakeHessian {
-    /// The inputs; H gets the name, or `hessian`
+    /// Inputs; the Hessian is called NAME, or `hessian`
     #[arg(required = true, value_name = "[NAME=]FILE[:TENSOR]")]
     inputs: Vec<String>,
-    /// The safetensors file to write
-    #[arg(long, value_name = "FILE")]
+    /// Output safetensors file
+    #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
 }
 
 impl MakeHessian {
-    /// Sums, writes, prints.
+    /// Computes, writes, prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         files::check_target(&self.out).map_err(Failure::input)?;
         let mut hessians: Vec<(String, Hessian)> = Vec::new();
@@ -43,8 +43,7 @@ impl MakeHessian {
             let Named { name, place } = Named::parse(text);
             let name = name.unwrap_or(NAME.to_string());
             if hessians.iter().any(|(known, _)| *known == name) {
-                let message =
-                    format!("two Hessians would be called `{name}`; write NAME=FILE:TENSOR");
+                let message = format!("two Hessians are called `{name}`; write NAME=FILE:TENSOR");
                 return Err(Failure::Input(message));
             }
             let store = Store::open(&place.path).map_err(Failure::input)?;

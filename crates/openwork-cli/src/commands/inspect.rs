@@ -3,9 +3,10 @@
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
+use crate::progress::Progress;
 use openwork::Pattern;
 use openwork_llm::Checkpoint;
-use openwork_llm::format::{format_bytes, grouped, printable};
+use openwork_llm::format::{count, format_bytes, grouped, printable};
 use openwork_llm::inspect::{Check, Inspection, TensorSummary, check_pattern, inspect};
 use openwork_llm::model::{Model, ties_embeddings};
 use openwork_llm::pipeline::structure;
@@ -14,30 +15,36 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Show what is in a model: its config, and each tensor's shape, type and density
+/// List a model's tensors: shape, type, density, pattern
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+With --spec, every linear layer that has zeros must conform to SPEC. Without it, every
+tensor pruned by `openwork prune` is checked against its own spec in the run's record.
+The exit code is 1 if a tensor does not conform.
+
 Examples:
   openwork inspect SmolLM2-135M
   openwork inspect pruned --spec 2:4
-  openwork inspect model.gguf --json | jq '.tensors[] | select(.density < 0.6) | .name'
-
-With --spec every linear that has zeros is checked; without it, in a folder that
-`openwork prune` wrote, every pruned tensor is checked against its own spec.")]
+  openwork inspect weights.safetensors
+  openwork inspect large.gguf --no-density
+  openwork inspect model.gguf --json | jq '.tensors[] | select(.density < 0.6) | .name'")]
 pub struct Inspect {
-    /// A Hugging Face folder, a .gguf file, or `demo`
+    /// Hugging Face folder, .gguf file, single .safetensors file, or `demo`
     model: PathBuf,
-    /// Check that pruned tensors conform to this spec
+    /// Check that pruned tensors conform to SPEC
     #[arg(long, value_name = "SPEC")]
     spec: Option<String>,
+    /// List names, shapes and types only, without reading the weights
+    #[arg(long, conflicts_with = "spec")]
+    no_density: bool,
 }
 
 impl Inspect {
-    /// Opens, counts, prints.
+    /// Opens, counts, prints; fails if a tensor does not conform.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let model = Checkpoint::open(&self.model).map_err(Failure::input)?;
+        let model = Checkpoint::open_any(&self.model).map_err(Failure::input)?;
         let pattern: Option<Pattern> =
-            self.spec.as_deref().map(|spec| asked(spec, &model)).transpose()?;
+            self.spec.as_deref().map(|spec| parse_spec(spec, &model)).transpose()?;
         if let Some(pattern) = &pattern {
             check_pattern(&model, pattern).map_err(Failure::input)?;
         }
@@ -46,25 +53,37 @@ impl Inspect {
             false => None,
         };
         let check = match (&pattern, &record) {
+            _ if self.no_density => Check::HeaderOnly,
             (Some(pattern), _) => Check::Pattern(pattern),
             (None, Some(record)) => Check::Record(record),
-            (None, None) => Check::None,
+            (None, None) => Check::Density,
         };
-        let found = inspect(&model, check);
+        let progress = Progress::start(global, "reading tensors");
+        let found = inspect(&model, check, &mut |share| progress.say(share, "reading tensors"));
+        progress.end();
         global.note(model.notes());
         if global.json {
-            return print::line(serde_json::to_string(&found).map_err(Failure::running)?);
+            print::line(serde_json::to_string(&found).map_err(Failure::running)?)?;
+        } else {
+            print::text(&page(&found))?;
+            if pattern.is_some() && found.conforms.is_none() {
+                print::line("no linear layer has zeros; nothing was checked")?;
+            }
         }
-        print::text(&page(&found))?;
-        match (&pattern, found.conforms) {
-            (Some(_), None) => print::line("no linear has zeros; nothing was checked"),
-            _ => Ok(()),
+        let wrong = found.tensors.iter().filter(|tensor| tensor.conforms == Some(false)).count();
+        let checked = found.tensors.iter().filter(|tensor| tensor.conforms.is_some()).count();
+        match wrong {
+            0 => Ok(()),
+            _ => Err(Failure::Running(format!(
+                "{wrong} of {checked} pruned tensors do not conform to {}",
+                self.spec.as_deref().unwrap_or("the specs they were pruned to")
+            ))),
         }
     }
 }
 
-/// A spec as a pattern; structures need a model that we can run.
-fn asked(spec: &str, model: &Checkpoint) -> Result<Pattern, Failure> {
+/// Parses a spec; structures such as `mlp` need a model whose config is known.
+fn parse_spec(spec: &str, model: &Checkpoint) -> Result<Pattern, Failure> {
     match structure::read(spec).map_err(Failure::input)? {
         None => spec.parse().map_err(Failure::input),
         Some(_) => {
@@ -74,25 +93,28 @@ fn asked(spec: &str, model: &Checkpoint) -> Result<Pattern, Failure> {
     }
 }
 
-/// What the config says in one line, for the keys that it has.
+/// The sizes in the config, on one line.
 fn summary(config: &Value) -> String {
     const KEYS: &[(&str, &str)] = &[
         ("num_hidden_layers", "layers"),
-        ("hidden_size", "wide"),
-        ("intermediate_size", "in the MLP"),
+        ("hidden_size", "hidden"),
+        ("intermediate_size", "MLP"),
         ("num_attention_heads", "heads"),
         ("num_key_value_heads", "key-value heads"),
-        ("vocab_size", "tokens"),
+        ("vocab_size", "vocabulary"),
         ("max_position_embeddings", "positions"),
     ];
     let mut facts: Vec<String> = KEYS
         .iter()
-        .filter_map(|(key, name)| Some(format!("{} {name}", grouped(config[*key].as_u64()?))))
+        .filter_map(|(key, name)| Some(format!("{name} {}", grouped(config[*key].as_u64()?))))
         .collect();
     if ties_embeddings(config) {
         facts.push("tied embeddings".to_string());
     }
-    facts.join(", ")
+    match config.is_null() {
+        true => "none".to_string(),
+        false => facts.join(", "),
+    }
 }
 
 fn page(found: &Inspection) -> String {
@@ -103,10 +125,7 @@ fn page(found: &Inspection) -> String {
     };
     put(format!("model         {}", found.model.display()));
     put(format!("format        {}", found.format));
-    put(format!(
-        "architecture  {}",
-        printable(found.architecture.as_deref().unwrap_or("not given"))
-    ));
+    put(format!("architecture  {}", printable(found.architecture.as_deref().unwrap_or("unknown"))));
     put(format!("config        {}", summary(&found.config)));
     for file in &found.files {
         put(format!("file          {} ({})", file.path.display(), format_bytes(file.bytes as u64)));
@@ -136,25 +155,20 @@ fn page(found: &Inspection) -> String {
     put(String::new());
     let totals = &found.totals;
     put(format!(
-        "{} tensors, {} numbers, {}, density {}",
-        totals.tensors,
+        "{}, {} parameters, {}, density {}",
+        count(totals.tensors, "tensor"),
         grouped(totals.parameters),
         format_bytes(totals.bytes),
         percent(totals.density)
     ));
-    let checked = found.tensors.iter().filter(|tensor| tensor.conforms.is_some()).count();
-    match found.conforms {
-        Some(true) => put(format!("all {checked} pruned tensors conform")),
-        Some(false) => {
-            let wrong = found.tensors.iter().filter(|t| t.conforms == Some(false)).count();
-            put(format!("{wrong} of {checked} pruned tensors do not conform"));
-        }
-        None => {}
+    if found.conforms == Some(true) {
+        let checked = found.tensors.iter().filter(|tensor| tensor.conforms.is_some()).count();
+        put(format!("all {checked} pruned tensors conform"));
     }
     page
 }
 
-/// What is known of a tensor's zeros, in a few words.
+/// The pattern of a tensor's zeros, or whether it conforms to its spec.
 fn pattern(tensor: &TensorSummary) -> String {
     match (&tensor.spec, &tensor.breach) {
         (Some(spec), None) => format!("{spec}: conforms"),

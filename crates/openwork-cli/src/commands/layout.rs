@@ -6,20 +6,20 @@ use openwork::layout::ops::{OPS, Op, Value, find, nearest};
 use serde_json::{Value as Json, json};
 use std::io::{BufRead, Read};
 
-/// Bytes of one batch line that are read; a longer line is an error of that line.
+/// Longest batch line in bytes; a longer line is an error of that line.
 const MAX_LINE: usize = 1 << 22;
 
-/// Computes with layouts such as (4,8):(1,4): shape, then stride
+/// Compute with CuTe layouts such as (4,8):(1,4), written shape:stride
 #[derive(Debug, clap::Args)]
 #[command(after_help = operations())]
 pub struct Layout {
-    /// The operation; all are listed below
+    /// Operation; see the list below
     #[arg(required_unless_present = "batch", conflicts_with = "batch")]
     op: Option<String>,
-    /// Its inputs in order; quote them, as the shell reads ( and <
+    /// Inputs of the operation, in order; quote them for the shell
     #[arg(value_name = "ARG", allow_negative_numbers = true)]
     inputs: Vec<String>,
-    /// Read JSON lines {"op": .., "inputs": {..}} from stdin; each gives a line
+    /// Read JSON lines {"op": .., "inputs": {..}} from stdin and answer each with
     /// {"output": ..} or {"error": ..}
     #[arg(long)]
     batch: bool,
@@ -54,18 +54,18 @@ fn counted(inputs: usize) -> String {
     if inputs == 1 { "1 input".into() } else { format!("{inputs} inputs") }
 }
 
-/// The operation of this name, or an error with the nearest names.
+/// The operation called `name`, or an error with the nearest names.
 fn named(name: &str) -> Result<&'static Op, String> {
     find(name).ok_or_else(|| {
         let shown: String = name.chars().take(40).collect();
         format!(
-            "there is no layout operation {shown:?}; the nearest are {}; openwork layout --help lists all",
-            nearest(name).join(", ")
+            "unknown layout operation {shown:?}; did you mean {}? `openwork layout --help` lists all",
+            nearest(name).join(" or ")
         )
     })
 }
 
-/// Answers every line of `input` with a line; a bad line does not stop the rest.
+/// Answers every line of `input` with a line; a bad line does not stop the others.
 fn batch(mut input: impl BufRead) -> Result<(), Failure> {
     let mut line = Vec::new();
     loop {
@@ -91,7 +91,7 @@ fn batch(mut input: impl BufRead) -> Result<(), Failure> {
     }
 }
 
-/// Reads to the end of a line whose start, ending in `last`, was read.
+/// Skips the rest of a line of which the part ending in `last` was read.
 fn skip_line(input: &mut impl BufRead, last: Option<&u8>) -> std::io::Result<()> {
     let mut ended = last == Some(&b'\n');
     while !ended {
@@ -106,12 +106,11 @@ fn skip_line(input: &mut impl BufRead, last: Option<&u8>) -> std::io::Result<()>
 
 /// Answers one line.
 fn answer(line: &[u8]) -> Result<Value, String> {
-    let request: Json =
-        serde_json::from_slice(line).map_err(|error| format!("the line is no JSON: {error}"))?;
-    let name = request["op"].as_str().ok_or(r#"the line has no "op" that is a string"#)?;
+    let request: Json = serde_json::from_slice(line)
+        .map_err(|error| format!("the line is not valid JSON: {error}"))?;
+    let name = request["op"].as_str().ok_or(r#"the line has no string "op""#)?;
     let op = named(name)?;
-    let inputs =
-        request["inputs"].as_object().ok_or(r#"the line has no "inputs" that is an object"#)?;
+    let inputs = request["inputs"].as_object().ok_or(r#"the line has no object "inputs""#)?;
     let takes = || format!("{} takes {}", op.name, op.inputs.join(", "));
     if let Some(extra) = inputs.keys().find(|key| !op.inputs.contains(&key.as_str())) {
         return Err(format!("unknown input {extra:?}: {}", takes()));
@@ -126,7 +125,7 @@ fn answer(line: &[u8]) -> Result<Value, String> {
     op.run(&texts).map_err(|error| error.to_string())
 }
 
-/// An input as the text it stands for: `[2,[3,4]]` is `(2,(3,4))`, null is `_`.
+/// An input as text: `[2,[3,4]]` is `(2,(3,4))`, null is `_`.
 fn to_text(value: &Json) -> Result<String, String> {
     match value {
         Json::String(text) => Ok(text.clone()),
@@ -136,7 +135,7 @@ fn to_text(value: &Json) -> Result<String, String> {
             let modes: Result<Vec<_>, _> = modes.iter().map(to_text).collect();
             Ok(format!("({})", modes?.join(",")))
         }
-        Json::Number(number) => Err(format!("{number} is no integer of 64 bits")),
+        Json::Number(number) => Err(format!("{number} is not a 64-bit integer")),
         Json::Bool(_) | Json::Object(_) => {
             Err(format!("expected text, a number or a list, found {value}"))
         }
@@ -161,13 +160,13 @@ fn plain(value: Value) -> String {
     }
 }
 
-/// The command line that shows what `op` does.
+/// A command line with the example of `op`.
 fn example(op: &Op) -> String {
     let quoted: Vec<_> = op.example.iter().map(|text| format!("'{text}'")).collect();
     format!("openwork layout {} {}", op.name, quoted.join(" "))
 }
 
-/// Every operation with its inputs and an example, for the help.
+/// The help's list of operations, with inputs and an example each.
 fn operations() -> String {
     let mut help = String::from("Operations:\n");
     for op in OPS {
@@ -175,5 +174,5 @@ fn operations() -> String {
         help += &format!("      {}\n", example(op));
     }
     help + "\nA layout without strides is column-major: (4,8) is (4,8):(1,4). In a coordinate or\n\
-        tiler _ keeps a mode. A tiler <3:4,8> has a layout for each mode; an integer n is n:1.\n"
+        tiler, _ keeps a mode. A tiler <3:4,8> has one layout per mode; an integer n is n:1.\n"
 }

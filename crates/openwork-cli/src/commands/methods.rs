@@ -6,7 +6,7 @@ use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, MethodInfo, Needs, Op
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
-Methods compose: a method, its options in brackets, then modifiers behind plus signs.
+A method may have options in brackets and modifiers after plus signs:
 
   s-obs
   s-obs[damping=diag:0.1,scoring=joint]
@@ -16,7 +16,7 @@ Examples:
   openwork methods
   openwork methods --json";
 
-/// Lists the pruning methods and their options
+/// List the pruning methods and their options
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Methods {}
@@ -37,7 +37,7 @@ impl Methods {
             text += "Modifiers (--method NAME+MODIFIER)\n\n";
             MODIFIERS.iter().for_each(|method| text += &as_text(method, "+"));
         }
-        text += "An option of every method, shared by its modifiers\n\n";
+        text += "Option of every method, shared by its modifiers\n\n";
         text += &option_text(&DAMPING);
         crate::print::text(&text)
     }
@@ -66,13 +66,12 @@ fn option_json(option: &OptionInfo) -> Value {
     })
 }
 
-/// What a method must be told about the inputs; nothing for a modifier, which
-/// needs H.
+/// The statistics a method needs; `None` for a modifier, which needs H.
 fn needs(method: &MethodInfo) -> Option<Needs> {
     method.name.parse().ok().map(|method: Method| method.needs())
 }
 
-/// The damping of a method that uses any; modifiers have their method's.
+/// The default damping of a method that uses it; modifiers use their method's.
 fn damping(method: &MethodInfo) -> Option<String> {
     (needs(method) == Some(Needs::Hessian)).then(|| method.damping.to_string())
 }
@@ -91,7 +90,7 @@ fn option_text(option: &OptionInfo) -> String {
     format!("      {name}={values}   (default {default})\n{}", wrapped(help, 10))
 }
 
-/// Lines of at most 90 characters, indented.
+/// Wraps text into indented lines of at most 90 characters.
 fn wrapped(text: &str, indent: usize) -> String {
     const WIDTH: usize = 90;
     let mut lines = vec![String::new()];

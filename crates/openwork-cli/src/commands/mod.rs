@@ -1,4 +1,4 @@
-//! One file for each command.
+//! The commands, one file each.
 
 pub mod bench;
 pub mod completions;
@@ -22,7 +22,7 @@ pub mod tensor;
 use crate::args::{Args, Command};
 use crate::failure::Failure;
 
-/// Runs the command that `args` asks for.
+/// Runs the parsed command.
 pub fn run(args: Args) -> Result<(), Failure> {
     let global = args.global;
     match args.command {

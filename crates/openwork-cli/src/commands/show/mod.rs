@@ -85,6 +85,7 @@ impl Show {
         let fragment = fragment.map_or_else(String::new, |fragment| {
             format!("\n{}", viz::fragment_terminal(&fragment, colour))
         });
-        print::text(&format!("{}\n{drawing}{fragment}", viz::sheet(&spec)))
+        print::text(&format!("{}\n", viz::sheet(&spec)))?;
+        print::drawing(&format!("{drawing}{fragment}"), colour)
     }
 }

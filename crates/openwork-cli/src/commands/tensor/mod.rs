@@ -1,4 +1,4 @@
-//! `openwork tensor`: prunes one matrix, or a few that are coupled.
+//! `openwork tensor`: prunes one matrix, or several coupled ones.
 
 mod show;
 mod sources;
@@ -13,9 +13,9 @@ use sources::{Files, Statistics, Weights};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
-A place is FILE, FILE:tensor or name=FILE:tensor; without a tensor's name the file
-must have only one (a Hessian's may have one square matrix). Weights are f64, f32,
-f16 or bf16 of any rank; the first axis is the rows, all others the columns.
+TENSOR may be omitted if the file has only one tensor (of a Hessian's file: only one square
+matrix). Weights are f64, f32, f16 or bf16 of any rank; the first axis is the rows, all others
+together are the columns.
 
 Examples:
   openwork tensor w.safetensors --spec 2:4 --method magnitude --out pruned.safetensors
@@ -28,34 +28,35 @@ Examples:
               & o perm (1,0,2): view k (h d) -> k h d, h=9 block (_,1,_)
               scope (_,1,1) keep 6'
 
-`openwork methods` lists the methods, `openwork presets` the patterns, and
-`openwork hessian` makes a Hessian from inputs once, for many runs.";
+`openwork methods` lists the methods, `openwork presets` the patterns. `openwork hessian`
+computes a Hessian from inputs once, to reuse in many runs.";
 
-/// Prunes one matrix, or several that are coupled
+/// Prune one matrix, or several coupled ones
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Tensor {
-    /// The weights; give each a name, NAME=FILE:TENSOR, where the spec couples several
+    /// Weights; if the spec couples several tensors, name each
     #[arg(required = true, value_name = "[NAME=]FILE[:TENSOR]")]
     weights: Vec<String>,
-    /// The pattern, such as 2:4 or 'scope (1,8) keep 4'
+    /// Sparsity pattern, such as 2:4 or 'scope (1,8) keep 4'
     #[arg(long)]
     spec: String,
-    /// The method, such as s-obs, 's-obs[damping=diag:0.1]+swap', or a list with commas
+    /// Pruning method, such as s-obs or 's-obs[damping=diag:0.1]+swap'; a comma-separated
+    /// list compares methods
     #[arg(long)]
     method: String,
-    /// H = X'X/n of the inputs; without a name it is for all weights
+    /// Hessian H = X'X/n of the inputs; without a name, of all weights
     #[arg(long, value_name = "[NAME=]FILE[:TENSOR]")]
     hessian: Vec<String>,
-    /// The inputs themselves, [samples, columns]; without a name they are for all weights
+    /// Inputs X, [samples, columns]; without a name, of all weights
     #[arg(long, value_name = "[NAME=]FILE[:TENSOR]")]
     inputs: Vec<String>,
-    /// Writes the pruned weights, in their own type, to this safetensors file
-    #[arg(long, value_name = "FILE")]
+    /// Write the pruned weights to this safetensors file, in their own type
+    #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
-/// What one method gave.
+/// The result of one method.
 struct Outcome {
     method: String,
     pruned: Pruned,
@@ -63,14 +64,14 @@ struct Outcome {
 }
 
 impl Tensor {
-    /// Prunes, writes, prints. All that can be checked is checked before work starts.
+    /// Prunes, writes, prints. All input is checked before work starts.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let methods = methods(&self.method)?;
         let pattern: Pattern = self.spec.parse().map_err(Failure::input)?;
         if let Some(out) = &self.out {
             if methods.len() > 1 {
                 let n = methods.len();
-                let message = format!("--out takes the weights of one method; {n} were given");
+                let message = format!("--out needs a single method; {n} were given");
                 return Err(Failure::Input(message));
             }
             files::check_target(out).map_err(Failure::input)?;
@@ -82,7 +83,7 @@ impl Tensor {
         let shapes: Vec<(&str, &[usize])> =
             weights.iter().map(|w| (w.label.as_str(), w.entry.shape)).collect();
         let spec = pattern.bind_all(&shapes).map_err(Failure::input)?;
-        // In the spec's order from here on; it has exactly these tensors.
+        // In the spec's order; it has exactly these tensors.
         let weights: Vec<&Weights<'_>> = spec
             .tensors()
             .iter()
@@ -101,7 +102,10 @@ impl Tensor {
             let members = values
                 .iter()
                 .enumerate()
-                .map(|(t, weights)| Member { weights: weights[..].into(), hessian: hessians.of(t) })
+                .map(|(t, weights)| Member {
+                    weights: weights[..].into(),
+                    hessian: hessians.get(t),
+                })
                 .collect();
             outcomes.push(run_one(method, &spec, members, global)?);
         }
@@ -119,13 +123,13 @@ impl Tensor {
     }
 }
 
-/// The methods of a list.
+/// Parses a comma-separated list of methods.
 fn methods(text: &str) -> Result<Vec<Method>, Failure> {
     let parts = split_list(text).map_err(Failure::input)?;
     parts.into_iter().map(|part| part.parse().map_err(Failure::input)).collect()
 }
 
-/// Prunes by one method.
+/// Prunes with one method.
 fn run_one(
     method: &Method,
     spec: &Spec,
@@ -141,14 +145,14 @@ fn run_one(
         error => Failure::input(error),
     })?;
     if blind {
-        let note = "no statistics of the inputs: the error is that of the weights (H = I)";
+        let note = "without --hessian or --inputs the error is that of the weights (H = I)";
         pruned.notes.push(note.to_string());
     }
     let conforms = pruned.mask.conforms(spec).is_ok() && zeros_are_exact(&pruned);
     Ok(Outcome { method: method.to_string(), pruned, conforms })
 }
 
-/// Whether every weight that goes is zero and every other one finite.
+/// Whether every pruned weight is zero and every other one finite.
 fn zeros_are_exact(pruned: &Pruned) -> bool {
     pruned.weights.iter().zip(pruned.mask.tensors()).all(|(weights, bits)| {
         let mut numbered = weights.data().iter().enumerate();
@@ -156,8 +160,8 @@ fn zeros_are_exact(pruned: &Pruned) -> bool {
     })
 }
 
-/// Writes the pruned tensors under their names in their files, or under the
-/// names of the command line where two have the same.
+/// Writes the pruned tensors under their names in the input files, or under the
+/// names of the command line if those are not unique.
 fn save(
     out: &Path,
     spec: &Spec,

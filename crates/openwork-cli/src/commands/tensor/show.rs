@@ -1,4 +1,4 @@
-//! Results as a table and as JSON.
+//! The results as a table and as JSON.
 
 use super::{Outcome, Weights};
 use openwork::Spec;
@@ -6,7 +6,7 @@ use openwork::mask::Bits;
 use openwork_llm::format::align_columns;
 use serde_json::{Value, json};
 
-/// Everything as one JSON object.
+/// The results as one JSON object.
 pub fn json(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Value {
     let tensors: Vec<Value> = weights
         .iter()
@@ -25,7 +25,7 @@ pub fn json(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Valu
                 .zip(pruned.mask.tensors())
                 .zip(&pruned.errors)
                 .map(|((w, bits), error)| {
-                    json!({"name": w.label, "error": error, "density": share(bits)})
+                    json!({"name": w.label, "error": error, "density": kept_fraction(bits)})
                 })
                 .collect();
             json!({
@@ -44,12 +44,12 @@ pub fn json(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Valu
     json!({"spec": spec.text(), "tensors": tensors, "results": results})
 }
 
-/// The share of one tensor's weights that stays.
-fn share(bits: &Bits) -> f64 {
+/// The fraction of a tensor's weights that is kept.
+fn kept_fraction(bits: &Bits) -> f64 {
     bits.count() as f64 / bits.len().max(1) as f64
 }
 
-/// A line for each tensor, then a table with a row for each method.
+/// One line per tensor, then a table with one row per method.
 pub fn table(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> String {
     let mut text = format!("{}\n", spec.text());
     for w in weights {
@@ -72,7 +72,7 @@ pub fn table(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Str
                 rows.push([
                     format!("  {}", w.label),
                     format!("{:.3} %", 100.0 * error),
-                    format!("{:.2} %", 100.0 * share(bits)),
+                    format!("{:.2} %", 100.0 * kept_fraction(bits)),
                     String::new(),
                     String::new(),
                 ]);
@@ -86,7 +86,7 @@ pub fn table(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Str
     text + &align_columns(&rows, [false, true, true, true, false])
 }
 
-/// What the user should know, each note once with the methods it is about.
+/// The notes, each once with the methods it applies to.
 pub fn notes(outcomes: &[Outcome]) -> String {
     let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
     for outcome in outcomes {

@@ -1,4 +1,4 @@
-//! Which tensor of which file is what.
+//! The tensors named on the command line: weights, Hessians and inputs.
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -9,18 +9,18 @@ use openwork::hessian::Hessian;
 use openwork::prune::{Method, Monitor, Needs, PruneError};
 use std::path::Path;
 
-/// Reads a list of places.
+/// Parses a list of `[NAME=]FILE[:TENSOR]`.
 pub fn named(texts: &[String]) -> Vec<Named> {
     texts.iter().map(|text| Named::parse(text)).collect()
 }
 
-/// Every file that was named, open, once each.
+/// The files named on the command line, each opened once.
 pub struct Files {
     stores: Vec<Store>,
 }
 
 impl Files {
-    /// Opens the files of all places.
+    /// Opens all files.
     pub fn open<'p>(places: impl Iterator<Item = &'p Named>) -> Result<Self, Failure> {
         let mut files = Self { stores: Vec::new() };
         for Named { place, .. } in places {
@@ -31,7 +31,7 @@ impl Files {
         Ok(files)
     }
 
-    /// The number of the file at `path`, which must be one of those opened.
+    /// The index of the file at `path`, which must have been opened.
     fn index(&self, path: &Path) -> usize {
         let found = self.stores.iter().position(|store| store.path() == path);
         found.expect("every place's file was opened")
@@ -42,12 +42,12 @@ impl Files {
 pub struct Weights<'f> {
     /// The name on the command line, or else in the file.
     pub label: String,
-    /// Where they are.
+    /// Their entry in the file.
     pub entry: Entry<'f>,
 }
 
 impl<'f> Weights<'f> {
-    /// Finds the tensors; each must have a name of its own if there are several.
+    /// Finds the tensors; if there are several, each needs a unique name.
     pub fn find(files: &'f Files, places: &'f [Named]) -> Result<Vec<Self>, Failure> {
         let mut found: Vec<Self> = Vec::new();
         for Named { name, place } in places {
@@ -60,7 +60,7 @@ impl<'f> Weights<'f> {
                 None => {
                     let shown = place.path.display();
                     return Err(Failure::Input(format!(
-                        "{shown}: where several tensors are pruned each needs a name; write NAME={shown}:TENSOR"
+                        "{shown}: several tensors need a name each; write NAME={shown}:TENSOR"
                     )));
                 }
             };
@@ -73,20 +73,20 @@ impl<'f> Weights<'f> {
     }
 }
 
-/// How statistics are given.
+/// The kind of statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Hessian,
     Inputs,
 }
 
-/// The statistics asked for, as text.
+/// The statistics named on the command line.
 pub struct Statistics {
     wanted: Vec<(Kind, Named)>,
 }
 
 impl Statistics {
-    /// Reads `--hessian` and `--inputs`.
+    /// Parses `--hessian` and `--inputs`.
     pub fn parse(hessians: &[String], inputs: &[String]) -> Result<Self, Failure> {
         let hessians = named(hessians).into_iter().map(|named| (Kind::Hessian, named));
         let inputs = named(inputs).into_iter().map(|named| (Kind::Inputs, named));
@@ -94,20 +94,20 @@ impl Statistics {
         for (i, (_, one)) in wanted.iter().enumerate() {
             if wanted[..i].iter().any(|(_, other)| other.name == one.name) {
                 return Err(Failure::Input(match &one.name {
-                    Some(name) => format!("`{name}` is given statistics twice; one H or one set of inputs will do"),
-                    None => "statistics are given twice; name the tensor of each as NAME=FILE:TENSOR, or give one".to_string(),
+                    Some(name) => format!("`{name}` has more than one --hessian or --inputs; pass one"),
+                    None => "more than one --hessian or --inputs without a name; write NAME=FILE:TENSOR, or pass one".to_string(),
                 }));
             }
         }
         Ok(Self { wanted })
     }
 
-    /// Their places.
+    /// Their files and tensors.
     pub fn places(&self) -> impl Iterator<Item = &Named> {
         self.wanted.iter().map(|(_, named)| named)
     }
 
-    /// Which statistics each tensor has: its own, or those without a name.
+    /// Assigns statistics to each tensor: its own, or those without a name.
     pub fn resolve<'f>(
         &self,
         files: &'f Files,
@@ -119,7 +119,7 @@ impl Statistics {
             {
                 let known: Vec<_> = weights.iter().map(|w| w.label.as_str()).collect();
                 return Err(Failure::Input(format!(
-                    "statistics are given for `{name}`, but the tensors are {}",
+                    "there is no tensor `{name}` for --hessian or --inputs; the tensors are {}",
                     known.join(", ")
                 )));
             }
@@ -138,7 +138,7 @@ impl Statistics {
     }
 }
 
-/// Statistics found in files, not yet read; tensors that name the same share.
+/// Statistics found in files, not yet read; tensors may share them.
 pub struct Found<'f> {
     sources: Vec<(Kind, &'f Store, String)>,
     /// For each tensor of the spec.
@@ -163,14 +163,14 @@ impl<'f> Found<'f> {
         Ok(self.sources.len() - 1)
     }
 
-    /// Checks that no method lacks statistics, before any of them runs.
+    /// Checks that every method has the statistics it needs, before any runs.
     pub fn suffice(&self, methods: &[Method], spec: &Spec) -> Result<(), Failure> {
         let Some(t) = self.source_of.iter().position(Option::is_none) else { return Ok(()) };
         let tensor = spec.tensors()[t].name().to_string();
         match methods.iter().find(|method| method.needs() > Needs::Weights) {
             None if self.source_of.iter().all(Option::is_none) => Ok(()),
             None => Err(Failure::Input(format!(
-                "`{tensor}` has no statistics, but another tensor has; give them for all or none"
+                "`{tensor}` has no --hessian or --inputs, but another tensor has; pass them for all or none"
             ))),
             Some(method) => {
                 let method = method.to_string();
@@ -179,7 +179,7 @@ impl<'f> Found<'f> {
         }
     }
 
-    /// Reads or sums each Hessian once.
+    /// Reads or computes each Hessian once.
     pub fn load(self, spec: &Spec, global: &Global) -> Result<Hessians, Failure> {
         let mut loaded = Vec::new();
         for (i, (kind, store, name)) in self.sources.iter().enumerate() {
@@ -207,7 +207,7 @@ pub struct Hessians {
 
 impl Hessians {
     /// The Hessian of tensor `t` of the spec.
-    pub fn of(&self, t: usize) -> Option<&Hessian> {
+    pub fn get(&self, t: usize) -> Option<&Hessian> {
         self.source_of[t].map(|at| &self.loaded[at])
     }
 }
