@@ -2,7 +2,8 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Fault};
 use crate::model::{Decoder, ModelError};
-use crate::tokens::{SplitMix, TextError, Tokenizer};
+use crate::tokens::{TextError, Tokenizer};
+use openwork::random::{SplitMix64, unit};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -84,13 +85,13 @@ pub fn unsupported_options(model: &Checkpoint) -> Result<Vec<String>, Checkpoint
 /// Chooses tokens from logits.
 struct Sampler {
     sampling: Sampling,
-    random: SplitMix,
+    random: SplitMix64,
 }
 
 impl Sampler {
     fn new(sampling: Sampling) -> Self {
         let seed = if let Sampling::Sampled { seed, .. } = sampling { seed } else { 0 };
-        Self { sampling, random: SplitMix(seed) }
+        Self { sampling, random: SplitMix64(seed) }
     }
 
     /// The next token. The logits are finite and at least one.
@@ -118,8 +119,8 @@ impl Sampler {
             sum >= top_p * total
         });
         weights.truncate(nucleus.map_or(weights.len(), |last| last + 1));
-        // A uniform number in [0, 1) from the upper 53 bits.
-        let draw = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64;
+        // A number in [0, 1) from the upper 53 bits.
+        let draw = unit(self.random.next_bits());
         let mut left = draw * weights.iter().sum::<f64>();
         let chosen = weights.iter().position(|w| {
             left -= w;

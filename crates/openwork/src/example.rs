@@ -1,6 +1,7 @@
 //! Example masks: a reproducible mask of any spec, for drawings and for
 //! statistics that need some mask of the spec.
 
+use crate::random::{STEP, mix, unit};
 use crate::select;
 use crate::spec::Spec;
 use std::collections::HashMap;
@@ -14,17 +15,10 @@ const MAX_BLOCKS: usize = 1 << 22;
 /// A pseudo-random score in [0, 1) that depends on its arguments only, so a
 /// corner of an example mask equals the same corner of the whole.
 pub fn score(seed: u64, scope: usize, block: usize) -> f64 {
-    // SplitMix64's finaliser (Steele, Lea, Flood 2014), once for each argument.
-    let mix = |mut z: u64| {
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let step = 0x9e37_79b9_7f4a_7c15u64;
-    let mut z = mix(seed.wrapping_add(step));
-    z = mix(z.wrapping_add(scope as u64).wrapping_add(step));
-    z = mix(z.wrapping_add(block as u64).wrapping_add(step));
-    (z >> 11) as f64 / (1u64 << 53) as f64
+    let mut z = mix(seed.wrapping_add(STEP));
+    z = mix(z.wrapping_add(scope as u64).wrapping_add(STEP));
+    z = mix(z.wrapping_add(block as u64).wrapping_add(STEP));
+    unit(z)
 }
 
 /// The mask that keeps the blocks of highest [`score`], computed for the scopes

@@ -12,6 +12,7 @@ pub mod linalg;
 pub mod mask;
 pub mod matrix;
 pub mod prune;
+pub mod random;
 pub mod saliency;
 pub mod select;
 pub mod sparse;

@@ -17,5 +17,4 @@ pub(crate) use gguf_vocab::GgufVocab;
 pub use text::{TextUse, join, load_text, read_text};
 pub use tokenizer::Tokenizer;
 pub(crate) use validate::catch_panic;
-pub(crate) use windows::SplitMix;
 pub use windows::{random_windows, windows};

@@ -1,6 +1,7 @@
 //! Splitting tokens into windows of equal length, as the literature does.
 
 use super::error::TextError;
+use openwork::random::SplitMix64;
 use std::collections::HashSet;
 
 /// Consecutive, non-overlapping windows of `length` tokens; an incomplete window
@@ -31,7 +32,7 @@ pub fn random_windows(
         return Err(TextError::Samples { tokens: tokens.len(), length, starts, samples });
     }
     // Floyd's algorithm: each set of `samples` starts is equally likely.
-    let mut random = SplitMix(seed);
+    let mut random = SplitMix64(seed);
     let mut drawn = HashSet::with_capacity(samples);
     let window = |top: usize| {
         let start = random.below(top as u64 + 1) as usize;
@@ -57,23 +58,6 @@ fn text_length(tokens: &[u32], length: usize, bos: Option<u32>) -> Result<usize,
 
 fn with_bos(bos: Option<u32>, text: &[u32]) -> Vec<u32> {
     bos.into_iter().chain(text.iter().copied()).collect()
-}
-
-/// The SplitMix64 generator of Steele, Lea and Flood (2014).
-pub(crate) struct SplitMix(pub u64);
-
-impl SplitMix {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A random number below `n`, with a bias below n / 2^64.
-    fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
-    }
 }
 
 #[cfg(test)]

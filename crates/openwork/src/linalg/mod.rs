@@ -37,17 +37,13 @@ pub fn instructions() -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use crate::matrix::Matrix;
+    use crate::random::{STEP, SplitMix64};
 
     /// Reproducible entries, uniform between -1 and 1.
     pub(crate) fn random(rows: usize, cols: usize, seed: u64) -> Matrix {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d;
+        let mut bits = SplitMix64(seed.wrapping_mul(STEP) ^ 0x5851_f42d_4c95_7f2d);
         Matrix::from_fn(rows, cols, |_, _| {
-            // SplitMix64 (Steele, Lea and Flood 2014).
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (((z ^ (z >> 31)) >> 40) as f32) / (1u64 << 23) as f32 - 1.0
+            (bits.next_bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
         })
     }
 }

@@ -8,6 +8,7 @@
 use super::domain::Space;
 use super::steps::Steps;
 use super::{Spec, Tensor};
+use crate::random::mix;
 use std::collections::HashMap;
 
 /// The most elements whose structure one unit lists.
@@ -190,7 +191,7 @@ impl Unit {
                     let slot = slot_of(&mut rows, (element.tensor, element.offset / width));
                     let column = (element.offset % width) as u64;
                     let block = (s * spec.blocks_per_scope() + block) as u64;
-                    rows[slot].2 = rows[slot].2.wrapping_add(mixed(column << 40 ^ block));
+                    rows[slot].2 = rows[slot].2.wrapping_add(mix(column << 40 ^ block));
                     rows[slot].3 += 1;
                 }
             }
@@ -290,13 +291,6 @@ fn join_pieces(unit: &mut Unit, first: usize) {
             _ => unit.pieces.push(Piece { bundle, start: at as u32, end: at as u32 + 1 }),
         }
     }
-}
-
-/// Spreads the bits of a number (the finaliser of SplitMix64).
-fn mixed(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 impl Spec {
