@@ -49,7 +49,7 @@ pub const PRESETS: &[Preset] = &[
         summary: "keep P% of all weights, anywhere in the tensor",
         example: "unstructured(50%)",
         shape: &[8, 16],
-        expand: |args, _| Ok(format!("keep {}", args.keep(0)?)),
+        expand: |args, _| Ok(format!("keep {}", args.share()?)),
     },
     Preset {
         name: "rowwise(P%)",
@@ -58,7 +58,7 @@ pub const PRESETS: &[Preset] = &[
         shape: &[8, 16],
         expand: |args, dims| {
             dims.at_least(2)?;
-            Ok(format!("scope (1) keep {}", args.keep(0)?))
+            Ok(format!("scope (1) keep {}", args.share()?))
         },
     },
     Preset {
@@ -96,7 +96,7 @@ pub const PRESETS: &[Preset] = &[
         example: "columns(50%)",
         shape: &[8, 16],
         expand: |args, dims| {
-            Ok(format!("{}block (_,1) scope (1,_) keep {}", dims.matrix()?, args.keep(0)?))
+            Ok(format!("{}block (_,1) scope (1,_) keep {}", dims.matrix()?, args.share()?))
         },
     },
     Preset {
@@ -204,6 +204,17 @@ impl Arguments<'_> {
         }
     }
 
+    /// The share to keep, as the only argument. A bare number is refused: whether
+    /// `50` means a count or a share cannot be told.
+    fn share(&self) -> Result<String, String> {
+        match self.args() {
+            [Arg::Keep(keep @ Keep::Count(_))] => {
+                Err(format!("write `{keep}%` for a share, or `keep {keep}` for a count of blocks"))
+            }
+            _ => self.keep(0),
+        }
+    }
+
     fn keep_anywhere(&self) -> Result<String, String> {
         let mut keeps = self.args().iter().filter_map(|arg| match arg {
             Arg::Keep(keep) => Some(keep.to_string()),
@@ -248,7 +259,7 @@ impl Arguments<'_> {
 fn channel(args: &Arguments<'_>, dims: &Dims<'_>) -> Result<String, String> {
     dims.at_least(2)?;
     let whole = ",_".repeat(dims.names.len() - 1);
-    Ok(format!("block (1{whole}) scope (_) keep {}", args.keep(0)?))
+    Ok(format!("block (1{whole}) scope (_) keep {}", args.share()?))
 }
 
 /// `N:M`, with blocks of B columns and pairs of columns D apart.
