@@ -21,8 +21,10 @@ Examples:
 
 Exit codes:
   0  success
-  1  failed while running (disk full, out of memory, a check that did not pass)
-  2  wrong input (bad option, missing or damaged file, impossible plan); nothing was written
+  1  failed while running (the output cannot be written, out of memory, a check that did
+     not pass)
+  2  wrong input (bad option, missing or damaged file, impossible plan, an output that
+     exists or is an input); nothing was written
 
 Run `openwork COMMAND --help` for the options of a command, with examples.";
 
@@ -117,14 +119,16 @@ impl Global {
 
     /// Sets the size of the global thread pool.
     pub fn set_threads(&self) -> Result<(), Failure> {
-        match self.threads {
-            None => Ok(()),
-            Some(n) if (1..=1024).contains(&n) => rayon::ThreadPoolBuilder::new()
-                .num_threads(n)
-                .build_global()
-                .map_err(Failure::running),
-            Some(n) => Err(Failure::Input(format!("--threads {n}: give a number from 1 to 1024"))),
+        if let Some(n) = self.threads.filter(|n| !(1..=1024).contains(n)) {
+            return Err(Failure::Input(format!("--threads {n}: give a number from 1 to 1024")));
         }
+        // Also for the default, zero: the first parallel loop would panic instead.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0));
+        pool.build_global().map_err(|error| {
+            Failure::running(format!(
+                "cannot start the threads: {error}; give fewer with --threads"
+            ))
+        })
     }
 }
 

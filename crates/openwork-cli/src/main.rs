@@ -3,13 +3,18 @@
 mod args;
 mod commands;
 mod failure;
-mod files;
 mod flag_hints;
+mod interrupt;
+mod memory;
+mod output;
 mod print;
 mod progress;
-mod write;
+mod tensor_path;
 
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: memory::ExitOnFailure = memory::ExitOnFailure;
 
 fn main() -> ExitCode {
     let args = match args::parse() {

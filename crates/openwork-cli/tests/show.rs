@@ -219,7 +219,10 @@ fn bad_input_is_refused_with_reasons() {
         (&["show", "2:4", "--shape", "4,4", "--shape", "4,4"], "is for one tensor"),
         (&["show", "blocks a: & b: keep 1", "--shape", "4,4"], "--shape a=4,4"),
         (&["show", "blocks a: & b: keep 1", "--shape", "a=4,4"], "`b` was not given"),
-        (&["show", "2:4", "--shape", "4,4", "--svg", "no/such/folder/x.svg"], "cannot write"),
+        (
+            &["show", "2:4", "--shape", "4,4", "--svg", "no/such/folder/x.svg"],
+            "the folder no/such/folder does not exist",
+        ),
         (&["show", "2:4"], "--shape"),
     ] {
         let words = refusal(args);
@@ -236,7 +239,7 @@ fn a_picture_is_written_whole() {
     text(&["show", "2:4", "--shape", "8,16", "--svg", name, "--seed", "3"]);
     let first = std::fs::read_to_string(&path).unwrap();
     assert!(first.starts_with("<svg") && first.ends_with("</svg>\n"));
-    text(&["show", "2:4", "--shape", "8,16", "--svg", name, "--seed", "4"]);
+    text(&["show", "2:4", "--shape", "8,16", "--svg", name, "--seed", "4", "--force"]);
     assert_ne!(std::fs::read_to_string(&path).unwrap(), first);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "no temporary file is left");
     std::fs::remove_dir_all(&folder).unwrap();

@@ -17,7 +17,8 @@ fn folder() -> Folder {
 #[test]
 fn magnitude_keeps_the_two_largest_of_four() {
     let folder = folder();
-    let said = folder.run("tensor w.safetensors --spec 2:4 --method magnitude --out o.safetensors");
+    let said = folder
+        .run("tensor w.safetensors --spec 2:4 --method magnitude --out o.safetensors --force");
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(said.out.contains("magnitude"), "{}", said.out);
     assert!(said.err.contains("note: without --hessian or --inputs the error"), "{}", said.err);
@@ -77,7 +78,7 @@ fn weights_are_written_back_in_their_own_type() {
     for (dtype, tensor) in files {
         let bytes = tensor.3.clone();
         folder.file("w.safetensors", &[tensor]);
-        let json = folder.json("tensor w.safetensors --spec 2:4 --method s-obs --hessian h.safetensors --out o.safetensors");
+        let json = folder.json("tensor w.safetensors --spec 2:4 --method s-obs --hessian h.safetensors --out o.safetensors --force");
         assert_eq!(json["tensors"][0]["dtype"], dtype);
         let (new, _, found) = folder.read("o.safetensors", "w");
         assert_eq!(found.to_lowercase(), dtype);
@@ -85,7 +86,8 @@ fn weights_are_written_back_in_their_own_type() {
             assert!(four.iter().filter(|w| **w == 0.0).count() >= 2, "{dtype}: {four:?}");
         }
         // A method that mends nothing leaves every kept weight's bytes alone.
-        folder.run("tensor w.safetensors --spec 2:4 --method magnitude --out o.safetensors");
+        folder
+            .run("tensor w.safetensors --spec 2:4 --method magnitude --out o.safetensors --force");
         let written = std::fs::read(folder.path("o.safetensors")).unwrap();
         let data = &written[written.len() - bytes.len()..];
         let size = bytes.len() / 64;
@@ -101,7 +103,7 @@ fn the_same_run_writes_the_same_bytes() {
     let folder = folder();
     let run = |threads: &str| {
         let said = folder.run(&format!(
-            "tensor w.safetensors --spec 2:4 --method s-obs --inputs x.safetensors --out o.safetensors --threads {threads}"
+            "tensor w.safetensors --spec 2:4 --method s-obs --inputs x.safetensors --out o.safetensors --force --threads {threads}"
         ));
         assert_eq!(said.code, 0, "{}", said.err);
         std::fs::read(folder.path("o.safetensors")).unwrap()
@@ -152,7 +154,16 @@ fn coupled_tensors_have_a_hessian_each() {
     let run = |method: &str, extra: &[&str]| {
         let mut args =
             vec!["tensor", "o=f.safetensors:o", "q=f.safetensors:q", "k=f.safetensors:k"];
-        args.extend(["--spec", spec, "--method", method, "--out", "out.safetensors", "--json"]);
+        args.extend([
+            "--spec",
+            spec,
+            "--method",
+            method,
+            "--out",
+            "out.safetensors",
+            "--force",
+            "--json",
+        ]);
         args.extend(["--hessian", "h.safetensors:qkv", "--hessian", "o=h.safetensors:o"]);
         args.extend(extra);
         folder.run_list(&args)
@@ -192,7 +203,7 @@ fn weak_statistics_work_with_a_note() {
     let folder = folder();
     let note = |statistics: &str| {
         let json = folder.json(&format!(
-            "tensor w.safetensors --spec 2:4 --method s-obs --out o.safetensors {statistics}"
+            "tensor w.safetensors --spec 2:4 --method s-obs --out o.safetensors --force {statistics}"
         ));
         let result = &json["results"][0];
         assert_eq!(result["conforms"], true, "{statistics}");
@@ -223,7 +234,7 @@ fn bad_numbers_are_refused_by_name() {
     let folder = folder();
     let run = |w: &str, statistics: &str| {
         folder.refused(&format!(
-            "tensor {w}.safetensors --spec 2:4 --method s-obs {statistics} --out o.safetensors"
+            "tensor {w}.safetensors --spec 2:4 --method s-obs {statistics} --out o.safetensors --force"
         ))
     };
     for (bad, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
@@ -307,7 +318,7 @@ fn a_spec_that_does_not_fit_is_refused() {
     let folder = folder();
     let run = |file: &str, spec: &str| {
         folder.refused(&format!(
-            "tensor {file}.safetensors --spec {spec} --method magnitude --out o.safetensors"
+            "tensor {file}.safetensors --spec {spec} --method magnitude --out o.safetensors --force"
         ))
     };
     assert!(run("w", "2:5").contains("16 entries, not a multiple of 5"));
@@ -340,39 +351,47 @@ fn keep_nothing_gives_zeros() {
 #[test]
 fn files_that_are_damaged_or_something_else_are_refused() {
     let folder = folder();
-    let run =
-        || folder.refused("tensor b.safetensors --spec 2:4 --method magnitude --out o.safetensors");
-    assert_eq!(run(), "b.safetensors: no such file");
+    let run = || {
+        folder.refused(
+            "tensor b.safetensors --spec 2:4 --method magnitude --out o.safetensors --force",
+        )
+    };
+    assert_eq!(run(), "b.safetensors: no such file or folder");
     folder.bytes("b.safetensors", b"");
-    assert!(run().contains("has 0 bytes, too few for a safetensors file"));
+    assert!(run().contains("ends after 0 bytes, inside the header's length"));
     folder.bytes("b.safetensors", b"this is a text, not a file of tensors");
-    assert!(run().contains("it is truncated or not a safetensors file"));
+    assert!(run().contains("the file is damaged or not safetensors"));
     folder.bytes("b.safetensors", &[&2u64.to_le_bytes()[..], b"[]"].concat());
-    assert!(run().contains("is not a safetensors file"));
+    assert!(run().contains("invalid header"));
     folder.bytes("b.safetensors", &[&2u64.to_le_bytes()[..], b"{}"].concat());
     assert_eq!(run(), "b.safetensors: has no tensors");
     folder.bytes("b.safetensors", &u64::MAX.to_le_bytes());
-    assert!(run().contains("the header should have 18446744073709551615 bytes"));
+    assert!(run().contains("the header length of 18446744073709551615 bytes exceeds"));
     let whole = safetensors(&[f32s("w", &[8, 16], &noise(128, 1))], &[]);
     for length in (0..whole.len()).step_by(7) {
         folder.bytes("b.safetensors", &whole[..length]);
         assert!(!run().is_empty());
     }
     folder.bytes("b.safetensors", &whole[..whole.len() - 1]);
-    assert!(run().contains("holds 511 bytes of data where its header describes 512"));
+    assert!(run().contains("exceeds the file's 511 bytes of data"));
     folder.bytes("b.safetensors", &[&whole[..], b"x"].concat());
-    assert!(run().contains("holds 513 bytes of data where its header describes 512"));
+    assert!(run().contains("bytes 512..513 of the data belong to no tensor"));
     folder.file("b.safetensors", &[("w", "I32", vec![8, 16], vec![0; 512])]);
     let message = run();
     let expected = "b.safetensors: tensor `w` is i32; weights must be f64, f32, f16 or bf16";
     assert_eq!(message, expected);
     folder.file("b.safetensors", &[("w", "F32", vec![usize::MAX, 16], vec![0; 512])]);
-    assert!(run().contains("not a safetensors file"));
+    assert!(run().contains("too many elements for any file"));
     folder.file("b.safetensors", &[("w", "F32", vec![8, 17], vec![0; 512])]);
-    assert!(run().contains("not a safetensors file"));
+    assert!(run().contains("needs 544 bytes, but its offsets 0..512 hold 512"));
+    let entry = r#"{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
+    let header = format!(r#"{{"w":{entry},"w":{entry}}}"#);
+    let length = (header.len() as u64).to_le_bytes();
+    folder.bytes("b.safetensors", &[&length[..], header.as_bytes()].concat());
+    assert_eq!(run(), "b.safetensors: tensor \"w\" is listed twice");
     std::fs::remove_file(folder.path("b.safetensors")).unwrap();
     std::fs::create_dir(folder.path("b.safetensors")).unwrap();
-    assert_eq!(run(), "b.safetensors: is not a regular file");
+    assert_eq!(run(), "b.safetensors: not a regular file");
 }
 
 #[test]
@@ -407,7 +426,9 @@ fn methods_that_do_not_exist_are_answered_with_the_nearest() {
     assert!(run("s-obs[damping=1]").contains("a colon is missing"));
     assert!(run("s-obs[panel=3").contains("a bracket is not closed"));
     assert!(run("magnitude,,wanda").contains("there is no method ``"));
-    assert!(run("wanda,s-obs --out o.safetensors").starts_with("--out needs a single method"));
+    assert!(
+        run("wanda,s-obs --out o.safetensors --force").starts_with("--out needs a single method")
+    );
     let message = folder.refused("tensor w.safetensors --spec 2:4 --method magnitude,wanda");
     assert!(message.starts_with("wanda needs statistics of the inputs of `w`"), "{message}");
     let message = folder.refused("tensor w.safetensors --spec 2:4");
@@ -422,7 +443,7 @@ fn a_place_that_cannot_be_written_is_refused_before_work() {
     };
     assert_eq!(
         run("no/o.safetensors"),
-        "no/o.safetensors: the folder no does not exist; make it first"
+        "no/o.safetensors: the folder no does not exist; create it first"
     );
     assert_eq!(run("."), ".: is a folder; give the name of a file");
 }
@@ -434,7 +455,7 @@ fn weights_that_outgrow_their_type_are_not_written() {
     folder.file("w.safetensors", &[f16s("w", &[1, 2], &[60000.0, 59000.0])]);
     folder.file("h.safetensors", &[f64s("h", &[2, 2], &[1.0, 0.999, 0.999, 1.0])]);
     let said = folder.run(
-        "tensor w.safetensors --spec 1:2 --method s-obs[damping=diag:0] --hessian h.safetensors --out o.safetensors",
+        "tensor w.safetensors --spec 1:2 --method s-obs[damping=diag:0] --hessian h.safetensors --out o.safetensors --force",
     );
     assert_eq!(said.code, 1, "{}{}", said.out, said.err);
     assert!(said.err.contains("of `w` is beyond f16; nothing was written"), "{}", said.err);

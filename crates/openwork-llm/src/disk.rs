@@ -47,7 +47,8 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 #[derive(Debug)]
 pub struct Pending {
     path: PathBuf,
-    unfinished: PathBuf,
+    /// Its name until it is whole; none for a device or a pipe.
+    unfinished: Option<PathBuf>,
     file: Option<BufWriter<File>>,
     hash: Sha256,
     bytes: u64,
@@ -69,10 +70,20 @@ impl Pending {
         if path.is_dir() {
             return Err(io::Error::other("it is a folder"));
         }
-        let mut name = name.to_os_string();
-        name.push(UNFINISHED);
-        let unfinished = path.with_file_name(name);
-        let file = Some(BufWriter::with_capacity(1 << 20, File::create(&unfinished)?));
+        // A device or a pipe cannot be replaced, and holds nothing to lose.
+        let regular = fs::metadata(path).map_or(true, |found| found.is_file());
+        let (file, unfinished) = match regular {
+            true => {
+                let mut name = name.to_os_string();
+                name.push(UNFINISHED);
+                let unfinished = path.with_file_name(name);
+                // What a killed run left; a link would lead elsewhere.
+                let _ = fs::remove_file(&unfinished);
+                (File::create_new(&unfinished)?, Some(unfinished))
+            }
+            false => (File::options().write(true).open(path)?, None),
+        };
+        let file = Some(BufWriter::with_capacity(1 << 20, file));
         Ok(Self { path: path.to_path_buf(), unfinished, file, hash: Sha256::new(), bytes: 0 })
     }
 
@@ -81,10 +92,14 @@ impl Pending {
         // It stays in its place until it has its name, so that else it goes with us.
         let file = self.file.as_mut().ok_or_else(|| io::Error::other("it is finished already"))?;
         file.flush()?;
-        file.get_ref().sync_all()?;
-        fs::rename(&self.unfinished, &self.path)?;
+        if let Some(unfinished) = &self.unfinished {
+            file.get_ref().sync_all()?;
+            fs::rename(unfinished, &self.path)?;
+        }
         self.file = None;
-        sync_folder(&self.path)?;
+        if self.unfinished.is_some() {
+            sync_folder(&self.path)?;
+        }
         let hash = std::mem::take(&mut self.hash);
         Ok(Written { bytes: self.bytes, sha256: hex(&hash.finalize()) })
     }
@@ -106,9 +121,11 @@ impl Write for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.file.take().is_some() {
+        if self.file.take().is_some()
+            && let Some(unfinished) = &self.unfinished
+        {
             // There may be nothing to remove; nobody could do more.
-            let _ = fs::remove_file(&self.unfinished);
+            let _ = fs::remove_file(unfinished);
         }
     }
 }
@@ -152,14 +169,26 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Brings the folder of `path`, that is its list of names, to the disk.
-pub fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = match path.parent() {
+/// The folder that a file is in.
+pub fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
-    };
+    }
+}
+
+/// Brings the folder of `path`, that is its list of names, to the disk. Some
+/// systems and file systems cannot; the file is there all the same.
+pub fn sync_folder(path: &Path) -> io::Result<()> {
+    use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
     // Only Unix opens folders.
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+    let sync = || if cfg!(unix) { File::open(folder_of(path))?.sync_all() } else { Ok(()) };
+    match sync() {
+        Err(error) if ![InvalidInput, PermissionDenied, Unsupported].contains(&error.kind()) => {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

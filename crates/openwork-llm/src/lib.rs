@@ -10,11 +10,15 @@ pub mod format;
 pub mod generate;
 pub mod inspect;
 pub mod model;
+pub mod output;
 pub mod pack;
 pub mod pipeline;
 pub mod report;
 pub mod shrink;
+mod spec_json;
+pub mod tensors;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};
+pub use spec_json::spec_json;
 pub use tokens::Tokenizer;

@@ -157,7 +157,11 @@ fn single_tokens_follow_what_texts_begin_with() {
         }
         assert_eq!(usual.tokens(), 8 * 16 + usual.single_tokens.iter().flatten().count(), "{name}");
         // A text has no more starts than tokens.
-        let all = draw(Some(1 << 40)).single_tokens.len();
+        let how = Sampling { samples: 8, length: 16, single_tokens: Some(1 << 40), seed: 3 };
+        let error = Calibration::draw(&tokenizer, ("text", &text), how).unwrap_err().to_string();
+        assert!(error.contains("the text has only"), "{error}");
+        let all = tokenizer.encode(&text).unwrap().len();
+        let all = draw(Some(all)).single_tokens.len();
         assert_eq!(all, tokenizer.encode(&text).unwrap().len(), "{name}");
     }
 }
@@ -246,10 +250,60 @@ fn a_budget_keeps_its_mean() {
     let of = |layer: usize| record.layers[layer].linears[0].density;
     assert!((record.totals.density - 0.5).abs() < 0.02, "{}", record.totals.density);
     assert!((0..4).any(|layer| of(layer) != of(0)), "all layers have density {}", of(0));
+    // A pattern that cannot vary is refused with the plan.
     let fixed = Recipe { budget: recipe.budget, ..Recipe::new("2:4", "wanda") };
-    let other = tempfile::tempdir().unwrap();
-    let mut job = self::job(&source, &fixed, &calibration(4, 32), true);
-    job.plan.recipe.budget = recipe.budget;
-    let error = run(&job, other.path(), Start::Fresh, &()).unwrap_err().to_string();
-    assert!(error.contains("whose keep can vary"), "{error}");
+    let config = Model::open(&source).unwrap().config().clone();
+    let error = Plan::new(&fixed, &TensorFilter::default(), &config, true).unwrap_err().to_string();
+    assert!(error.contains("whose density can vary"), "{error}");
+}
+
+#[test]
+fn a_wide_spread_tells_layers_apart() {
+    let source = Checkpoint::open(&model("gemma3")).unwrap().rounded(Dtype::BF16);
+    let spread_of = |spread: f64| {
+        let mut recipe = Recipe::new("rowwise(50%)", "wanda");
+        recipe.budget = Some(Budget { density: 0.5, spread });
+        let folder = tempfile::tempdir().unwrap();
+        let job = job(&source, &recipe, &calibration(4, 32), false);
+        let record = run(&job, folder.path(), Start::Fresh, &()).unwrap();
+        assert!((record.totals.density - 0.5).abs() < 0.03, "{}", record.totals.density);
+        let densities = record.layers.iter().map(|layer| layer.linears[0].density);
+        let (low, high) = densities.fold((1.0f64, 0.0f64), |(a, b), d| (a.min(d), b.max(d)));
+        high - low
+    };
+    let narrow = spread_of(0.05);
+    for wide in [0.25, 0.5, 0.9] {
+        assert!(spread_of(wide) >= narrow && spread_of(wide) > 0.02, "spread {wide}");
+    }
+}
+
+#[test]
+fn a_rule_after_dense_goes_on_from_the_recipe() {
+    let config =
+        Model::open(&Checkpoint::open(&model("gemma3")).unwrap()).unwrap().config().clone();
+    let plan = |rules: &str| {
+        let text = format!("spec = '2:4'\nmethod = 'wanda'\n{rules}");
+        let recipe = Recipe::parse(&text).unwrap();
+        Plan::new(&recipe, &TensorFilter::default(), &config, false).unwrap()
+    };
+    let dense = "[[rule]]\nmatch = 'down_proj'\ndense = true\n";
+    let lines = plan(&format!("{dense}[[rule]]\nmatch = 'down_proj'\nspec = '1:4'\n")).lines();
+    let down: Vec<&String> = lines.iter().filter(|line| line.contains("down_proj")).collect();
+    assert_eq!(down.len(), config.layers);
+    assert!(down.iter().all(|line| line.contains("1:4") && line.contains("wanda")), "{down:?}");
+    // A method alone does not undo `dense`; a density does.
+    let lines = plan(&format!("{dense}[[rule]]\nmethod = 'magnitude'\n")).lines();
+    assert!(!lines.iter().any(|line| line.contains("down_proj")), "{lines:?}");
+    let lines = plan(&format!("{dense}[[rule]]\nmatch = 'down'\ndensity = 0.25\n")).lines();
+    assert!(lines.iter().any(|line| line.contains("down_proj")), "{lines:?}");
+    // Members of a coupling of which one was dense agree again.
+    let coupled = "[[rule]]\nmatch = 'mlp'\nspec = 'mlp keep 75%'\n";
+    let lines =
+        plan(&format!("{}{coupled}", dense.replace("down_proj'", "layers.0.*down_proj'"))).lines();
+    assert!(
+        lines
+            .iter()
+            .filter(|line| line.contains("down_proj"))
+            .all(|line| line.contains("gate_proj"))
+    );
 }

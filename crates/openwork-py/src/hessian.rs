@@ -1,11 +1,13 @@
 //! `Hessian`: statistics of a layer's inputs, batch by batch.
 
 use crate::array::{Tensor, adapted};
-use crate::{error, store};
+use crate::error;
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods};
 use openwork::hessian::{Hessian as Known, HessianError, HessianSum};
 use openwork::values::ValuesRef;
 use openwork::{Matrix, MatrixRef};
+use openwork_llm::tensors::TensorFile;
+use openwork_llm::tensors::hessian::{self, MAX_COLUMNS};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +24,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// ([[5.0, 7.0], [7.0, 10.0]], 2)
 #[pyclass(frozen, module = "openwork", name = "Hessian")]
 pub struct Hessian(Mutex<State>);
+
+/// Refuses an H that no machine holds, or that has no columns.
+fn check_columns(columns: usize) -> PyResult<()> {
+    match (1..=MAX_COLUMNS).contains(&columns) {
+        true => Ok(()),
+        false => {
+            Err(wrong(format!("H would have {columns} columns; it may have 1 to {MAX_COLUMNS}")))
+        }
+    }
+}
+
+fn wrong(error: impl std::fmt::Display) -> PyErr {
+    error::HessianError::new_err(error.to_string())
+}
 
 enum State {
     /// Samples still come; what was made of those so far.
@@ -53,7 +69,7 @@ impl Hessian {
 impl Hessian {
     #[new]
     fn new(columns: usize) -> PyResult<Self> {
-        store::check_columns(columns)?;
+        check_columns(columns)?;
         Ok(Self(Mutex::new(State::Open(Box::new(HessianSum::new(columns)), None))))
     }
 
@@ -88,7 +104,7 @@ impl Hessian {
                 "H has shape {shape:?}; it must be a square matrix"
             )));
         };
-        store::check_columns(cols)?;
+        check_columns(cols)?;
         let data: Vec<f64> = match &tensor {
             Tensor::F64(held) if held.slice().is_some() => {
                 held.slice().expect("just looked").to_vec()
@@ -170,14 +186,18 @@ impl Hessian {
     /// Writes H to a safetensors file, as `openwork hessian` does.
     #[pyo3(signature = (path, name="H"))]
     fn save(&self, py: Python<'_>, path: PathBuf, name: &str) -> PyResult<()> {
-        py.detach(|| store::save(&*self.known().map_err(error::hessian)?, &path, name))
+        py.detach(|| {
+            let known = self.known().map_err(error::hessian)?;
+            hessian::save(&path, &[(name, &known)]).map(|_| ()).map_err(wrong)
+        })
     }
 
     /// Reads H from a safetensors file.
     #[staticmethod]
     #[pyo3(signature = (path, name="H"))]
     fn load(py: Python<'_>, path: PathBuf, name: &str) -> PyResult<Self> {
-        py.detach(|| store::load(&path, name)).map(Self::closed)
+        let load = || TensorFile::open(&path).and_then(|file| hessian::load(&file, name));
+        py.detach(load).map(Self::closed).map_err(wrong)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -8,12 +8,10 @@ mod blocks;
 mod dynamic;
 mod error;
 mod executor;
-mod facts;
 mod hessian;
 mod model;
 mod prune;
 mod spec;
-mod store;
 mod tables;
 mod worker;
 

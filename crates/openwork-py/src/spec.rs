@@ -1,7 +1,7 @@
 //! Patterns and bound specs.
 
 use crate::array::{Tensor, adapted};
-use crate::{error, facts};
+use crate::error;
 use openwork::spec::{Coupling, Element};
 use openwork::{Mask, Pattern, viz};
 use pyo3::exceptions::PyTypeError;
@@ -216,8 +216,9 @@ impl BoundSpec {
     ///
     /// >>> Spec.parse("2:4").bind((16, 32)).show()["facts"]["storage"][0]["ratio"]
     /// 0.5625
-    fn show<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        facts::dict(py, &self.0)
+    fn show<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let text = openwork_llm::spec_json(&self.0).to_string();
+        py.import("json")?.call_method1("loads", (text,))
     }
 
     /// The same in words.

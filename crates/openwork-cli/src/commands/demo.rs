@@ -9,10 +9,11 @@ use openwork_llm::demo;
 use openwork_llm::evaluate::{Options, ScoredWindows};
 use openwork_llm::format::align_columns;
 use openwork_llm::model::Model;
+use openwork_llm::output::OutputFile;
 use openwork_llm::pipeline::{
     Calibration, Evaluation, Job, Plan, Recipe, Sampling, Start, TensorFilter, run,
 };
-use openwork_llm::report::{Record, page};
+use openwork_llm::report::{Record, is_page, page};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -38,14 +39,15 @@ pub struct Demo {
     /// The page to write
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     out: PathBuf,
+    /// Replace FILE if it exists; a report that openwork wrote is always replaced
+    #[arg(long)]
+    force: bool,
 }
 
 impl Demo {
     /// Prunes, prints, writes.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        if self.out.is_dir() {
-            return Err(Failure::Input(format!("{} is a folder; name a file", self.out.display())));
-        }
+        let out = OutputFile::new(&self.out, &[], self.force || is_page(&self.out))?;
         let source = Checkpoint::open("demo".as_ref()).map_err(Failure::running)?;
         let source = source.rounded(Dtype::BF16);
         let model = Model::open(&source).map_err(Failure::running)?;
@@ -84,7 +86,7 @@ impl Demo {
             }
         }
         bar.end();
-        crate::write::whole(&self.out, page(&runs).as_bytes())?;
+        global.write(&out, page(&runs).as_bytes())?;
         if global.json {
             return print::line(as_json(&runs));
         }

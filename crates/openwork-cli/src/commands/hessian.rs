@@ -2,13 +2,15 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::files::{self, Named, Store};
 use crate::progress::Progress;
+use crate::tensor_path::Named;
 use openwork::hessian::Hessian;
 use openwork::prune::Monitor;
 use openwork_llm::format::align_columns;
+use openwork_llm::output::OutputFile;
+use openwork_llm::tensors::{TensorFile, hessian};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,34 +34,35 @@ pub struct MakeHessian {
     /// Output safetensors file
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
+    /// Replace FILE if it exists
+    #[arg(long)]
+    force: bool,
 }
 
 impl MakeHessian {
     /// Computes, writes, prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        files::check_target(&self.out).map_err(Failure::input)?;
+        let inputs: Vec<Named> = self.inputs.iter().map(|text| Named::parse(text)).collect();
+        let paths: Vec<&Path> = inputs.iter().map(|input| input.path.file.as_path()).collect();
+        let out = OutputFile::new(&self.out, &paths, self.force)?;
         let mut hessians: Vec<(String, Hessian)> = Vec::new();
-        for text in &self.inputs {
-            let Named { name, place } = Named::parse(text);
+        for Named { name, path } in inputs {
             let name = name.unwrap_or(NAME.to_string());
             if hessians.iter().any(|(known, _)| *known == name) {
                 let message = format!("two Hessians are called `{name}`; write NAME=FILE:TENSOR");
                 return Err(Failure::Input(message));
             }
-            let store = Store::open(&place.path).map_err(Failure::input)?;
-            let tensor = store.choose(&place).map_err(Failure::input)?;
+            let file = TensorFile::open(&path.file).map_err(Failure::input)?;
+            let tensor = file.choose(path.tensor.as_deref()).map_err(Failure::input)?;
             let progress = Progress::start(global, &format!("inputs {tensor}"));
-            let h = files::stream(&store, &tensor, None, &|share| progress.progress(share));
+            let h = hessian::sum_inputs(&file, &tensor, None, &|share| progress.progress(share));
             progress.end();
             hessians.push((name, h.map_err(Failure::input)?));
         }
-        let (mut parts, mut metadata) = (Vec::new(), Vec::new());
-        for (name, h) in &hessians {
-            let (tensors, counts) = files::stored(name, h);
-            parts.extend(tensors);
-            metadata.extend(counts);
-        }
-        files::write(&self.out, &parts, &metadata).map_err(Failure::running)?;
+        let named: Vec<(&str, &Hessian)> =
+            hessians.iter().map(|(name, h)| (name.as_str(), h)).collect();
+        let written = hessian::save(out.target(), &named).map_err(Failure::running)?;
+        global.wrote(out.path(), written.bytes);
         if global.json {
             let rows: Vec<_> = hessians
                 .iter()

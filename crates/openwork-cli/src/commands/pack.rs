@@ -7,6 +7,7 @@ use crate::progress::Progress;
 use openwork_llm::checkpoint::write::WriteError;
 use openwork_llm::format::{align_columns, format_bytes};
 use openwork_llm::model::Model;
+use openwork_llm::output::{self, OutputFile};
 use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
 use openwork_llm::{Checkpoint, Dtype};
 use serde_json::json;
@@ -42,6 +43,9 @@ pub struct Pack {
     /// them (llama, mistral, qwen2, qwen3 with byte-level BPE)
     #[arg(long, value_name = "FILE")]
     like: Option<PathBuf>,
+    /// For gguf: replace the file if it exists
+    #[arg(long)]
+    force: bool,
 }
 
 /// What `--format` may be.
@@ -93,10 +97,17 @@ impl Pack {
     /// Packs and prints what it saved.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let target = target(&self.format)?;
+        let mut inputs = vec![self.model.as_path()];
+        inputs.extend(self.like.as_deref());
+        let file = match target {
+            Target::Gguf(_) => Some(OutputFile::new(&self.out, &inputs, self.force)?),
+            _ => output::check_folder(&self.out, &inputs).map(|()| None)?,
+        };
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
-        if let Target::Gguf(dtype) = target {
-            gguf(&model, self.like.as_deref(), &self.out, dtype).map_err(failure)?;
+        if let (Target::Gguf(dtype), Some(file)) = (&target, &file) {
+            let written = gguf(&model, self.like.as_deref(), file, *dtype);
+            global.wrote(&self.out, written.map_err(failure)?.bytes);
             return wrote(global, &self.out);
         }
         let patterns = match &self.spec {
@@ -113,11 +124,13 @@ impl Pack {
             let result = export(&model, &patterns, format, &self.out, &mut say);
             bar.end();
             result.map_err(failure)?;
+            global.wrote_folder(&self.out);
             return wrote(global, &self.out);
         }
         let result = pack(&model, &patterns, &self.out, &mut say);
         bar.end();
         let summary = result.map_err(failure)?;
+        global.wrote_folder(&self.out);
         if global.json {
             return print::line(json!({"out": self.out, "summary": summary}));
         }
@@ -161,6 +174,7 @@ fn table(summary: &Summary) -> String {
 impl Unpack {
     /// Unpacks.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
+        output::check_folder(&self.out, &[&self.model])?;
         let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let model = Model::open(&checkpoint).map_err(Failure::input)?;
         let bar = Progress::start(global, "unpack");
@@ -170,13 +184,12 @@ impl Unpack {
         });
         bar.end();
         result.map_err(failure)?;
+        global.wrote_folder(&self.out);
         wrote(global, &self.out)
     }
 }
 
+/// The result of a command whose only result is what it wrote.
 fn wrote(global: &Global, out: &Path) -> Result<(), Failure> {
-    match global.json {
-        true => print::line(json!({ "out": out })),
-        false => print::line(format!("wrote {}", out.display())),
-    }
+    if global.json { print::line(json!({ "out": out })) } else { Ok(()) }
 }

@@ -2,7 +2,8 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::{print, write};
+use crate::print;
+use openwork_llm::output::OutputFile;
 use openwork_llm::report::{Record, page};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -22,17 +23,23 @@ pub struct Report {
     /// The page to write
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Replace FILE if it exists
+    #[arg(long)]
+    force: bool,
 }
 
 impl Report {
     /// Reads every record, then writes the page whole.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
+        let records: Vec<PathBuf> = self.runs.iter().map(|run| Record::path(run)).collect();
+        let inputs: Vec<&Path> = records.iter().map(PathBuf::as_path).collect();
+        let out = OutputFile::new(&self.out, &inputs, self.force)?;
         let mut runs = Vec::with_capacity(self.runs.len());
         for (path, name) in self.runs.iter().zip(names(&self.runs)) {
             runs.push((name, Record::read(path).map_err(Failure::input)?));
         }
         let page = page(&runs);
-        write::whole(&self.out, page.as_bytes())?;
+        global.write(&out, page.as_bytes())?;
         if global.json {
             let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
             return print::line(json!({ "out": self.out, "bytes": page.len(), "runs": names }));

@@ -3,10 +3,10 @@
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
-use openwork_llm::Checkpoint;
 use openwork_llm::format::format_bytes;
 use openwork_llm::pipeline::{Start, check_folder};
 use openwork_llm::shrink::{ShrinkError, Uneven, shrink};
+use openwork_llm::{Checkpoint, output};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -35,7 +35,8 @@ pub struct Shrink {
 impl Shrink {
     /// Writes the smaller model and says what went.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        check_folder(&self.out, Start::Fresh).map_err(Failure::input)?;
+        output::check_folder(&self.out, &[&self.model])?;
+        check_folder(&self.out, Start::Fresh).map_err(crate::commands::prune::failure)?;
         let source = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let uneven = if self.even { Uneven::Least } else { Uneven::Refuse };
         let change = shrink(&source, &self.out, None, uneven).map_err(|error| match error {
@@ -47,6 +48,7 @@ impl Shrink {
             model.tensors().map(|tensor| tensor.stored_bytes() as u64).sum()
         };
         let (before, after) = (bytes(&source), bytes(&small));
+        global.wrote_folder(&self.out);
         if global.json {
             return print::line(json!({
                 "out": self.out, "before": change.before, "after": change.after,
@@ -57,7 +59,6 @@ impl Shrink {
             "from {change}; {} instead of {}",
             format_bytes(after),
             format_bytes(before)
-        ))?;
-        print::line(format!("written to {}", self.out.display()))
+        ))
     }
 }

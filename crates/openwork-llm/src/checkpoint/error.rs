@@ -1,6 +1,7 @@
 //! Errors of checkpoints: the file, and what is wrong with it.
 
 use super::dtype::Dtype;
+use crate::format::count;
 use std::path::{Path, PathBuf};
 
 /// Why a checkpoint cannot be read, and which file is at fault.
@@ -43,6 +44,11 @@ pub enum Fault {
         "the folder has no {what}; a model needs config.json, tokenizer.json and model.safetensors (or shards with model.safetensors.index.json)"
     )]
     Incomplete { what: &'static str },
+    #[error(
+        "an unfinished run ({} done); give its `openwork prune` command again with --resume to finish it",
+        count(*layers, "layer")
+    )]
+    Unfinished { layers: usize },
     #[error("not valid JSON: {0}")]
     Json(serde_json::Error),
     #[error("{0}")]

@@ -14,7 +14,7 @@ use std::path::Path;
 /// File name of a model in one file.
 pub(super) const SINGLE: &str = "model.safetensors";
 /// File name of the index of a sharded model.
-pub(super) const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// Size limit of files other than tensors; Gemma's tokenizer.json has 33 MB.
 const MAX_SMALL: u64 = 1 << 28;
@@ -24,6 +24,9 @@ pub(super) fn open(
     folder: &Path,
 ) -> Result<(Value, Vec<Mapped>, Vec<TensorInfo>), CheckpointError> {
     let lacks = |what| CheckpointError::new(folder, Fault::Incomplete { what });
+    if let Some(layers) = unfinished_layers(folder) {
+        return Err(CheckpointError::new(folder, Fault::Unfinished { layers }));
+    }
     let config = json(&folder.join("config.json"))?.ok_or_else(|| lacks("config.json"))?;
     if !config.is_object() {
         let why = Fault::Shape("not a JSON object".to_string());
@@ -42,6 +45,21 @@ pub(super) fn open(
     }
     let (files, tensors) = shards(folder, &index)?;
     Ok((config, files, tensors))
+}
+
+/// The layers that are done in the folder of a run that is not finished; `None`
+/// for other folders. A run writes its plan first and the index last.
+pub fn unfinished_layers(folder: &Path) -> Option<usize> {
+    let run = folder.join("openwork");
+    if !run.join("plan.json").exists() || folder.join(INDEX).exists() {
+        return None;
+    }
+    // A run with passes keeps its layers deeper.
+    let folders = [run.join("layers"), run.join("work/pass-1/masked/openwork/layers")];
+    let done = |folder| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_layer = |name: &str| name.ends_with(".json") && name.starts_with(char::is_numeric);
+    let names = folders.into_iter().flat_map(done).map(|entry| entry.file_name());
+    Some(names.filter(|name| name.to_str().is_some_and(is_layer)).count())
 }
 
 /// The contents of a small file; `None` if there is no such file.

@@ -22,10 +22,12 @@ pub mod write;
 
 pub use dtype::Dtype;
 pub use error::{CheckpointError, Fault};
+pub use folder::unfinished_layers;
 pub(crate) use gguf::Metadata;
 pub(crate) use gguf::export::export as export_gguf;
 pub(crate) use gguf::write::like as write_gguf;
 pub(crate) use packed::parts as packed_parts;
+pub use safetensors::SafetensorsFile;
 pub use tensor::Tensor;
 
 use crate::tokens::{Tokenizer, catch_panic};

@@ -5,12 +5,14 @@
 //! header is parsed here, and the tests compare the two.
 
 use super::dtype::Dtype;
-use super::error::Fault;
+use super::error::{CheckpointError, Fault};
 use super::json_entries::JsonEntries;
+use super::mapped::Mapped;
 use super::tensor::{RowOrder, TensorInfo};
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 
 /// Header size limit, as in the `safetensors` crate.
 const MAX_HEADER: u64 = 100_000_000;
@@ -21,6 +23,46 @@ const PREFIX: usize = 8;
 
 /// The header's `__metadata__`.
 pub(super) type Metadata = HashMap<String, String>;
+
+/// An open safetensors file whose header has the guarantees of `read`.
+#[derive(Debug)]
+pub struct SafetensorsFile {
+    file: Mapped,
+    tensors: Vec<TensorInfo>,
+    metadata: Metadata,
+}
+
+impl SafetensorsFile {
+    /// Opens and checks the file at `path`.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        if path.exists() && !path.is_file() {
+            let fault = Fault::Shape("not a regular file".to_string());
+            return Err(CheckpointError::new(path, fault));
+        }
+        let file = Mapped::open(path)?;
+        let (tensors, metadata) =
+            read(file.bytes(), 0).map_err(|fault| CheckpointError::new(path, fault))?;
+        Ok(Self { file, tensors, metadata })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Name, type, shape and little-endian bytes of every tensor.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[usize], &[u8])> {
+        self.tensors.iter().map(|tensor| {
+            let bytes = &self.file.bytes()[tensor.range.clone()];
+            (tensor.name.as_str(), tensor.dtype, tensor.shape.as_slice(), bytes)
+        })
+    }
+
+    /// The text that the header's metadata has for `key`.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+}
 
 /// The tensors of `bytes`, file number `file` of its checkpoint. Guarantees:
 ///

@@ -14,9 +14,10 @@
 //! ```
 
 use super::dtype::Dtype;
-use super::folder::INDEX;
+pub(crate) use super::folder::INDEX;
 use super::{Checkpoint, CheckpointError, Format, Tensor};
 use crate::disk::{self, Pending, Written};
+use crate::tokens::Tokenizer;
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
@@ -134,7 +135,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Rounds numbers to F32, F16 or BF16 and stores them; the first number that
+/// Rounds numbers to F64, F32, F16 or BF16 and stores them; the first number that
 /// becomes infinite is the error.
 ///
 /// # Panics
@@ -142,6 +143,10 @@ impl<'a> Part<'a> {
 pub fn encode(dtype: Dtype, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), f32> {
     bytes.clear();
     let rounded: fn(f32) -> f32 = match dtype {
+        Dtype::F64 => {
+            bytes.extend(values.iter().flat_map(|&w| f64::from(w).to_le_bytes()));
+            |w| w
+        }
         Dtype::F32 => {
             bytes.extend(values.iter().flat_map(|w| w.to_le_bytes()));
             |w| w
@@ -211,6 +216,20 @@ pub struct Listed {
     pub bytes: u64,
 }
 
+/// Writes a shard and lists it for the index.
+pub fn listed_shard(
+    path: &Path,
+    parts: &[Part<'_>],
+    metadata: &[(&str, &str)],
+) -> Result<Listed, WriteError> {
+    shard(path, parts, metadata)?;
+    Ok(Listed {
+        shard: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        tensors: parts.iter().map(|part| part.name.clone()).collect(),
+        bytes: parts.iter().map(Part::bytes).sum(),
+    })
+}
+
 /// Writes the list of which shard has which tensor. A folder with it is whole.
 pub fn index(folder: &Path, shards: &[Listed]) -> Result<(), WriteError> {
     let mut map: Vec<(&str, &str)> = shards
@@ -237,6 +256,19 @@ const BESIDE: &[&str] = &[
     "chat_template.jinja",
     "chat_template.json",
 ];
+
+/// The names of the files that [`companions`] writes.
+pub fn companion_names(source: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
+    let mut names = vec!["config.json".to_string()];
+    for name in BESIDE {
+        let there = match source.format() {
+            Format::HuggingFace => source.companion(name)?.is_some(),
+            Format::Gguf => Tokenizer::FILES.contains(name),
+        };
+        names.extend(there.then(|| name.to_string()));
+    }
+    Ok(names)
+}
 
 /// Writes `config.json` with the type of the weights, and the tokenizer's
 /// files: copied from a folder, made anew from a GGUF file. `change` may amend
@@ -299,13 +331,7 @@ mod tests {
             Part::new("a", Dtype::F32, &[2, 2], Data::F32(&a)),
             Part::new("empty", Dtype::BF16, &[0, 4], Data::F32(&[])),
         ];
-        let written = shard(&at("one.safetensors"), &parts, &[("spec", "2:4")]).unwrap();
-        assert_eq!(written.sha256, disk::sha256_of(&at("one.safetensors")).unwrap());
-        let listed = Listed {
-            shard: "one.safetensors".to_string(),
-            tensors: parts.iter().map(|part| part.name.clone()).collect(),
-            bytes: parts.iter().map(Part::bytes).sum(),
-        };
+        let listed = listed_shard(&at("one.safetensors"), &parts, &[("spec", "2:4")]).unwrap();
         index(folder.path(), &[listed]).unwrap();
         text(&at("config.json"), "{}").unwrap();
         let read = Checkpoint::open(folder.path()).unwrap();

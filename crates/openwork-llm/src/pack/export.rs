@@ -3,7 +3,9 @@
 use super::{Folder, PackModelError, Patterns, list, pack_group, plain};
 use crate::checkpoint::write::{Data, Part, WriteError};
 use crate::checkpoint::{Dtype, Format, export_gguf, write_gguf};
+use crate::disk::Written;
 use crate::model::Model;
+use crate::output::OutputFile;
 use openwork::sparse::{Packed, Values};
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
@@ -128,22 +130,19 @@ pub fn export(
 pub fn gguf(
     model: &Model<'_>,
     like: Option<&Path>,
-    out: &Path,
+    out: &OutputFile,
     dtype: Dtype,
-) -> Result<(), PackModelError> {
-    if out.exists() {
-        return Err(PackModelError::Exists(out.to_path_buf()));
-    }
+) -> Result<Written, PackModelError> {
+    let out = out.target();
     let source = model.checkpoint();
     let own = (source.format() == Format::Gguf).then(|| source.path());
     let written = match like.or(own) {
         Some(like) => write_gguf(source, like, out, dtype),
         None => export_gguf(source, model.config(), out, dtype),
     };
-    match written {
-        Ok(_) => Ok(()),
+    written.map_err(|error| match error {
         // What was given is wrong, not the place where it goes.
-        Err(WriteError::Checkpoint(error)) => Err(error.into()),
-        Err(error) => Err(error.into()),
-    }
+        WriteError::Checkpoint(error) => error.into(),
+        error => error.into(),
+    })
 }

@@ -233,12 +233,7 @@ fn list(
     parts: &[Part<'_>],
     metadata: &[(&str, &str)],
 ) -> Result<Listed, PackModelError> {
-    write::shard(shard, parts, metadata)?;
-    Ok(Listed {
-        shard: shard.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        tensors: parts.iter().map(|part| part.name.clone()).collect(),
-        bytes: parts.iter().map(Part::bytes).sum(),
-    })
+    Ok(write::listed_shard(shard, parts, metadata)?)
 }
 
 /// A folder that has another name until it is whole. Dropped before, it is gone.

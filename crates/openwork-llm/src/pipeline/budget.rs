@@ -25,6 +25,12 @@ use openwork::hessian::Hessian;
 /// What the probe prunes with.
 const PROBE: &str = "wanda";
 
+/// The least density of a layer.
+const LEAST: f64 = 0.02;
+
+/// The farthest below the mean that errors are measured.
+const FARTHEST: f64 = 0.25;
+
 /// The density of each layer.
 pub(super) fn shares(
     model: &Model<'_>,
@@ -38,16 +44,10 @@ pub(super) fn shares(
         .iter()
         .map(|layer| layer.tasks.iter().filter(|task| task.is_variable()).cloned().collect())
         .collect();
-    if variable.iter().all(Vec::is_empty) {
-        return Err(PipelineError::Plan(
-            "[budget] needs a pattern whose keep can vary, such as rowwise(50%): scopes of at least 16 blocks"
-                .to_string(),
-        ));
-    }
     let seq_len = calibration.seq_len();
     let windows = calibration.chunks().next().unwrap_or_default();
     let mut states = model.embed(windows)?;
-    let (low, high) = range(budget);
+    let (low, high) = probes(budget);
     let mut fits = Vec::new();
     for (index, tasks) in variable.iter().enumerate() {
         seen(index, index as f64 / variable.len() as f64)?;
@@ -114,9 +114,17 @@ fn prune_all(
     Ok(())
 }
 
+/// The densities at which errors are measured: the ends of the range, but not so
+/// far away that the curve between them says nothing about the mean. With all
+/// weights kept the error is zero, whose logarithm is no measurement.
+fn probes(Budget { density, spread }: Budget) -> (f64, f64) {
+    let (below, above) = (spread.min(FARTHEST), spread.min((1.0 - density) / 2.0));
+    ((density - below).max(LEAST), density + above)
+}
+
 /// The least and the greatest density of a layer.
 fn range(budget: Budget) -> (f64, f64) {
-    ((budget.density - budget.spread).max(0.02), (budget.density + budget.spread).min(1.0))
+    ((budget.density - budget.spread).max(LEAST), (budget.density + budget.spread).min(1.0))
 }
 
 /// `e^2 = a exp(-b d)` of a layer with so many weights.

@@ -61,8 +61,16 @@ impl Calibration {
         let tokens = tokenizer.encode(text)?;
         let windows = random_windows(&tokens, length, samples, seed, bos)?;
         let short = 1 + usize::from(bos.is_some());
-        let single_tokens =
-            how.single_tokens.unwrap_or(samples * length / Sampling::SHARE).min(tokens.len());
+        let single_tokens = match how.single_tokens {
+            Some(asked) if asked > tokens.len() => {
+                let there = tokens.len();
+                return Err(PipelineError::Plan(format!(
+                    "--single-tokens {asked}: the text has only {there} tokens; ask for at most as many"
+                )));
+            }
+            Some(asked) => asked,
+            None => (samples * length / Sampling::SHARE).min(tokens.len()),
+        };
         let single_tokens = random_windows(&tokens, short, single_tokens, seed, bos)?;
         Ok(Self { windows, single_tokens, text: name.to_string(), text_bytes: text.len(), seed })
     }

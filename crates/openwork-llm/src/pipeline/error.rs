@@ -4,6 +4,7 @@ use crate::checkpoint::CheckpointError;
 use crate::checkpoint::write::WriteError;
 use crate::evaluate::EvaluateError;
 use crate::model::ModelError;
+use crate::output::OutputError;
 use crate::shrink::ShrinkError;
 use crate::tokens::TextError;
 use openwork::hessian::HessianError;
@@ -68,6 +69,9 @@ pub enum PipelineError {
     /// The folder that is written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// The output cannot be used.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// Structures cannot be removed.
     #[error(transparent)]
     Shrink(#[from] ShrinkError),
@@ -87,6 +91,9 @@ impl PipelineError {
 
     /// Whether what the user gave is at fault, rather than the run.
     pub fn is_input(&self) -> bool {
+        if let Self::Output(error) = self {
+            return error.is_input();
+        }
         matches!(
             self,
             Self::Plan(_)

@@ -6,12 +6,12 @@ use super::{
     Start, TensorFilter, check_folder, run_passes,
 };
 use crate::checkpoint::{Checkpoint, Dtype, Format};
-use crate::disk;
 use crate::evaluate::{self, EvaluateError, ScoredWindows};
 use crate::format::{format_bytes, parse_bytes};
 use crate::model::Model;
 use crate::report::Record;
 use crate::tokens::{TextUse, load_text};
+use crate::{disk, output};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,13 @@ pub struct PreparedRun<'a> {
 impl RunOptions {
     /// Opens the model, to be read as it will be written.
     pub fn open(&self, model: &Path) -> Result<Checkpoint, PipelineError> {
+        output::check_folder(&self.out, &[model])?;
         check_folder(&self.out, self.start)?;
+        if self.start == Start::Force {
+            let texts = [Some(&self.calib), self.eval.as_ref(), self.recipe.as_ref()];
+            let inputs: Vec<&Path> = texts.into_iter().flatten().map(PathBuf::as_path).collect();
+            output::check_folder(&self.out, &inputs)?;
+        }
         let source = Checkpoint::open(model)?;
         let dtype = written_dtype(self.dtype.as_deref(), &source)?;
         Ok(source.rounded(dtype))

@@ -16,7 +16,7 @@ use super::executor::Executor;
 use super::plan::{Plan, TensorFilter};
 use super::recipe::Recipe;
 use super::run::{Job, fingerprint, run_with};
-use super::run_dir::{Fingerprint, RunDir, Start};
+use super::run_dir::{Fingerprint, RECIPE, RECORD, RunDir, Start, WORK};
 use super::structure;
 use super::{Evaluation, PipelineError};
 use crate::checkpoint::Checkpoint;
@@ -136,12 +136,8 @@ impl Pass {
 
 /// What a plan will leave, by removing blocks at random.
 fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
-    // Blocks of a 2:4 would line up in columns if the filter had any order.
-    let score = |scope: usize, block: usize| {
-        let mixed = (scope as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (block as u64 + 7);
-        let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        ((mixed ^ (mixed >> 32)) >> 12) as f64
-    };
+    // Blocks of a 2:4 would line up in columns if the choice had any order.
+    let score = |scope: usize, block: usize| openwork::example::score(0, scope, block);
     let shapes = Layer::linear_shapes(config);
     let mut known: BTreeMap<String, Mask> = BTreeMap::new();
     let mut spares = Vec::with_capacity(plan.layers.len());
@@ -175,17 +171,13 @@ pub fn run_passes(
         return run_with(job, folder, start, observer, executor);
     }
     let after = passes.list.last().map_or(0, |pass| pass.change.after.layers);
-    let print = Fingerprint { plan: passes.lines(), ..fingerprint(job)? };
+    let recipe = passes.recipe.clone();
+    let print = Fingerprint { plan: passes.lines(), recipe, ..fingerprint(job, after)? };
     let dir = RunDir::open(folder, after, &print, start)?;
-    let work = folder.join("openwork/work");
-    if start == Start::Force && work.exists() {
-        std::fs::remove_dir_all(&work).map_err(|error| PipelineError::io(&work, error))?;
-    }
-    if let Ok(record) = Record::read(folder)
-        && whole(folder)
-    {
+    if let Some(record) = dir.finished() {
         return Ok(record);
     }
+    let work = folder.join(WORK);
     Series { job, passes, dir, work, observer, executor }.run()
 }
 
@@ -238,9 +230,9 @@ impl Series<'_> {
         record.evaluations = dense.into_iter().chain(found).collect();
         record.totals.seconds = started.elapsed().as_secs_f64().max(record.totals.seconds);
         let json = serde_json::to_string_pretty(&record).unwrap_or_default();
-        self.dir.write("openwork/recipe.toml", &self.passes.recipe.to_toml())?;
+        self.dir.write(RECIPE, &self.passes.recipe.to_toml())?;
         self.dir.write("README.md", &card::text(&record))?;
-        self.dir.write("openwork/record.json", &json)?;
+        self.dir.write(RECORD, &json)?;
         let gone = std::fs::remove_dir_all(&self.work);
         if let Err(error) = gone
             && error.kind() != std::io::ErrorKind::NotFound

@@ -192,6 +192,12 @@ impl Plan {
                     .to_string(),
             ));
         }
+        let variable = |tasks: &Vec<TaskPlan>| tasks.iter().any(TaskPlan::is_variable);
+        if recipe.budget.is_some() && !layers.iter().any(variable) {
+            return Err(PipelineError::Plan(format!(
+                "[budget] needs a pattern whose density can vary, such as rowwise(50%): scopes of at least {VARIABLE} blocks"
+            )));
+        }
         let notes = builder
             .wins
             .iter()
@@ -321,7 +327,8 @@ impl PlanBuilder<'_> {
     fn say(&mut self, said: &mut Override, number: usize, rule: &Rule) {
         let before = said.clone();
         if rule.dense {
-            *said = Override { dense: true, ..Override::default() };
+            // A later rule that prunes the tensor after all goes on from here.
+            said.dense = true;
         } else {
             said.dense &= rule.spec.is_none() && rule.density.is_none();
             if let Some(spec) = &rule.spec {

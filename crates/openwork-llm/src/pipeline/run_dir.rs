@@ -14,14 +14,39 @@
 //! before the next is begun. Files of ours carry the hash of their content.
 
 use super::PipelineError;
-use crate::checkpoint::write::shard_name;
-use crate::disk;
-use crate::report::{EvaluationRecord, LayerRecord};
+use super::plan::METHOD;
+use super::recipe::{Budget, Recipe};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::write::{INDEX, companion_names, shard_name};
+use crate::report::{self, EvaluationRecord, LayerRecord, Record};
+use crate::{disk, output};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+const PLAN: &str = "openwork/plan.json";
+const LOCK: &str = "openwork/lock";
+/// The folder of passes in progress.
+pub(super) const WORK: &str = "openwork/work/";
+const DENSE: &str = "openwork/layers/dense.json";
+const SHARES: &str = "openwork/layers/shares.json";
+pub(super) const RECORD: &str = "openwork/record.json";
+pub(super) const RECIPE: &str = "openwork/recipe.toml";
+
+/// Where a symbolic link would lead writes or removals out of the folder.
+const LINKS: &[&str] = &["openwork", "openwork/layers", "openwork/work", LOCK];
+
+/// What to do about a damaged measurement.
+const REDO: &str = "remove it, and what it stands for is done again";
+
+/// Most bytes of a plan or of a layer's measurements.
+const MAX_SEALED: u64 = 1 << 28;
+
+fn layer_file(layer: usize) -> String {
+    format!("openwork/layers/{layer:05}.json")
+}
 
 /// What to do if there is something in the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,36 +55,40 @@ pub enum Start {
     Fresh,
     /// Go on where a run with the same plan stopped; begin if there was none.
     Resume,
-    /// Remove what an earlier run left, and begin.
+    /// Remove what an earlier run wrote, as its plan lists it, and begin.
     Force,
 }
 
-/// Everything that determines the result, in words that can be compared.
+/// What a run was asked for, and the files it writes: `plan.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// The version of openwork.
     pub openwork: String,
     /// Files of the model and their sha256.
     pub model: Vec<(String, String)>,
-    /// Of the calibration tokens.
-    pub calibration: String,
-    /// Tokens in a window.
-    pub seq_len: usize,
-    /// Windows of a single token.
-    #[serde(default, alias = "starts")]
-    pub single_tokens: usize,
+    /// The calibration windows.
+    pub calibration: report::Calibration,
+    /// Random seed of the calibration windows.
+    pub seed: u64,
     /// Type of the written weights.
     pub dtype: String,
-    /// Whether inputs are captured anew after each site.
+    /// Whether inputs are captured again after each site.
     pub sequential: bool,
-    /// The budget, if there is one.
-    pub budget: Option<super::recipe::Budget>,
-    /// What is done to every tensor.
+    /// Prune only tensors whose names match.
+    pub include: Option<String>,
+    /// Leave tensors whose names match dense.
+    pub exclude: Option<String>,
+    /// The recipe.
+    pub recipe: Recipe,
+    /// What is done to every tensor, one line per task.
     pub plan: Vec<String>,
+    /// Every file that the run writes, relative to its folder; a name that ends
+    /// in `/` is a folder of temporary files.
+    pub files: Vec<String>,
 }
 
 impl Fingerprint {
-    /// What differs in `other`, in words.
+    /// What differs in `other`, by option.
     fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let mut differ = |what: &str, was: String, is: String| {
@@ -67,33 +96,84 @@ impl Fingerprint {
                 found.push(format!("{what} was {was}, is {is}"));
             }
         };
-        differ("openwork's version", self.openwork.clone(), other.openwork.clone());
-        let text = |files: &[(String, String)]| {
-            files
-                .iter()
-                .map(|(name, hash)| format!("{name} {}", hash.get(..12).unwrap_or(hash)))
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
-        differ("the model", text(&self.model), text(&other.model));
-        differ("the calibration text", self.calibration.clone(), other.calibration.clone());
-        differ("--seq-len", self.seq_len.to_string(), other.seq_len.to_string());
-        differ("--single-tokens", self.single_tokens.to_string(), other.single_tokens.to_string());
+        let given = |text: &Option<String>| text.clone().unwrap_or_else(|| "not given".to_string());
+        differ("the version of openwork", self.openwork.clone(), other.openwork.clone());
         differ("--dtype", self.dtype.clone(), other.dtype.clone());
         let order = |sequential| if sequential { "on" } else { "off" }.to_string();
         differ("--sequential", order(self.sequential), order(other.sequential));
-        differ("the budget", format!("{:?}", self.budget), format!("{:?}", other.budget));
-        let changed: Vec<&String> =
-            other.plan.iter().filter(|line| !self.plan.contains(line)).collect();
-        if let Some(first) = changed.first() {
-            found
-                .push(format!("{} tensors have another plan, the first is {first}", changed.len()));
-        } else if self.plan.len() != other.plan.len() {
-            let (was, is) = (self.plan.len(), other.plan.len());
-            found.push(format!("{was} tasks were planned, now {is}"));
+        if self.calibration.sha256 != other.calibration.sha256 {
+            let (was, is) = (&self.calibration, &other.calibration);
+            differ("--calib", was.text.clone(), is.text.clone());
+            differ("--samples", was.samples.to_string(), is.samples.to_string());
+            differ("--seq-len", was.seq_len.to_string(), is.seq_len.to_string());
+            differ("--single-tokens", was.single_tokens.to_string(), is.single_tokens.to_string());
+            differ("--seed", self.seed.to_string(), other.seed.to_string());
+        }
+        // Two texts can mean the same, such as a default that is written out.
+        if (&self.plan, &self.recipe.budget) != (&other.plan, &other.recipe.budget) {
+            let (was, is) = (&self.recipe, &other.recipe);
+            differ("--spec", given(&was.spec), given(&is.spec));
+            let method = |recipe: &Recipe| recipe.method.clone().unwrap_or(METHOD.to_string());
+            differ("--method", method(was), method(is));
+            differ("--remove", was.remove.to_string(), is.remove.to_string());
+            differ("--include", given(&self.include), given(&other.include));
+            differ("--exclude", given(&self.exclude), given(&other.exclude));
+            let budget = |recipe: &Recipe| match recipe.budget {
+                Some(Budget { density, spread }) => format!("density {density}, spread {spread}"),
+                None => "not given".to_string(),
+            };
+            differ("[budget]", budget(was), budget(is));
+            if was.rules != is.rules {
+                found.push("the rules of the recipe changed".to_string());
+            }
+            if was.passes != is.passes {
+                found.push("the passes of the recipe changed".to_string());
+            }
+        }
+        if self.model != other.model {
+            found.push(changed_files(&self.model, &other.model));
+        }
+        if found.is_empty() && self.calibration.sha256 != other.calibration.sha256 {
+            found.push(format!("the text of --calib {} changed", other.calibration.text));
+        }
+        if found.is_empty() && self.plan != other.plan {
+            let new = other.plan.iter().find(|line| !self.plan.contains(line));
+            let gone = self.plan.iter().find(|line| !other.plan.contains(line));
+            found.push(match (new, gone) {
+                (Some(line), _) => format!("the plan has a new line: {line}"),
+                (None, Some(line)) => format!("the plan no longer has the line: {line}"),
+                (None, None) => "the order of the plan changed".to_string(),
+            });
         }
         found
     }
+}
+
+/// Which files of the model are others than before.
+fn changed_files(was: &[(String, String)], is: &[(String, String)]) -> String {
+    let names = |files: &[(String, String)]| -> Vec<String> {
+        files.iter().map(|(name, _)| name.clone()).collect()
+    };
+    if names(was) != names(is) {
+        let (was, is) = (names(was).join(", "), names(is).join(", "));
+        return format!("the files of the model were {was}, are {is}");
+    }
+    let changed: Vec<&str> =
+        is.iter().filter(|file| !was.contains(file)).map(|(name, _)| name.as_str()).collect();
+    format!("the content of the model changed ({})", changed.join(", "))
+}
+
+/// The files that a run over `layers` layers writes beside its temporary ones,
+/// in the order in which they can be removed: first the index, without which the
+/// folder is not taken for a model, last the plan.
+pub fn files(source: &Checkpoint, layers: usize) -> Result<Vec<String>, PipelineError> {
+    let mut files = vec![INDEX.to_string()];
+    files.extend((0..layers).map(layer_file));
+    files.extend([DENSE, SHARES, RECORD, RECIPE, "README.md"].map(String::from));
+    files.extend((1..=layers + 1).map(|number| shard_name(number, layers + 1)));
+    files.extend(companion_names(source)?);
+    files.extend([WORK, LOCK, PLAN].map(String::from));
+    Ok(files)
 }
 
 /// A layer that is done.
@@ -126,62 +206,75 @@ impl RunDir {
         start: Start,
     ) -> Result<Self, PipelineError> {
         let wrong = |why: &str| PipelineError::Folder { path: folder.into(), why: why.into() };
-        check_folder(folder, start)?;
-        let ours = folder.join("openwork");
-        fs::create_dir_all(ours.join("layers")).map_err(|error| wrong(&cannot(&error)))?;
-        let lock = File::create(ours.join("lock")).map_err(|error| wrong(&cannot(&error)))?;
+        let before = check_folder(folder, start)?;
+        let made = folder.join("openwork/layers");
+        fs::create_dir_all(&made).map_err(|error| PipelineError::io(&made, error))?;
+        let path = folder.join(LOCK);
+        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(|error| PipelineError::io(&path, error))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(wrong("another run is writing here; wait for it, or choose another"));
+                return Err(wrong(
+                    "another run is writing to this folder; wait for it, or choose another folder",
+                ));
             }
-            Err(TryLockError::Error(error)) => return Err(wrong(&cannot(&error))),
+            Err(TryLockError::Error(error)) => return Err(PipelineError::io(&path, error)),
         }
         let run = Self { folder: folder.to_path_buf(), layers, _lock: lock };
-        if start == Start::Force {
-            run.clear()?;
-        }
-        let plan = ours.join("plan.json");
-        match read_sealed::<Fingerprint>(&plan)? {
-            None => write_sealed(&plan, fingerprint)?,
-            Some(before) => {
-                let differ = before.differences(fingerprint);
-                if !differ.is_empty() {
+        match before {
+            Some(before) if start == Start::Force => {
+                let new = fingerprint.files.iter().filter(|name| !before.files.contains(name));
+                if let Some(name) = new.into_iter().find(|name| exists(&folder.join(name))) {
                     return Err(wrong(&format!(
-                        "a run with another plan was begun here: {}; ask for the same again, or give --force to begin anew",
-                        differ.join("; ")
+                        "{name} was not written by the earlier run, and this one would replace it; move it away, or choose another folder"
                     )));
                 }
+                run.clear(&before)?;
             }
+            Some(before) => {
+                let differ = before.differences(fingerprint);
+                if differ.is_empty() {
+                    return Ok(run);
+                }
+                return Err(wrong(&format!(
+                    "the run in this folder was started with other options: {}; give the same options to resume it, or --force to start again",
+                    differ.join("; ")
+                )));
+            }
+            None => {}
         }
+        write_sealed(&folder.join(PLAN), fingerprint)?;
         Ok(run)
     }
 
-    /// Removes what a run leaves, and nothing else.
-    fn clear(&self) -> Result<(), PipelineError> {
-        let remove = |path: PathBuf| match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(PipelineError::io(&path, error))
+    /// Removes what the earlier run wrote, as its plan lists it, and nothing else.
+    fn clear(&self, before: &Fingerprint) -> Result<(), PipelineError> {
+        let gone = |path: &Path, result: std::io::Result<()>| match result {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(PipelineError::io(path, error))
             }
             _ => Ok(()),
         };
-        // The list first: without it the folder is not taken for a whole model.
-        remove(self.folder.join("model.safetensors.index.json"))?;
-        remove(self.folder.join("model.safetensors"))?;
-        for folder in [self.folder.clone(), self.folder.join("openwork/layers")] {
-            let entries = fs::read_dir(&folder).map_err(|e| PipelineError::io(&folder, e))?;
-            for entry in entries.flatten() {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let shard = name.starts_with("model-") && name.ends_with(".safetensors");
-                if shard || name.ends_with(disk::UNFINISHED) || folder.ends_with("layers") {
-                    remove(entry.path())?;
-                }
+        // The lock is ours now.
+        for name in before.files.iter().filter(|name| *name != LOCK) {
+            let path = self.folder.join(name);
+            if name.ends_with('/') {
+                // A link is removed, not followed.
+                gone(&path, fs::remove_dir_all(&path))?;
+                continue;
             }
-        }
-        for name in ["openwork/plan.json", "openwork/record.json"] {
-            remove(self.folder.join(name))?;
+            gone(&path, fs::remove_file(&path))?;
+            let unfinished = self.folder.join(format!("{name}{}", disk::UNFINISHED));
+            gone(&unfinished, fs::remove_file(&unfinished))?;
         }
         Ok(())
+    }
+
+    /// The record, if the run is finished: its index is written last.
+    pub fn finished(&self) -> Option<Record> {
+        let whole = self.folder.join(INDEX).exists();
+        whole.then(|| Record::read(&self.folder).ok()).flatten()
     }
 
     /// The folder.
@@ -200,14 +293,16 @@ impl RunDir {
     }
 
     fn layer_file(&self, layer: usize) -> PathBuf {
-        self.folder.join(format!("openwork/layers/{layer:05}.json"))
+        self.folder.join(layer_file(layer))
     }
 
     /// The layers that are done, from the first on, their shards checked.
     pub fn done(&self) -> Result<Vec<LayerDone>, PipelineError> {
         let mut done = Vec::new();
         for layer in 0..self.layers {
-            let Some(state) = read_sealed::<LayerDone>(&self.layer_file(layer))? else { break };
+            let Some(state) = read_sealed::<LayerDone>(&self.layer_file(layer), REDO)? else {
+                break;
+            };
             let shard = self.shard(layer);
             let wrong = match disk::sha256_of(&shard) {
                 Ok(found) if found == state.sha256 => None,
@@ -238,22 +333,22 @@ impl RunDir {
 
     /// The perplexity of the dense model, if it was measured.
     pub fn dense(&self) -> Result<Option<EvaluationRecord>, PipelineError> {
-        read_sealed(&self.folder.join("openwork/layers/dense.json"))
+        read_sealed(&self.folder.join(DENSE), REDO)
     }
 
     /// Keeps the perplexity of the dense model.
     pub fn save_dense(&self, evaluation: &EvaluationRecord) -> Result<(), PipelineError> {
-        write_sealed(&self.folder.join("openwork/layers/dense.json"), evaluation)
+        write_sealed(&self.folder.join(DENSE), evaluation)
     }
 
     /// Densities by layer that a budget was shared into, if it was.
     pub fn shares(&self) -> Result<Option<Vec<f64>>, PipelineError> {
-        read_sealed(&self.folder.join("openwork/layers/shares.json"))
+        read_sealed(&self.folder.join(SHARES), REDO)
     }
 
     /// Keeps the densities by layer.
     pub fn save_shares(&self, shares: &[f64]) -> Result<(), PipelineError> {
-        write_sealed(&self.folder.join("openwork/layers/shares.json"), &shares.to_vec())
+        write_sealed(&self.folder.join(SHARES), &shares.to_vec())
     }
 
     /// Writes one of the small files of the result.
@@ -264,24 +359,36 @@ impl RunDir {
     }
 }
 
-/// Whether a folder may be written to, without writing to it.
-pub fn check_folder(folder: &Path, start: Start) -> Result<(), PipelineError> {
+/// Whether a run may write to a folder, without writing to it; the plan of the
+/// run that is there, if there is one.
+pub fn check_folder(folder: &Path, start: Start) -> Result<Option<Fingerprint>, PipelineError> {
     let wrong = |why: &str| PipelineError::Folder { path: folder.into(), why: why.into() };
-    match fs::read_dir(folder) {
-        Ok(mut entries) => {
-            if start == Start::Fresh && entries.next().is_some() {
-                return Err(wrong(
-                    "the folder is not empty; give --resume to go on with a run, or --force to overwrite one",
-                ));
-            }
-            let ours = folder.join("openwork/plan.json").exists() || without_plan(folder);
-            if start == Start::Resume && !ours && entries.next().is_some() {
-                return Err(wrong("the folder is not empty, and there is no run to resume in it"));
-            }
-            Ok(())
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(wrong(&cannot(&error))),
+    output::check_folder(folder, &[])?;
+    let mut entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(PipelineError::io(folder, error)),
+    };
+    if let Some(link) = LINKS.iter().find(|name| folder.join(name).is_symlink()) {
+        return Err(wrong(&format!(
+            "{link} is a symbolic link, which a run does not follow; remove it, or choose another folder"
+        )));
+    }
+    let empty = entries.next().is_none();
+    if start == Start::Fresh && !empty {
+        return Err(wrong(
+            "the folder is not empty; give --resume to continue the run in it, or --force to replace it",
+        ));
+    }
+    let path = folder.join(PLAN);
+    let advice = "choose another --out, or remove this folder yourself and start again";
+    match read_sealed::<Fingerprint>(&path, advice)? {
+        None if empty || without_plan(folder) => Ok(None),
+        None if start == Start::Force => Err(wrong(
+            "no run was made in this folder, and --force replaces only what a run wrote; choose another folder",
+        )),
+        None => Err(wrong("the folder is not empty, and there is no run to resume in it")),
+        found => Ok(found),
     }
 }
 
@@ -297,8 +404,9 @@ fn without_plan(folder: &Path) -> bool {
         && only(folder.join("openwork/layers"), &|_| false)
 }
 
-fn cannot(error: &std::io::Error) -> String {
-    format!("cannot be used: {error}")
+/// Whether there is anything by this name, also a link that leads nowhere.
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 /// Writes JSON below the hash of its bytes.
@@ -310,15 +418,16 @@ fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<(), PipelineErro
     Ok(())
 }
 
-/// Reads what [`write_sealed`] wrote; nothing if there is no such file.
-fn read_sealed<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, PipelineError> {
+/// Reads what [`write_sealed`] wrote; nothing if there is no such file. `advice`
+/// says what to do about a damaged one.
+fn read_sealed<T: DeserializeOwned>(path: &Path, advice: &str) -> Result<Option<T>, PipelineError> {
     let wrong = |why: &str| PipelineError::State {
         path: path.to_path_buf(),
-        why: format!("{why}; remove it, and what it stands for is done again"),
+        why: format!("{why}; {advice}"),
     };
-    let text = match fs::read(path) {
+    let text = match disk::read(path, MAX_SEALED) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(PipelineError::io(path, error)),
     };
     let text = String::from_utf8(text).map_err(|_| wrong("is damaged: not a text"))?;

@@ -6,9 +6,22 @@ use super::kinds::Kinds;
 use super::record::Record;
 use super::run::{charts, headline};
 use openwork::viz::escape_html;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 const CSS: &str = include_str!("page.css");
 const JS: &str = include_str!("page.js");
+
+/// What tells a page of ours from others.
+const GENERATOR: &str = "<meta name=\"generator\" content=\"openwork\">";
+
+/// Whether a file is a page that [`page`] made.
+pub fn is_page(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(512).read_to_end(&mut start));
+    read.is_ok() && path.is_file() && String::from_utf8_lossy(&start).contains(GENERATOR)
+}
 
 /// One page that shows runs, each with its name: charts, tables, notes. It holds
 /// its style and script, loads nothing, and can be read without the script.
@@ -52,7 +65,7 @@ pub fn page(runs: &[(String, Record)]) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         {GENERATOR}\n<meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>{} \u{b7} openwork</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n\
          <div id=\"tip\" role=\"status\" hidden></div>\n<script>\n{JS}</script>\n</body>\n</html>\n",
         escape_html(&title)

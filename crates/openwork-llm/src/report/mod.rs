@@ -13,7 +13,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-pub use html::page;
+pub use html::{is_page, page};
 pub use record::{
     Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, PassRecord, Record,
     RecordError, Totals,

@@ -2,10 +2,11 @@
 //!
 //! Pages and tables read a record, never the model.
 
+use crate::checkpoint::{CheckpointError, Fault, unfinished_layers};
 use crate::disk;
 use crate::shrink::Sizes;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most bytes of a record: far more than any run writes.
 const MAX_RECORD: u64 = 1 << 28;
@@ -201,6 +202,9 @@ pub enum RecordError {
         /// The system's words.
         error: std::io::Error,
     },
+    /// The run is not finished.
+    #[error(transparent)]
+    Unfinished(CheckpointError),
     /// It is no record.
     #[error("{path}: not a record of a run: {error}")]
     Json {
@@ -217,11 +221,19 @@ fn number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 }
 
 impl Record {
+    /// The file of a record, given it or the run's folder.
+    pub fn path(run: &Path) -> PathBuf {
+        if run.is_dir() { run.join("openwork/record.json") } else { run.to_path_buf() }
+    }
+
     /// Reads a record: from a run's folder, or from the file itself.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
-        let file =
-            if path.is_dir() { path.join("openwork/record.json") } else { path.to_path_buf() };
+        let file = Self::path(path);
         let shown = || file.display().to_string();
+        if let Some(layers) = unfinished_layers(path) {
+            let error = CheckpointError::new(path, Fault::Unfinished { layers });
+            return Err(RecordError::Unfinished(error));
+        }
         let bytes = disk::read(&file, MAX_RECORD)
             .map_err(|error| RecordError::File { path: shown(), error })?;
         serde_json::from_slice(&bytes).map_err(|error| RecordError::Json { path: shown(), error })

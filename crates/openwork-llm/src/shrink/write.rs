@@ -1,7 +1,7 @@
 //! Writing what stays of a model as a Hugging Face folder.
 
 use super::{Cut, LayerCut, ShrinkError};
-use crate::checkpoint::write::{self, Data, Listed, Part, shard_name};
+use crate::checkpoint::write::{self, Data, Part, shard_name};
 use crate::checkpoint::{Dtype, Tensor};
 use crate::model::{Config, Model, SlidingWindow};
 use serde_json::{Map, Value, json};
@@ -33,7 +33,7 @@ pub fn write(
         .filter(|t| !tied || t.name() != "lm_head.weight")
         .map(|t| Part::new(t.name(), plain(&t), t.shape(), Data::Tensor(t)))
         .collect();
-    listed.push(shard(out, shard_name(1, count), &rest)?);
+    listed.push(write::listed_shard(&out.join(shard_name(1, count)), &rest, &[])?);
 
     for (number, layer) in cut.layers.iter().enumerate() {
         let mut tensors = Vec::new();
@@ -51,7 +51,7 @@ pub fn write(
                 Part::new(name, *dtype, shape, data)
             })
             .collect();
-        listed.push(shard(out, shard_name(number + 2, count), &parts)?);
+        listed.push(write::listed_shard(&out.join(shard_name(number + 2, count)), &parts, &[])?);
         source.release();
     }
     let main = match dtype {
@@ -61,12 +61,6 @@ pub fn write(
     write::companions(source, out, main, |json| change(json, model.config(), cut))?;
     write::index(out, &listed)?;
     Ok(())
-}
-
-fn shard(out: &Path, name: String, parts: &[Part<'_>]) -> Result<Listed, ShrinkError> {
-    write::shard(&out.join(&name), parts, &[])?;
-    let bytes = parts.iter().map(Part::bytes).sum();
-    Ok(Listed { shard: name, tensors: parts.iter().map(|part| part.name.clone()).collect(), bytes })
 }
 
 /// Shape and numbers of what stays of a tensor; no numbers if all of it does.

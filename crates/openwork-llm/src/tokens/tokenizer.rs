@@ -121,6 +121,10 @@ impl Tokenizer {
         self.inner.to_string(true).unwrap_or_default()
     }
 
+    /// The names of what [`Tokenizer::files`] gives.
+    pub const FILES: [&str; 3] =
+        ["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
+
     /// The files of an equivalent tokenizer in a Hugging Face folder, by name.
     pub fn files(&self, chat_template: Option<&str>) -> Vec<(&'static str, String)> {
         let text = |id: u32| self.inner.id_to_token(id);
@@ -146,11 +150,7 @@ impl Tokenizer {
             generation.insert("eos_token_id".into(), self.special.eos.clone().into());
         }
         let pretty = |map| format!("{:#}\n", Value::Object(map));
-        vec![
-            ("tokenizer.json", self.json()),
-            ("tokenizer_config.json", pretty(options)),
-            ("generation_config.json", pretty(generation)),
-        ]
+        Self::FILES.into_iter().zip([self.json(), pretty(options), pretty(generation)]).collect()
     }
 }
 

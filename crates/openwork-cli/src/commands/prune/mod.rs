@@ -4,7 +4,7 @@ mod show;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::print;
+use crate::{interrupt, print};
 use openwork_llm::pipeline::{LocalExecutor, PipelineError, RunOptions, Start};
 use openwork_llm::report::summary;
 use std::path::PathBuf;
@@ -120,7 +120,7 @@ pub struct Prune {
     #[arg(long = "sparsity_type", hide = true, conflicts_with = "spec")]
     sparsity_type: Option<String>,
     /// Wanda's name for the share that goes
-    #[arg(long = "sparsity_ratio", hide = true)]
+    #[arg(long = "sparsity_ratio", hide = true, requires = "sparsity_type")]
     sparsity_ratio: Option<f64>,
 }
 
@@ -140,14 +140,18 @@ impl Prune {
         }
         ready.passes.list.iter().for_each(|pass| global.note(&pass.plan.notes));
         let observer = show::Screen::new(global, self.events, ready.model.config().layers);
+        interrupt::say_on_interrupt(&format!(
+            "\nstopped; finished layers are kept. To resume:\n  {}\n",
+            interrupt::resume_command()
+        ));
         let record = ready.run(&observer, &mut LocalExecutor::default());
         observer.end();
         let record = record.map_err(failure)?;
+        global.wrote_folder(&self.out);
         if global.json {
             return print::line(serde_json::to_string(&record).map_err(Failure::running)?);
         }
-        print::text(&summary(&record))?;
-        print::line(format!("written to {}", self.out.display()))
+        print::text(&summary(&record))
     }
 
     fn asked(&self) -> Result<RunOptions, Failure> {
@@ -183,6 +187,14 @@ impl Prune {
 
     /// The pattern, also by Wanda's names.
     fn pattern(&self) -> Result<Option<String>, Failure> {
+        if let (Some(ratio), Some(kind)) = (self.sparsity_ratio, &self.sparsity_type)
+            && let Some(share) = removed_share(kind)
+            && (ratio - share).abs() > 1e-9
+        {
+            return Err(Failure::Input(format!(
+                "--sparsity_ratio {ratio}: the pattern {kind} removes {share} of the weights; leave --sparsity_ratio out, or give --sparsity_type unstructured"
+            )));
+        }
         Ok(match (&self.spec, &self.sparsity_type) {
             (Some(spec), _) => Some(spec.clone()),
             (None, Some(kind)) if kind == "unstructured" => {
@@ -199,6 +211,13 @@ impl Prune {
     }
 }
 
+/// The share of the weights that `N:M` removes.
+fn removed_share(kind: &str) -> Option<f64> {
+    let (n, m) = kind.split_once(':')?;
+    let (n, m) = (n.parse::<f64>().ok()?, m.parse::<f64>().ok()?);
+    Some(1.0 - n / m)
+}
+
 fn on(text: &str) -> Result<bool, Failure> {
     match text {
         "on" | "true" => Ok(true),
@@ -207,7 +226,7 @@ fn on(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// What the user gave is at fault, or the run.
-fn failure(error: PipelineError) -> Failure {
+/// The user's input is wrong, or the run failed.
+pub fn failure(error: PipelineError) -> Failure {
     if error.is_input() { Failure::input(error) } else { Failure::running(error) }
 }

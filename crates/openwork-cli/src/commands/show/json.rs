@@ -3,82 +3,11 @@
 use crate::failure::Failure;
 use openwork::Spec;
 use openwork::fragment::{self, Fragment, KeptRange};
-use openwork::spec::{Coupling, Tensor};
-use openwork::viz;
+use openwork::spec::Coupling;
 use serde_json::{Map, Value, json};
 
 /// The most weights that are listed one by one.
 const MAX_LISTED: usize = 1 << 22;
-/// The most densities that are listed one by one.
-const MAX_DENSITIES: usize = 64;
-
-/// Grids, scopes, densities and facts.
-pub fn spec(spec: &Spec) -> Value {
-    let coupled = spec.coupling() == Coupling::Scopes;
-    let facts = spec.facts();
-    let sizes = &facts.block_sizes;
-    let scope = match coupled {
-        false => json!(spec.tensors()[0].scope_tile()),
-        true => spec.tensors().iter().map(|tensor| json!(tensor.scope_tile())).collect(),
-    };
-    let block_size = match coupled {
-        false => json!(sizes.iter().sum::<usize>()),
-        true if sizes.iter().all(|size| size == &sizes[0]) => json!(sizes[0]),
-        true => json!(sizes),
-    };
-    let total = |of: fn(&Tensor) -> usize| spec.tensors().iter().map(of).sum::<usize>();
-    let coupling = match (spec.tensors().len(), spec.coupling()) {
-        (1, Coupling::Blocks) => Value::Null,
-        (_, coupling) => json!(coupling.to_string()),
-    };
-    json!({
-        "spec": spec.text(),
-        "expanded": spec.expanded(),
-        "coupling": coupling,
-        "tensors": spec.tensors().iter().map(|t| tensor(t, coupled)).collect::<Vec<_>>(),
-        "scope": scope,
-        "scope_grid": spec.scope_grid(),
-        "num_blocks": spec.blocks(),
-        "block_size": block_size,
-        "num_scopes": spec.scopes(),
-        "blocks_per_scope": spec.blocks_per_scope(),
-        "scope_size": total(|tensor| tensor.view().len()) / spec.scopes(),
-        "keep": spec.keep(),
-        "density": spec.density(),
-        "sparsity": 1.0 - spec.density(),
-        "domain_size": total(Tensor::domain_size),
-        "tensor_density": viz::tensor_density(spec),
-        "facts": {
-            "densities": densities(spec),
-            "index_bits": facts.index_bits,
-            "least_index_bits": facts.least_index_bits,
-            "index_bits_per_kept": facts.index_bits_per_kept,
-            "storage": facts.storage.map(|storage| json!({
-                "value_bits": storage.value_bits,
-                "bits_per_weight": storage.bits_per_weight,
-                "ratio": storage.ratio,
-            })),
-            "memory": viz::memory(spec),
-        },
-    })
-}
-
-fn tensor(tensor: &Tensor, coupled: bool) -> Value {
-    let mut object = json!({
-        "name": tensor.name(),
-        "shape": tensor.dims(),
-        "view": viz::layout(tensor.view()),
-        "block": tensor.blocks().tile(),
-        "block_grid": tensor.blocks().counts(),
-        "perm": tensor.perm(),
-        "domain_size": tensor.domain_size(),
-        "padding": tensor.view().len() - tensor.domain_size(),
-    });
-    if coupled {
-        object["scope"] = json!(tensor.scope_tile());
-    }
-    object
-}
 
 /// A spec on a tensor core's fragment.
 pub fn fragment(found: &Fragment) -> Value {
@@ -113,13 +42,6 @@ pub fn fragment(found: &Fragment) -> Value {
             "c": owners(fragment::NARROW, fragment::lane_of_c),
         },
     })
-}
-
-fn densities(spec: &Spec) -> Value {
-    match viz::densities(spec, MAX_DENSITIES) {
-        Some(all) => json!(all),
-        None => json!(format!("k/{0} for k = 0 to {0}", spec.blocks_per_scope())),
-    }
 }
 
 /// The weights of every block and the blocks of every scope. Blocks are in

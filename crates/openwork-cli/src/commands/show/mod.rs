@@ -5,10 +5,11 @@ mod shape;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::{print, write};
+use crate::print;
 use openwork::Pattern;
 use openwork::fragment::Fragment;
 use openwork::viz::{self, Scene};
+use openwork_llm::output::OutputFile;
 use shape::Shape;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -40,6 +41,9 @@ pub struct Show {
     /// Write the drawing as SVG; with --fragment, that of the fragment
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Replace the SVG file if it exists
+    #[arg(long, requires = "svg")]
+    force: bool,
     /// Map the spec onto a tensor core's fragment, `m16n8k16`: lanes, balance, metadata
     #[arg(long, value_name = "NAME")]
     fragment: Option<String>,
@@ -68,10 +72,10 @@ impl Show {
                 Some(fragment) => viz::fragment_svg(&spec, fragment),
                 None => viz::svg(&spec, self.seed),
             };
-            write::whole(path, drawing.as_bytes())?;
+            global.write(&OutputFile::new(path, &[], self.force)?, drawing.as_bytes())?;
         }
         if global.json {
-            let mut object = json::spec(&spec);
+            let mut object = openwork_llm::spec_json(&spec);
             if let (Some(object), Some(elements)) = (object.as_object_mut(), elements) {
                 object.extend(elements);
             }

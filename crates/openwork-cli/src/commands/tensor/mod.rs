@@ -5,10 +5,12 @@ mod sources;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::files::{self, Part};
 use crate::progress::Progress;
 use openwork::prune::{Member, Method, PruneError, Pruned, Task, prune, split_list};
 use openwork::{Pattern, Spec};
+use openwork_llm::checkpoint::write::{self, Data, Part};
+use openwork_llm::disk::Written;
+use openwork_llm::output::OutputFile;
 use sources::{Files, Statistics, Weights};
 use std::path::{Path, PathBuf};
 
@@ -54,6 +56,9 @@ pub struct Tensor {
     /// Write the pruned weights to this safetensors file, in their own type
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Replace FILE if it exists
+    #[arg(long, requires = "out")]
+    force: bool,
 }
 
 /// The result of one method.
@@ -68,17 +73,18 @@ impl Tensor {
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let methods = methods(&self.method)?;
         let pattern: Pattern = self.spec.parse().map_err(Failure::input)?;
-        if let Some(out) = &self.out {
-            if methods.len() > 1 {
-                let n = methods.len();
-                let message = format!("--out needs a single method; {n} were given");
-                return Err(Failure::Input(message));
-            }
-            files::check_target(out).map_err(Failure::input)?;
+        if self.out.is_some() && methods.len() > 1 {
+            let n = methods.len();
+            let message = format!("--out needs a single method; {n} were given");
+            return Err(Failure::Input(message));
         }
         let weights = sources::named(&self.weights);
         let wanted = Statistics::parse(&self.hessian, &self.inputs)?;
         let files = Files::open(weights.iter().chain(wanted.places()))?;
+        let out = match &self.out {
+            Some(out) => Some(OutputFile::new(out, &files.paths(), self.force)?),
+            None => None,
+        };
         let weights = Weights::find(&files, &weights)?;
         let shapes: Vec<(&str, &[usize])> =
             weights.iter().map(|w| (w.label.as_str(), w.entry.shape)).collect();
@@ -109,8 +115,9 @@ impl Tensor {
                 .collect();
             outcomes.push(run_one(method, &spec, members, global)?);
         }
-        if let (Some(out), [outcome]) = (&self.out, outcomes.as_slice()) {
-            save(out, &spec, &weights, outcome)?;
+        if let (Some(out), [outcome]) = (&out, outcomes.as_slice()) {
+            let written = save(out.target(), &spec, &weights, outcome)?;
+            global.wrote(out.path(), written.bytes);
         }
         if global.json {
             crate::print::line(show::json(&spec, &weights, &outcomes))
@@ -167,20 +174,24 @@ fn save(
     spec: &Spec,
     weights: &[&Weights<'_>],
     outcome: &Outcome,
-) -> Result<(), Failure> {
+) -> Result<Written, Failure> {
     let pruned = &outcome.pruned;
-    let names: Vec<&str> = weights.iter().map(|w| w.entry.name.as_str()).collect();
+    let names: Vec<&str> = weights.iter().map(|w| w.entry.name).collect();
     let unique = names.iter().all(|name| names.iter().filter(|n| *n == name).count() == 1);
-    let parts: Vec<Part<'_>> = weights
+    let bytes: Vec<Vec<u8>> = weights
         .iter()
         .zip(&pruned.weights)
-        .map(|(w, new)| {
-            let name = if unique { &w.entry.name } else { &w.label };
-            Part::changed(name.to_string(), &w.entry, new.data()).map_err(Failure::running)
-        })
+        .map(|(w, new)| w.entry.replaced(new.data()).map_err(Failure::running))
         .collect::<Result<_, _>>()?;
+    let parts: Vec<Part<'_>> = weights
+        .iter()
+        .zip(&bytes)
+        .map(|(w, bytes)| {
+            let name = if unique { w.entry.name } else { &w.label };
+            Part::new(name, w.entry.dtype, w.entry.shape, Data::Bytes(bytes))
+        })
+        .collect();
     let mut metadata = vec![
-        ("format", "pt".to_string()),
         ("openwork.version", env!("CARGO_PKG_VERSION").to_string()),
         ("openwork.spec", spec.text().to_string()),
         ("openwork.method", outcome.method.clone()),
@@ -189,7 +200,7 @@ fn save(
     if let Some(damping) = pruned.damping {
         metadata.push(("openwork.damping", damping.to_string()));
     }
-    let metadata: Vec<(String, String)> =
-        metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
-    files::write(out, &parts, &metadata).map_err(Failure::running)
+    let metadata: Vec<(&str, &str)> =
+        metadata.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    write::shard(out, &parts, &metadata).map_err(Failure::running)
 }

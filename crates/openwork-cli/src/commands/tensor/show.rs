@@ -11,7 +11,7 @@ pub fn json(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Valu
     let tensors: Vec<Value> = weights
         .iter()
         .map(|w| {
-            let dtype = w.entry.dtype.to_string();
+            let dtype = w.entry.dtype.name().to_lowercase();
             json!({"name": w.label, "tensor": w.entry.name, "shape": w.entry.shape, "dtype": dtype})
         })
         .collect();
@@ -54,7 +54,8 @@ pub fn table(spec: &Spec, weights: &[&Weights<'_>], outcomes: &[Outcome]) -> Str
     let mut text = format!("{}\n", spec.text());
     for w in weights {
         let dims: Vec<String> = w.entry.shape.iter().map(usize::to_string).collect();
-        text += &format!("  {}  {}  {}\n", w.label, dims.join(" x "), w.entry.dtype);
+        let dtype = w.entry.dtype.name().to_lowercase();
+        text += &format!("  {}  {}  {dtype}\n", w.label, dims.join(" x "));
     }
     let mut rows = vec![["method", "error", "density", "seconds", "damping"].map(String::from)];
     for outcome in outcomes {

@@ -2,11 +2,12 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::files::{self, Dtype, Entry, Named, Place, Store};
 use crate::progress::Progress;
+use crate::tensor_path::{Named, TensorPath};
 use openwork::Spec;
 use openwork::hessian::Hessian;
 use openwork::prune::{Method, Monitor, Needs, PruneError};
+use openwork_llm::tensors::{Entry, FLOATS, TensorFile, hessian};
 use std::path::Path;
 
 /// Parses a list of `[NAME=]FILE[:TENSOR]`.
@@ -16,24 +17,29 @@ pub fn named(texts: &[String]) -> Vec<Named> {
 
 /// The files named on the command line, each opened once.
 pub struct Files {
-    stores: Vec<Store>,
+    files: Vec<TensorFile>,
 }
 
 impl Files {
     /// Opens all files.
     pub fn open<'p>(places: impl Iterator<Item = &'p Named>) -> Result<Self, Failure> {
-        let mut files = Self { stores: Vec::new() };
-        for Named { place, .. } in places {
-            if !files.stores.iter().any(|store| store.path() == place.path) {
-                files.stores.push(Store::open(&place.path).map_err(Failure::input)?);
+        let mut files = Self { files: Vec::new() };
+        for Named { path, .. } in places {
+            if !files.files.iter().any(|file| file.path() == path.file) {
+                files.files.push(TensorFile::open(&path.file).map_err(Failure::input)?);
             }
         }
         Ok(files)
     }
 
+    /// Their paths: the inputs of the command.
+    pub fn paths(&self) -> Vec<&Path> {
+        self.files.iter().map(TensorFile::path).collect()
+    }
+
     /// The index of the file at `path`, which must have been opened.
     fn index(&self, path: &Path) -> usize {
-        let found = self.stores.iter().position(|store| store.path() == path);
+        let found = self.files.iter().position(|file| file.path() == path);
         found.expect("every place's file was opened")
     }
 }
@@ -50,15 +56,15 @@ impl<'f> Weights<'f> {
     /// Finds the tensors; if there are several, each needs a unique name.
     pub fn find(files: &'f Files, places: &'f [Named]) -> Result<Vec<Self>, Failure> {
         let mut found: Vec<Self> = Vec::new();
-        for Named { name, place } in places {
-            let store = &files.stores[files.index(&place.path)];
-            let tensor = store.choose(place).map_err(Failure::input)?;
-            let entry = store.entry(&tensor, "weights", Dtype::ALL).map_err(Failure::input)?;
+        for Named { name, path } in places {
+            let file = &files.files[files.index(&path.file)];
+            let tensor = file.choose(path.tensor.as_deref()).map_err(Failure::input)?;
+            let entry = file.entry(&tensor, "weights", FLOATS).map_err(Failure::input)?;
             let label = match name {
                 Some(name) => name.clone(),
                 None if places.len() == 1 => entry.name.to_string(),
                 None => {
-                    let shown = place.path.display();
+                    let shown = path.file.display();
                     return Err(Failure::Input(format!(
                         "{shown}: several tensors need a name each; write NAME={shown}:TENSOR"
                     )));
@@ -129,7 +135,7 @@ impl Statistics {
             let own = self.wanted.iter().find(|(_, n)| n.name.as_deref() == Some(&w.label));
             let chosen = own.or_else(|| self.wanted.iter().find(|(_, n)| n.name.is_none()));
             let source = match chosen {
-                Some((kind, named)) => Some(found.add(*kind, files, &named.place)?),
+                Some((kind, named)) => Some(found.add(*kind, files, &named.path)?),
                 None => None,
             };
             found.source_of.push(source);
@@ -140,26 +146,26 @@ impl Statistics {
 
 /// Statistics found in files, not yet read; tensors may share them.
 pub struct Found<'f> {
-    sources: Vec<(Kind, &'f Store, String)>,
+    sources: Vec<(Kind, &'f TensorFile, String)>,
     /// For each tensor of the spec.
     source_of: Vec<Option<usize>>,
 }
 
 impl<'f> Found<'f> {
-    fn add(&mut self, kind: Kind, files: &'f Files, place: &Place) -> Result<usize, Failure> {
-        let store = &files.stores[files.index(&place.path)];
+    fn add(&mut self, kind: Kind, files: &'f Files, path: &TensorPath) -> Result<usize, Failure> {
+        let file = &files.files[files.index(&path.file)];
         let name = match kind {
-            Kind::Hessian => files::choose_hessian(store, place),
-            Kind::Inputs => store.choose(place),
+            Kind::Hessian => hessian::choose(file, path.tensor.as_deref()),
+            Kind::Inputs => file.choose(path.tensor.as_deref()),
         }
         .map_err(Failure::input)?;
-        let same = |(k, s, n): &(Kind, &Store, String)| {
-            *k == kind && std::ptr::eq(*s, store) && *n == name
+        let same = |(k, f, n): &(Kind, &TensorFile, String)| {
+            *k == kind && std::ptr::eq(*f, file) && *n == name
         };
         if let Some(at) = self.sources.iter().position(same) {
             return Ok(at);
         }
-        self.sources.push((kind, store, name));
+        self.sources.push((kind, file, name));
         Ok(self.sources.len() - 1)
     }
 
@@ -182,14 +188,16 @@ impl<'f> Found<'f> {
     /// Reads or computes each Hessian once.
     pub fn load(self, spec: &Spec, global: &Global) -> Result<Hessians, Failure> {
         let mut loaded = Vec::new();
-        for (i, (kind, store, name)) in self.sources.iter().enumerate() {
+        for (i, (kind, file, name)) in self.sources.iter().enumerate() {
             let user = self.source_of.iter().position(|of| *of == Some(i));
             let columns = user.map(|t| spec.tensors()[t].matrix().1);
             loaded.push(match kind {
-                Kind::Hessian => files::load(store, name).map_err(Failure::input)?,
+                Kind::Hessian => hessian::load(file, name).map_err(Failure::input)?,
                 Kind::Inputs => {
                     let progress = Progress::start(global, &format!("inputs {name}"));
-                    let h = files::stream(store, name, columns, &|share| progress.progress(share));
+                    let h = hessian::sum_inputs(file, name, columns, &|share| {
+                        progress.progress(share);
+                    });
                     progress.end();
                     h.map_err(Failure::input)?
                 }

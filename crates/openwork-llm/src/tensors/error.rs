@@ -1,59 +1,39 @@
-//! What can be wrong with a file or a tensor in it.
+//! What can be wrong with a tensor that a command asks for.
 
-use super::dtype::Dtype;
+use crate::checkpoint::{CheckpointError, Dtype};
 use openwork::hessian::HessianError;
 use std::path::{Path, PathBuf};
 
 /// The most names a message lists.
 const LISTED: usize = 12;
 
-/// A file that cannot be used: which, and why.
+/// A tensor that cannot be used: in which file, and why.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {fault}", path.display())]
-pub struct FileError {
-    path: PathBuf,
-    fault: Fault,
+pub enum TensorError {
+    /// The file cannot be read, or is damaged.
+    #[error(transparent)]
+    File(#[from] CheckpointError),
+    /// The file is fine, the tensor is not what was asked for.
+    #[error("{}: {fault}", path.display())]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: TensorFault,
+    },
 }
 
-impl FileError {
+impl TensorError {
     /// `fault`, found in the file at `path`.
-    pub fn new(path: &Path, fault: Fault) -> Self {
-        Self { path: path.to_path_buf(), fault }
+    pub fn new(path: &Path, fault: TensorFault) -> Self {
+        Self::Tensor { path: path.to_path_buf(), fault }
     }
 }
 
-/// What is wrong. The messages follow a file's name.
+/// What is wrong with a tensor. The messages follow a file's name.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant's fields are the names and numbers in its message
-pub enum Fault {
-    #[error("no such file")]
-    Missing,
-    #[error("is not a regular file")]
-    Kind,
-    #[error("cannot be read: {0}")]
-    Read(std::io::Error),
-    #[error("cannot be written: {0}")]
-    Write(std::io::Error),
-    #[error("is a folder; give the name of a file")]
-    Folder,
-    #[error("the folder {} does not exist; make it first", .0.display())]
-    NoFolder(PathBuf),
-    #[error(
-        "has {length} bytes, too few for a safetensors file; it is truncated or something else"
-    )]
-    TooShort { length: usize },
-    #[error(
-        "the header should have {claimed} bytes, but the file has {length}; \
-         it is truncated or not a safetensors file"
-    )]
-    Header { claimed: u64, length: usize },
-    #[error("is not a safetensors file: {0}")]
-    NotSafetensors(String),
-    #[error(
-        "holds {found} bytes of data where its header describes {described}; \
-         it is truncated or damaged"
-    )]
-    DataLength { found: usize, described: usize },
+pub enum TensorFault {
     #[error("has no tensors")]
     Empty,
     #[error("has no tensor `{name}`; {hint}it has {}", listed(names))]
@@ -66,15 +46,16 @@ pub enum Fault {
         listed(names)
     )]
     NoSingleSquare { square: usize, names: Vec<String> },
-    #[error("tensor `{name}` is {found}; {what} must be {}", Dtype::words(allowed))]
-    Type { name: String, found: String, what: &'static str, allowed: &'static [Dtype] },
+    #[error("tensor `{name}` is {}; {what} must be {}", lower(*found), one_of(allowed))]
+    Type { name: String, found: Dtype, what: &'static str, allowed: &'static [Dtype] },
     #[error("tensor `{name}` has shape {shape:?}; {expected}")]
     Shape { name: String, shape: Vec<usize>, expected: String },
     #[error("tensor `{name}` has {value:e} at offset {offset}, which f32 cannot hold")]
     Narrow { name: String, offset: usize, value: f64 },
     #[error(
-        "the new weight {value:e} at offset {offset} of `{name}` is beyond {dtype}; \
-         nothing was written: use more damping, or store the weights as f32 or bf16"
+        "the new weight {value:e} at offset {offset} of `{name}` is beyond {}; \
+         nothing was written: use more damping, or store the weights as f32 or bf16",
+        lower(*dtype)
     )]
     Overflow { name: String, offset: usize, value: f32, dtype: Dtype },
     #[error("tensor `{name}`: {error}{advice}")]
@@ -93,4 +74,30 @@ fn listed(names: &[String]) -> String {
         shown.push(&more);
     }
     shown.join(", ")
+}
+
+fn lower(dtype: Dtype) -> String {
+    dtype.name().to_lowercase()
+}
+
+/// A list for a person: `f32, f16 or bf16`.
+fn one_of(list: &[Dtype]) -> String {
+    let names: Vec<String> = list.iter().map(|&dtype| lower(dtype)).collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_read_like_a_sentence() {
+        assert_eq!(one_of(super::super::SAMPLES), "f32, f16 or bf16");
+        assert_eq!(one_of(&[Dtype::F32]), "f32");
+        let names: Vec<String> = (0..14).map(|i| i.to_string()).collect();
+        assert!(listed(&names).ends_with("10, 11, and 2 more"), "{}", listed(&names));
+    }
 }

@@ -1,26 +1,26 @@
-//! Where a matrix is: `FILE`, `FILE:tensor`, or `name=FILE:tensor`.
+//! Where a tensor is: `FILE`, `FILE:tensor`, or `name=FILE:tensor`.
 
 use std::path::{Path, PathBuf};
 
 /// A file and, if given, the name of a tensor in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TensorPath {
     /// The file.
-    pub path: PathBuf,
+    pub file: PathBuf,
     /// The tensor; if not given, the only one.
     pub tensor: Option<String>,
 }
 
-/// A [`Place`] with a name of its own, if one was given.
+/// A [`TensorPath`] with a name of its own, if one was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// What stands before the equals sign.
+    /// What precedes the equals sign.
     pub name: Option<String>,
-    /// What stands behind it.
-    pub place: Place,
+    /// What follows it.
+    pub path: TensorPath,
 }
 
-impl Place {
+impl TensorPath {
     /// Reads `FILE[:tensor]`. File names may have colons too: the shortest part
     /// before a colon that is a file wins, then the last colon.
     pub fn parse(text: &str) -> Self {
@@ -28,7 +28,7 @@ impl Place {
     }
 
     fn parse_with(text: &str, is_file: impl Fn(&Path) -> bool) -> Self {
-        let whole = || Self { path: PathBuf::from(text), tensor: None };
+        let whole = || Self { file: PathBuf::from(text), tensor: None };
         if is_file(Path::new(text)) {
             return whole();
         }
@@ -40,9 +40,9 @@ impl Place {
             .or_else(|| colons.next_back());
         match at {
             Some(at) if at + 1 < text.len() => {
-                Self { path: PathBuf::from(&text[..at]), tensor: Some(text[at + 1..].to_string()) }
+                Self { file: PathBuf::from(&text[..at]), tensor: Some(text[at + 1..].to_string()) }
             }
-            Some(at) => Self { path: PathBuf::from(&text[..at]), tensor: None },
+            Some(at) => Self { file: PathBuf::from(&text[..at]), tensor: None },
             None => whole(),
         }
     }
@@ -56,9 +56,9 @@ impl Named {
             Some((name, rest))
                 if !name.is_empty() && name.chars().all(plain) && !Path::new(text).is_file() =>
             {
-                Self { name: Some(name.to_string()), place: Place::parse(rest) }
+                Self { name: Some(name.to_string()), path: TensorPath::parse(rest) }
             }
-            _ => Self { name: None, place: Place::parse(text) },
+            _ => Self { name: None, path: TensorPath::parse(text) },
         }
     }
 }
@@ -68,9 +68,9 @@ mod tests {
     use super::*;
 
     fn parse(text: &str, files: &[&str]) -> (String, Option<String>) {
-        let place =
-            Place::parse_with(text, |path| files.iter().any(|file| Path::new(file) == path));
-        (place.path.display().to_string(), place.tensor)
+        let path =
+            TensorPath::parse_with(text, |path| files.iter().any(|file| Path::new(file) == path));
+        (path.file.display().to_string(), path.tensor)
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
     fn a_name_comes_before_an_equals_sign() {
         let named = Named::parse("q=w.safetensors:x");
         assert_eq!(named.name.as_deref(), Some("q"));
-        assert_eq!(named.place.tensor.as_deref(), Some("x"));
+        assert_eq!(named.path.tensor.as_deref(), Some("x"));
         assert_eq!(Named::parse("dir/a=b").name, None);
         assert_eq!(Named::parse("=b").name, None);
     }
