@@ -1,19 +1,20 @@
-//! Files that appear whole or not at all, and stay when the power goes.
+//! Atomic, durable file writes, and bounded reads.
 //!
-//! A file is written under another name in the same folder, brought to the
-//! disk, renamed, and its folder brought to the disk: at every moment there is
-//! the old file or the new one under the name. [`read`] takes regular files only.
+//! A file is written under a temporary name in the same folder, synced, renamed,
+//! and the folder is synced: at every moment the name refers to the old file or
+//! to the complete new one, also after a crash or power failure. [`read`] accepts
+//! regular files only.
 
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// What the names of unfinished files end with.
+/// Suffix of the temporary names.
 pub const UNFINISHED: &str = ".unfinished";
 
-/// Bytes that are free for us on the disk that a path is on, or will be on;
-/// nothing where the system does not say.
+/// Free space in bytes on the file system of a path, which need not exist yet;
+/// `None` if the system does not report it.
 pub fn free(path: &Path) -> Option<u64> {
     let path = std::path::absolute(path).ok()?;
     let there = path.ancestors().find(|ancestor| ancestor.exists())?;
@@ -29,55 +30,55 @@ pub fn free(path: &Path) -> Option<u64> {
     }
 }
 
-/// The bytes of the regular file `path`, at most `most`: a pipe could keep us
-/// waiting, and a device has no end.
-pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+/// Reads a regular file of at most `limit` bytes. Pipes, which could block, and
+/// devices, which may never end, are refused.
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let found = fs::metadata(path)?;
     if !found.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
-    if found.len() > most {
-        let why = format!("it has {} bytes, and no more than {most} are believed", found.len());
+    if found.len() > limit {
+        let why = format!("{} bytes exceed the limit of {limit} bytes", found.len());
         return Err(io::Error::other(why));
     }
     fs::read(path)
 }
 
-/// A file that does not have its name yet. Dropped, it is gone.
+/// A file being written under a temporary name, which is removed on drop.
 #[derive(Debug)]
-pub struct Pending {
+pub struct PendingFile {
     path: PathBuf,
-    /// Its name until it is whole; none for a device or a pipe.
+    /// The temporary path; `None` for a device or a pipe.
     unfinished: Option<PathBuf>,
     file: Option<BufWriter<File>>,
     hash: Sha256,
     bytes: u64,
 }
 
-/// A file that was written.
+/// The length and hash of a written file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Of its bytes, in hexadecimal digits.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }
 
-impl Pending {
-    /// Begins to write the file `path`.
+impl PendingFile {
+    /// Starts writing the file `path`.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
+        let name = path.file_name().ok_or_else(|| io::Error::other("the path has no file name"))?;
         if path.is_dir() {
             return Err(io::Error::other("it is a folder"));
         }
-        // A device or a pipe cannot be replaced, and holds nothing to lose.
+        // A device or a pipe cannot be replaced, and has no contents to lose.
         let regular = fs::metadata(path).map_or(true, |found| found.is_file());
         let (file, unfinished) = match regular {
             true => {
                 let mut name = name.to_os_string();
                 name.push(UNFINISHED);
                 let unfinished = path.with_file_name(name);
-                // What a killed run left; a link would lead elsewhere.
+                // Left by a killed process, or a link to another file.
                 let _ = fs::remove_file(&unfinished);
                 (File::create_new(&unfinished)?, Some(unfinished))
             }
@@ -87,10 +88,11 @@ impl Pending {
         Ok(Self { path: path.to_path_buf(), unfinished, file, hash: Sha256::new(), bytes: 0 })
     }
 
-    /// Gives the file its name, once it is on the disk.
+    /// Syncs the file and renames it to its final path.
     pub fn finish(mut self) -> io::Result<Written> {
-        // It stays in its place until it has its name, so that else it goes with us.
-        let file = self.file.as_mut().ok_or_else(|| io::Error::other("it is finished already"))?;
+        // `file` stays set until the rename, so that an error removes the temporary file.
+        let file =
+            self.file.as_mut().ok_or_else(|| io::Error::other("the file is already finished"))?;
         file.flush()?;
         if let Some(unfinished) = &self.unfinished {
             file.get_ref().sync_all()?;
@@ -105,9 +107,10 @@ impl Pending {
     }
 }
 
-impl Write for Pending {
+impl Write for PendingFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let file = self.file.as_mut().ok_or_else(|| io::Error::other("it is finished already"))?;
+        let file =
+            self.file.as_mut().ok_or_else(|| io::Error::other("the file is already finished"))?;
         let count = file.write(bytes)?;
         self.hash.update(&bytes[..count]);
         self.bytes += count as u64;
@@ -119,18 +122,18 @@ impl Write for Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingFile {
     fn drop(&mut self) {
         if self.file.take().is_some()
             && let Some(unfinished) = &self.unfinished
         {
-            // There may be nothing to remove; nobody could do more.
+            // A failure to clean up cannot be handled here.
             let _ = fs::remove_file(unfinished);
         }
     }
 }
 
-/// Writes `bytes` to `path`, whole or not at all.
+/// Writes `bytes` to `path` atomically.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -143,12 +146,12 @@ impl Drop for Pending {
 /// # }
 /// ```
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<Written> {
-    let mut file = Pending::create(path)?;
+    let mut file = PendingFile::create(path)?;
     file.write_all(bytes)?;
     file.finish()
 }
 
-/// The sha256 of a file's bytes, in hexadecimal digits.
+/// SHA-256 of a file, in hexadecimal.
 pub fn sha256_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
@@ -160,7 +163,7 @@ pub fn sha256_of(path: &Path) -> io::Result<String> {
     }
 }
 
-/// The sha256 of some bytes, in hexadecimal digits.
+/// SHA-256 of some bytes, in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
@@ -169,7 +172,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The folder that a file is in.
+/// The folder of a file.
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -177,11 +180,11 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Brings the folder of `path`, that is its list of names, to the disk. Some
-/// systems and file systems cannot; the file is there all the same.
+/// Syncs the folder of `path`, so that a rename survives a power failure. Errors
+/// of systems that cannot sync folders are ignored: the file itself is complete.
 pub fn sync_folder(path: &Path) -> io::Result<()> {
     use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
-    // Only Unix opens folders.
+    // Only Unix can open folders.
     let sync = || if cfg!(unix) { File::open(folder_of(path))?.sync_all() } else { Ok(()) };
     match sync() {
         Err(error) if ![InvalidInput, PermissionDenied, Unsupported].contains(&error.kind()) => {
@@ -200,7 +203,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         write(&path, b"old").unwrap();
-        let mut next = Pending::create(&path).unwrap();
+        let mut next = PendingFile::create(&path).unwrap();
         next.write_all(b"new").unwrap();
         drop(next);
         assert_eq!(fs::read(&path).unwrap(), b"old");
@@ -214,7 +217,7 @@ mod tests {
     fn a_file_that_cannot_get_its_name_is_gone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        let mut next = Pending::create(&path).unwrap();
+        let mut next = PendingFile::create(&path).unwrap();
         next.write_all(b"new").unwrap();
         // In the way of the name.
         fs::create_dir(&path).unwrap();

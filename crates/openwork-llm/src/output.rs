@@ -1,15 +1,16 @@
-//! Output files and folders, checked before any work begins.
+//! Checks of output files and folders before a command starts to work.
 //!
-//! Every command that writes goes through [`OutputFile`] or [`check_folder`]: an
-//! output is never one of the inputs, an existing file is replaced only on
-//! request, and a folder that is missing or cannot be written to is found at once.
+//! Every command that writes uses [`OutputFile`] or [`check_folder`]: an output
+//! is never an input, an existing file is only replaced on request, and a folder
+//! that is missing or not writable is reported at once.
 
-use crate::disk::{self, Pending, Written};
+use crate::disk::{self, PendingFile, Written};
+use crate::format::format_bytes;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Why nothing was written.
+/// Why an output cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// The output is one of the inputs.
@@ -36,7 +37,7 @@ pub enum OutputError {
         /// The input.
         input: PathBuf,
     },
-    /// There is a file already.
+    /// The file exists.
     #[error("{}: the file exists; give --force to replace it, or choose another name", .0.display())]
     Exists(PathBuf),
     /// A folder, or no name at all.
@@ -53,6 +54,21 @@ pub enum OutputError {
         /// Its folder.
         folder: PathBuf,
     },
+    /// The disk has too little space for what will be written.
+    #[error(
+        "{}: the result needs {}, the disk has {} free; free some space, or choose another disk",
+        path.display(),
+        format_bytes(*needed),
+        format_bytes(*free)
+    )]
+    Space {
+        /// The output.
+        path: PathBuf,
+        /// Bytes that will be written.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// The system refused: no permission, a read-only or full disk.
     #[error("cannot write {}: {error}", path.display())]
     Io {
@@ -64,15 +80,15 @@ pub enum OutputError {
 }
 
 impl OutputError {
-    /// Whether the user named a wrong output, rather than the system refused.
+    /// Whether the user named a wrong output, rather than the disk refused.
     pub fn is_input(&self) -> bool {
-        !matches!(self, Self::Io { .. })
+        !matches!(self, Self::Io { .. } | Self::Space { .. })
     }
 }
 
-/// A file that a command will write. Holds, once built:
+/// A file that a command will write. Guarantees:
 ///
-/// 1. it is none of the inputs, under any name;
+/// 1. it is not one of the inputs, under any name;
 /// 2. it does not exist, or may be replaced;
 /// 3. its folder exists and can be written to.
 ///
@@ -98,17 +114,17 @@ impl OutputFile {
             Some(_) => fs::canonicalize(path).map_err(io)?,
             None => own(),
         };
-        // Promise 1.
+        // Guarantee 1.
         if found.is_some()
             && let Some(input) = inputs.iter().find(|input| holds(input, &target))
         {
             return Err(OutputError::Input { path: own(), input: input.to_path_buf() });
         }
-        // Promise 2.
+        // Guarantee 2.
         if found.as_ref().is_some_and(|found| found.is_file()) && !force {
             return Err(OutputError::Exists(own()));
         }
-        // Promise 3. The probe has no name, so that nothing stays if we are killed.
+        // Guarantee 3. The probe has no name, so a kill leaves nothing behind.
         if found.is_none_or(|found| found.is_file()) {
             let folder = disk::folder_of(&target);
             if !folder.is_dir() {
@@ -120,20 +136,20 @@ impl OutputFile {
         Ok(Self { path: own(), target })
     }
 
-    /// As the user named it.
+    /// The path as the user gave it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where it is, links followed: what a writer must be given.
+    /// The path to write to, with symbolic links resolved.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Writes the file, whole or not at all.
+    /// Writes the file atomically.
     pub fn write(&self, bytes: &[u8]) -> Result<Written, OutputError> {
         let write = || {
-            let mut file = Pending::create(&self.target)?;
+            let mut file = PendingFile::create(&self.target)?;
             file.write_all(bytes)?;
             file.finish()
         };
@@ -141,11 +157,14 @@ impl OutputFile {
     }
 }
 
-/// Refuses an output folder that is one of the inputs, contains one, or lies
-/// within an input's `openwork` folder.
+/// Refuses an output folder that is one of the inputs, contains one, lies within
+/// an input's `openwork` folder, or cannot be created or written to.
 pub fn check_folder(out: &Path, inputs: &[&Path]) -> Result<(), OutputError> {
-    if out.exists() && !out.is_dir() {
-        return Err(OutputError::NotFolder(out.to_path_buf()));
+    let absolute = std::path::absolute(out).unwrap_or_else(|_| out.to_path_buf());
+    let nearest = absolute.ancestors().find(|ancestor| ancestor.exists());
+    if let Some(file) = nearest.filter(|nearest| !nearest.is_dir()) {
+        let file = if out.exists() { out } else { file };
+        return Err(OutputError::NotFolder(file.to_path_buf()));
     }
     let own = resolved(out);
     for input in inputs.iter().filter(|input| input.exists()) {
@@ -158,7 +177,9 @@ pub fn check_folder(out: &Path, inputs: &[&Path]) -> Result<(), OutputError> {
             return Err(OutputError::Overlap { path, input });
         }
     }
-    Ok(())
+    // The probe has no name, so a kill leaves nothing behind.
+    let probe = nearest.map_or(Ok(()), |folder| tempfile::tempfile_in(folder).map(|_| ()));
+    probe.map_err(|error| OutputError::Io { path: out.to_path_buf(), error })
 }
 
 /// Whether `target`, which exists, is the input or one of the files of an input folder.
@@ -171,8 +192,8 @@ fn holds(input: &Path, target: &Path) -> bool {
         || entries.flatten().any(|entry| same(&entry.path(), target))
 }
 
-/// Whether two paths are one file or folder: by symbolic links, other spellings,
-/// or hard links.
+/// Whether two paths are the same file or folder, through symbolic links, hard
+/// links or other spellings.
 pub fn same(a: &Path, b: &Path) -> bool {
     let (Ok(found_a), Ok(found_b)) = (fs::metadata(a), fs::metadata(b)) else { return false };
     #[cfg(unix)]
@@ -187,7 +208,7 @@ pub fn same(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// The path without links or relative parts, as far as it exists.
+/// The absolute path with symbolic links resolved, as far as it exists.
 fn resolved(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     for ancestor in path.ancestors() {

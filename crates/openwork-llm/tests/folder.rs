@@ -285,7 +285,7 @@ fn a_pipe_or_a_device_is_refused_at_once() {
                 1 => {
                     "not a model; expected a folder with config.json and safetensors, or a .gguf file"
                 }
-                _ => "cannot be read: it is not a regular file",
+                _ => "cannot be read: not a regular file",
             };
             assert_eq!(words, format!("{name}: {why}"));
         }

@@ -295,12 +295,12 @@ fn passes_read_what_the_one_before_left() {
     let found = nats(&model, &mut layer, &calibration(3, 12).windows, &mut |_| {}).unwrap();
     let said = record.last().unwrap().token_perplexity;
     assert!(((found / 33.0).exp() - said).abs() < 1e-9 * said);
-    // RunOptions for again, it is there already; asked for something else, it is refused.
+    // The same again is there already; other options are refused.
     let again = run_all("gemma3", &recipe, out.path(), Start::Resume).unwrap();
     assert_eq!(again, written);
     let other = recipe.replace("50%", "16");
     let why = run_all("gemma3", &other, out.path(), Start::Resume).unwrap_err();
-    assert!(why.contains("another plan"), "{why}");
+    assert!(why.contains("the passes of the recipe changed"), "{why}");
     run_all("gemma3", &other, out.path(), Start::Force).unwrap();
     let small = Checkpoint::open(out.path()).unwrap();
     assert_eq!(Model::open(&small).unwrap().config().ff, 16);

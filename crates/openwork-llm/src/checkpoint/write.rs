@@ -1,5 +1,4 @@
-//! Writing a Hugging Face folder: shards, their index, and the small files
-//! beside them.
+//! Writing Hugging Face folders: shards, their index, config and tokenizer files.
 //!
 //! ```
 //! use openwork_llm::checkpoint::{Dtype, write::{Data, Part, shard}};
@@ -16,33 +15,33 @@
 use super::dtype::Dtype;
 pub(crate) use super::folder::INDEX;
 use super::{Checkpoint, CheckpointError, Format, Tensor};
-use crate::disk::{self, Pending, Written};
+use crate::disk::{self, PendingFile, Written};
 use crate::tokens::Tokenizer;
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Numbers converted at a time.
+/// Values converted at a time.
 const PIECE: usize = 1 << 20;
 
-/// Why something was not written. Nothing is left half-written.
+/// Why a file was not written; no partial file is left.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The system refused.
+    /// An I/O error.
     #[error("cannot write {}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The error.
         error: io::Error,
     },
-    /// A number that the type cannot hold.
+    /// A value out of the range of its type.
     #[error("tensor {tensor:?} has {value}, which {dtype} cannot hold; write it as bf16 or f32")]
     Range {
         /// The tensor.
         tensor: String,
-        /// The number.
+        /// The value.
         value: f32,
         /// The type.
         dtype: Dtype,
@@ -53,7 +52,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// The system refused to write `path`.
+    /// An I/O error on `path`.
     pub fn io(path: &Path, error: io::Error) -> Self {
         Self::Io { path: path.to_path_buf(), error }
     }
@@ -64,22 +63,22 @@ impl WriteError {
 pub struct Part<'a> {
     /// Its name in the file.
     pub name: String,
-    /// How its numbers are stored.
+    /// The stored type.
     pub dtype: Dtype,
-    /// The extent of each axis.
+    /// Its shape.
     pub shape: Vec<usize>,
-    /// Where its numbers come from.
+    /// Its values.
     pub data: Data<'a>,
 }
 
-/// Where the numbers of a tensor come from.
+/// The values of a tensor to write.
 #[derive(Clone, Debug)]
 pub enum Data<'a> {
-    /// They are there, as they will be stored.
+    /// Bytes in the stored type.
     Bytes(&'a [u8]),
-    /// Rounded to the type.
+    /// Values to round to the stored type.
     F32(&'a [f32]),
-    /// Read a few rows at a time, and rounded to the type.
+    /// A tensor to read a few rows at a time and round to the stored type.
     Tensor(Tensor<'a>),
 }
 
@@ -89,13 +88,13 @@ impl<'a> Part<'a> {
         Self { name: name.to_string(), dtype, shape: shape.to_vec(), data }
     }
 
-    /// Bytes that it takes.
+    /// Its stored size in bytes.
     pub fn bytes(&self) -> u64 {
         let len = self.shape.iter().map(|&n| n as u64).product();
         self.dtype.bytes_for(len).unwrap_or(0)
     }
 
-    fn write(&self, out: &mut Pending, path: &Path) -> Result<(), WriteError> {
+    fn write(&self, out: &mut PendingFile, path: &Path) -> Result<(), WriteError> {
         let io = |error| WriteError::io(path, error);
         match &self.data {
             Data::Bytes(bytes) => out.write_all(bytes).map_err(io),
@@ -135,8 +134,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Rounds numbers to F64, F32, F16 or BF16 and stores them; the first number that
-/// becomes infinite is the error.
+/// Encodes values as F64, F32, F16 or BF16; the first finite value that overflows
+/// is the error.
 ///
 /// # Panics
 /// If the type is another.
@@ -167,8 +166,8 @@ pub fn encode(dtype: Dtype, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), f
     }
 }
 
-/// Writes one safetensors file. `metadata` is text by name; `format: pt`, which
-/// transformers asks for, is added.
+/// Writes a safetensors file. Adds `format: pt`, which transformers requires, to
+/// `metadata`.
 pub fn shard(
     path: &Path,
     parts: &[Part<'_>],
@@ -187,11 +186,11 @@ pub fn shard(
         at = end;
     }
     let mut header = Value::Object(header).to_string().into_bytes();
-    // The numbers begin at a multiple of 8 bytes.
+    // The data is aligned to 8 bytes.
     header.resize(header.len().next_multiple_of(8), b' ');
 
     let io = |error| WriteError::io(path, error);
-    let mut out = Pending::create(path).map_err(io)?;
+    let mut out = PendingFile::create(path).map_err(io)?;
     out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
     out.write_all(&header).map_err(io)?;
     for part in parts {
@@ -200,23 +199,23 @@ pub fn shard(
     out.finish().map_err(io)
 }
 
-/// The name of shard `number` of `count`, from 1.
+/// The file name of shard `number`, from 1, of `count`.
 pub fn shard_name(number: usize, count: usize) -> String {
     format!("model-{number:05}-of-{count:05}.safetensors")
 }
 
-/// A shard as the index needs it.
+/// A shard's entry in the index.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// Its file name.
     pub shard: String,
     /// Its tensors.
     pub tensors: Vec<String>,
-    /// Bytes of their numbers.
+    /// Their size in bytes.
     pub bytes: u64,
 }
 
-/// Writes a shard and lists it for the index.
+/// Writes a shard and returns its entry for the index.
 pub fn listed_shard(
     path: &Path,
     parts: &[Part<'_>],
@@ -230,7 +229,7 @@ pub fn listed_shard(
     })
 }
 
-/// Writes the list of which shard has which tensor. A folder with it is whole.
+/// Writes the index, which maps tensors to shards and completes the folder.
 pub fn index(folder: &Path, shards: &[Listed]) -> Result<(), WriteError> {
     let mut map: Vec<(&str, &str)> = shards
         .iter()
@@ -243,7 +242,7 @@ pub fn index(folder: &Path, shards: &[Listed]) -> Result<(), WriteError> {
     text(&folder.join(INDEX), &pretty(&list))
 }
 
-/// Files beside the weights that a reader of the folder may want.
+/// Files that are copied from the source, if present.
 const BESIDE: &[&str] = &[
     "generation_config.json",
     "tokenizer.json",
@@ -257,7 +256,7 @@ const BESIDE: &[&str] = &[
     "chat_template.json",
 ];
 
-/// The names of the files that [`companions`] writes.
+/// The names of the files written by [`companions`].
 pub fn companion_names(source: &Checkpoint) -> Result<Vec<String>, CheckpointError> {
     let mut names = vec!["config.json".to_string()];
     for name in BESIDE {
@@ -270,9 +269,9 @@ pub fn companion_names(source: &Checkpoint) -> Result<Vec<String>, CheckpointErr
     Ok(names)
 }
 
-/// Writes `config.json` with the type of the weights, and the tokenizer's
-/// files: copied from a folder, made anew from a GGUF file. `change` may amend
-/// the config.
+/// Writes `config.json` with the dtype of the weights, and the tokenizer files:
+/// copied from a folder, or exported from a GGUF file. `change` may edit the
+/// config.
 pub fn companions(
     source: &Checkpoint,
     folder: &Path,
@@ -285,7 +284,7 @@ pub fn companions(
         Dtype::F16 => "float16",
         _ => "float32",
     };
-    // New and old transformers spell the key differently; keep the source's way.
+    // Transformers 5 renamed the key; keep the one that the source has.
     let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };
     config.insert(key.to_string(), json!(name));
     change(&mut config);

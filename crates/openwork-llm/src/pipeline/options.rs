@@ -142,12 +142,8 @@ impl RunOptions {
         if self.start != Start::Resume
             && let Some(free) = disk::free(&self.out).filter(|&free| free < needs.disk)
         {
-            return Err(PipelineError::Plan(format!(
-                "--out {}: the result needs {}, the disk has {} free; free some space, or choose another disk",
-                self.out.display(),
-                format_bytes(needs.disk),
-                format_bytes(free)
-            )));
+            let (path, needed) = (self.out.clone(), needs.disk);
+            return Err(output::OutputError::Space { path, needed, free }.into());
         }
         let (workers, out, start) = (self.workers, self.out.clone(), self.start);
         Ok(PreparedRun { job, passes, needs, model, workers, out, start })

@@ -1,17 +1,17 @@
-//! What a run leaves on the disk, layer by layer.
+//! The folder of a run: the files it writes, and what `--resume` reads back.
 //!
 //! ```text
 //! DIR/model-00008-of-00031.safetensors   layer 7, pruned: a shard of the result
-//! DIR/openwork/plan.json                 what the run was asked for
-//! DIR/openwork/layers/00007.json         what was measured, and the shard's sha256
-//! DIR/openwork/layers/dense.json         the perplexity of the dense model
+//! DIR/openwork/plan.json                 the options of the run and the files it writes
+//! DIR/openwork/layers/00007.json         measurements of layer 7 and its shard's SHA-256
+//! DIR/openwork/layers/dense.json         perplexity of the dense model
 //! DIR/openwork/record.json, recipe.toml  at the end
-//! DIR/model.safetensors.index.json       last of all: with it the folder is whole
+//! DIR/model.safetensors.index.json       last: marks the run as finished
 //! ```
 //!
-//! A layer is done when its file in `layers/` is there; that file is written
-//! after the shard. Every file appears whole or not at all, and is on the disk
-//! before the next is begun. Files of ours carry the hash of their content.
+//! A layer is done when its file in `layers/` exists, which is written after the
+//! shard. Every file is written atomically and synced before the next one. Plan
+//! and layer files start with the SHA-256 of their content.
 
 use super::PipelineError;
 use super::plan::METHOD;
@@ -28,38 +28,38 @@ use std::path::{Path, PathBuf};
 
 const PLAN: &str = "openwork/plan.json";
 const LOCK: &str = "openwork/lock";
-/// The folder of passes in progress.
+/// The folder of intermediate passes.
 pub(super) const WORK: &str = "openwork/work/";
 const DENSE: &str = "openwork/layers/dense.json";
 const SHARES: &str = "openwork/layers/shares.json";
 pub(super) const RECORD: &str = "openwork/record.json";
 pub(super) const RECIPE: &str = "openwork/recipe.toml";
 
-/// Where a symbolic link would lead writes or removals out of the folder.
+/// Paths that must not be symbolic links, which would lead out of the folder.
 const LINKS: &[&str] = &["openwork", "openwork/layers", "openwork/work", LOCK];
 
-/// What to do about a damaged measurement.
-const REDO: &str = "remove it, and what it stands for is done again";
+/// Advice on a damaged layer file.
+const REDO: &str = "remove it, and the run computes it again";
 
-/// Most bytes of a plan or of a layer's measurements.
+/// Size limit of plan and layer files.
 const MAX_SEALED: u64 = 1 << 28;
 
 fn layer_file(layer: usize) -> String {
     format!("openwork/layers/{layer:05}.json")
 }
 
-/// What to do if there is something in the folder.
+/// What to do if the output folder is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Refuse.
     Fresh,
-    /// Go on where a run with the same plan stopped; begin if there was none.
+    /// Resume a run with the same plan; start a new run if there is none.
     Resume,
-    /// Remove what an earlier run wrote, as its plan lists it, and begin.
+    /// Remove the files listed in the plan of an earlier run, and start again.
     Force,
 }
 
-/// What a run was asked for, and the files it writes: `plan.json`.
+/// The options of a run and the files it writes: `plan.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// The version of openwork.
@@ -88,7 +88,7 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// What differs in `other`, by option.
+    /// The differences to `other`, by option.
     fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let mut differ = |what: &str, was: String, is: String| {
@@ -149,7 +149,7 @@ impl Fingerprint {
     }
 }
 
-/// Which files of the model are others than before.
+/// Describes which files of the model changed.
 fn changed_files(was: &[(String, String)], is: &[(String, String)]) -> String {
     let names = |files: &[(String, String)]| -> Vec<String> {
         files.iter().map(|(name, _)| name.clone()).collect()
@@ -163,9 +163,8 @@ fn changed_files(was: &[(String, String)], is: &[(String, String)]) -> String {
     format!("the content of the model changed ({})", changed.join(", "))
 }
 
-/// The files that a run over `layers` layers writes beside its temporary ones,
-/// in the order in which they can be removed: first the index, without which the
-/// folder is not taken for a model, last the plan.
+/// The files that a run over `layers` layers writes, in a safe order of removal:
+/// first the index, without which the folder is not a model, last the plan.
 pub fn files(source: &Checkpoint, layers: usize) -> Result<Vec<String>, PipelineError> {
     let mut files = vec![INDEX.to_string()];
     files.extend((0..layers).map(layer_file));
@@ -176,20 +175,20 @@ pub fn files(source: &Checkpoint, layers: usize) -> Result<Vec<String>, Pipeline
     Ok(files)
 }
 
-/// A layer that is done.
+/// The state of a finished layer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LayerDone {
-    /// What was measured.
+    /// Measurements.
     pub record: LayerRecord,
-    /// Of the layer's shard.
+    /// SHA-256 of the layer's shard.
     pub sha256: String,
-    /// A perplexity that was measured after it.
+    /// Perplexity after this layer, if measured.
     pub evaluation: Option<EvaluationRecord>,
-    /// Wall time of the run up to here, over all starts.
+    /// Seconds since the start of the run, over all resumes.
     pub elapsed: f64,
 }
 
-/// The folder of a run. While it lives no other run can use the folder.
+/// The folder of a run, locked against other runs.
 #[derive(Debug)]
 pub struct RunDir {
     folder: PathBuf,
@@ -198,7 +197,7 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Opens or makes the folder for a run over `layers` layers.
+    /// Opens or creates the folder of a run over `layers` layers.
     pub fn open(
         folder: &Path,
         layers: usize,
@@ -248,7 +247,7 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Removes what the earlier run wrote, as its plan lists it, and nothing else.
+    /// Removes the files listed in the plan of the earlier run, and nothing else.
     fn clear(&self, before: &Fingerprint) -> Result<(), PipelineError> {
         let gone = |path: &Path, result: std::io::Result<()>| match result {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -256,7 +255,7 @@ impl RunDir {
             }
             _ => Ok(()),
         };
-        // The lock is ours now.
+        // This run holds the lock.
         for name in before.files.iter().filter(|name| *name != LOCK) {
             let path = self.folder.join(name);
             if name.ends_with('/') {
@@ -271,7 +270,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// The record, if the run is finished: its index is written last.
+    /// The record, if the run is finished.
     pub fn finished(&self) -> Option<Record> {
         let whole = self.folder.join(INDEX).exists();
         whole.then(|| Record::read(&self.folder).ok()).flatten()
@@ -282,12 +281,12 @@ impl RunDir {
         &self.folder
     }
 
-    /// The shard of a layer; shard 1 is for everything else.
+    /// The path of a layer's shard; shard 1 holds everything else.
     pub fn shard(&self, layer: usize) -> PathBuf {
         self.folder.join(shard_name(layer + 2, self.layers + 1))
     }
 
-    /// The shard for everything beside the layers.
+    /// The path of the shard for tensors outside the layers.
     pub fn rest(&self) -> PathBuf {
         self.folder.join(shard_name(1, self.layers + 1))
     }
@@ -296,7 +295,7 @@ impl RunDir {
         self.folder.join(layer_file(layer))
     }
 
-    /// The layers that are done, from the first on, their shards checked.
+    /// The finished layers, in order, with their shards verified.
     pub fn done(&self) -> Result<Vec<LayerDone>, PipelineError> {
         let mut done = Vec::new();
         for layer in 0..self.layers {
@@ -306,10 +305,8 @@ impl RunDir {
             let shard = self.shard(layer);
             let wrong = match disk::sha256_of(&shard) {
                 Ok(found) if found == state.sha256 => None,
-                Ok(_) => Some("is damaged: its content is not what the run wrote"),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    Some("is missing: the run wrote it")
-                }
+                Ok(_) => Some("is damaged: its SHA-256 is not that of the shard the run wrote"),
+                Err(error) if error.kind() == ErrorKind::NotFound => Some("is missing"),
                 Err(error) => return Err(PipelineError::io(&shard, error)),
             };
             if let Some(wrong) = wrong {
@@ -326,32 +323,32 @@ impl RunDir {
         Ok(done)
     }
 
-    /// A layer is done; its shard is on the disk.
+    /// Saves the state of a layer whose shard is written.
     pub fn save(&self, layer: usize, done: &LayerDone) -> Result<(), PipelineError> {
         write_sealed(&self.layer_file(layer), done)
     }
 
-    /// The perplexity of the dense model, if it was measured.
+    /// The perplexity of the dense model, if measured.
     pub fn dense(&self) -> Result<Option<EvaluationRecord>, PipelineError> {
         read_sealed(&self.folder.join(DENSE), REDO)
     }
 
-    /// Keeps the perplexity of the dense model.
+    /// Saves the perplexity of the dense model.
     pub fn save_dense(&self, evaluation: &EvaluationRecord) -> Result<(), PipelineError> {
         write_sealed(&self.folder.join(DENSE), evaluation)
     }
 
-    /// Densities by layer that a budget was shared into, if it was.
+    /// The densities of the layers under a budget, if computed.
     pub fn shares(&self) -> Result<Option<Vec<f64>>, PipelineError> {
         read_sealed(&self.folder.join(SHARES), REDO)
     }
 
-    /// Keeps the densities by layer.
+    /// Saves the densities of the layers.
     pub fn save_shares(&self, shares: &[f64]) -> Result<(), PipelineError> {
         write_sealed(&self.folder.join(SHARES), &shares.to_vec())
     }
 
-    /// Writes one of the small files of the result.
+    /// Writes a small file of the result.
     pub fn write(&self, name: &str, text: &str) -> Result<(), PipelineError> {
         let path = self.folder.join(name);
         disk::write(&path, text.as_bytes()).map_err(|error| PipelineError::io(&path, error))?;
@@ -359,8 +356,8 @@ impl RunDir {
     }
 }
 
-/// Whether a run may write to a folder, without writing to it; the plan of the
-/// run that is there, if there is one.
+/// Checks that a run may write to a folder; returns the plan of an earlier run
+/// in it.
 pub fn check_folder(folder: &Path, start: Start) -> Result<Option<Fingerprint>, PipelineError> {
     let wrong = |why: &str| PipelineError::Folder { path: folder.into(), why: why.into() };
     output::check_folder(folder, &[])?;
@@ -404,12 +401,12 @@ fn without_plan(folder: &Path) -> bool {
         && only(folder.join("openwork/layers"), &|_| false)
 }
 
-/// Whether there is anything by this name, also a link that leads nowhere.
+/// Whether the path exists, even as a dangling link.
 fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// Writes JSON below the hash of its bytes.
+/// Writes JSON, preceded by its SHA-256.
 fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<(), PipelineError> {
     let body = serde_json::to_string(value)
         .map_err(|error| PipelineError::io(path, std::io::Error::other(error)))?;
@@ -418,8 +415,8 @@ fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<(), PipelineErro
     Ok(())
 }
 
-/// Reads what [`write_sealed`] wrote; nothing if there is no such file. `advice`
-/// says what to do about a damaged one.
+/// Reads a file of [`write_sealed`]; `None` if there is none. `advice` on a
+/// damaged file completes the error.
 fn read_sealed<T: DeserializeOwned>(path: &Path, advice: &str) -> Result<Option<T>, PipelineError> {
     let wrong = |why: &str| PipelineError::State {
         path: path.to_path_buf(),
@@ -430,8 +427,8 @@ fn read_sealed<T: DeserializeOwned>(path: &Path, advice: &str) -> Result<Option<
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(PipelineError::io(path, error)),
     };
-    let text = String::from_utf8(text).map_err(|_| wrong("is damaged: not a text"))?;
-    let (hash, body) = text.split_once('\n').ok_or_else(|| wrong("is damaged: it ends early"))?;
+    let text = String::from_utf8(text).map_err(|_| wrong("is damaged: not valid UTF-8"))?;
+    let (hash, body) = text.split_once('\n').ok_or_else(|| wrong("is damaged: it is truncated"))?;
     let body = body.strip_suffix('\n').unwrap_or(body);
     if disk::sha256(body.as_bytes()) != hash {
         return Err(wrong("is damaged: its content does not match its hash"));

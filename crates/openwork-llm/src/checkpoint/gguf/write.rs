@@ -10,7 +10,7 @@ use crate::checkpoint::mapped::Mapped;
 use crate::checkpoint::tensor::{RowOrder, TensorInfo};
 use crate::checkpoint::write::{WriteError, encode};
 use crate::checkpoint::{Checkpoint, Tensor};
-use crate::disk::{Pending, Written};
+use crate::disk::{PendingFile, Written};
 use half::f16;
 use std::io::Write;
 use std::path::Path;
@@ -156,7 +156,7 @@ pub(super) fn write(
         offset = (offset + job.bytes()).next_multiple_of(ALIGNMENT);
     }
     head.resize(head.len().next_multiple_of(ALIGNMENT as usize), 0);
-    let mut out = Pending::create(path).map_err(io)?;
+    let mut out = PendingFile::create(path).map_err(io)?;
     out.write_all(&head).map_err(io)?;
     for job in jobs {
         fill(&mut out, path, job)?;
@@ -167,7 +167,7 @@ pub(super) fn write(
 }
 
 /// Writes the values of a tensor, in the file's row order.
-fn fill(out: &mut Pending, path: &Path, job: &Job<'_>) -> Result<(), WriteError> {
+fn fill(out: &mut PendingFile, path: &Path, job: &Job<'_>) -> Result<(), WriteError> {
     let io = |error| WriteError::io(path, error);
     let Some(tensor) = &job.from else { return out.write_all(job.copied).map_err(io) };
     let mut wide = tensor.to_f32();
