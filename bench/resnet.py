@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import openwork
-from openwork._inputs import add_inputs
+from openwork._layer_inputs import add_inputs
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CALIBRATION, TEST = 128, 1488

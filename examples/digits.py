@@ -1,9 +1,9 @@
 """Sparse training on real data, without a download: scikit-learn's digits.
 
-A network 64-32-32-10 is trained dense, and with 75% of its hidden weights zero
-throughout: under a mask at random that stays, one that grows at random (SET),
-and one that grows where the gradient is large (RigL); for three patterns. Every
-second epoch ends with a step over all digits, and there masks move.
+Trains a 64-32-32-10 network dense, and with 75% of its hidden weights margs
+throughout: under a fixed random mask, with random growth (SET) and with growth
+by gradient (RigL), for three patterns. Every second epoch ends with a step on
+the full training set, in which masks are updated.
 
     python examples/digits.py [--seeds 5] [--first-seed 0] [--epochs 60] [--json FILE]
 
@@ -29,14 +29,14 @@ HIDDEN = r"[02]\.weight"
 
 
 def data(seed):
-    """Pixels and digits to learn from and to be judged by."""
+    """Pixels and labels: training and test set."""
     x, y = load_digits(return_X_y=True)
     parts = train_test_split(x.astype("float32") / 16, y, test_size=0.5, random_state=seed, stratify=y)
     return [torch.from_numpy(np.asarray(part)) for part in parts]
 
 
 def train(seed, epochs, pattern=None, method=None):
-    """The accuracy of one network on digits it has not seen."""
+    """Trains one network and returns its test accuracy."""
     torch.manual_seed(seed)
     x, x_test, y, y_test = data(seed)
     sizes = (64, WIDTH, WIDTH, 10)
@@ -70,18 +70,18 @@ def train(seed, epochs, pattern=None, method=None):
 
 
 def main():
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    asked.add_argument("--seeds", type=int, default=5)
-    asked.add_argument("--first-seed", type=int, default=0)
-    asked.add_argument("--epochs", type=int, default=60)
-    asked.add_argument("--json", help="where to keep the figures")
-    asked = asked.parse_args()
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    args.add_argument("--seeds", type=int, default=5)
+    args.add_argument("--first-seed", type=int, default=0)
+    args.add_argument("--epochs", type=int, default=60)
+    args.add_argument("--json", help="write the results to this file")
+    args = args.parse_args()
     torch.set_num_threads(1)  # the network is small
     started, rows = time.time(), []
 
     def row(name, pattern=None, method=None):
-        seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
-        found = [train(seed, asked.epochs, pattern, method) for seed in seeds]
+        seeds = range(args.first_seed, args.first_seed + args.seeds)
+        found = [train(seed, args.epochs, pattern, method) for seed in seeds]
         rows.append({"pattern": pattern, "method": method, "accuracy": found})
         print(f"{name:32} {np.mean(found):.2%}  +-{np.std(found):.2%}", flush=True)
 
@@ -89,9 +89,9 @@ def main():
     for name, pattern in PATTERNS.items():
         for method, called in METHODS.items():
             row(f"{name}, {called}", pattern, method)
-    if asked.json:
-        with open(asked.json, "w") as file:
-            record = {"first_seed": asked.first_seed, "seeds": asked.seeds, "epochs": asked.epochs, "seconds": time.time() - started}
+    if args.json:
+        with open(args.json, "w") as file:
+            record = {"first_seed": args.first_seed, "seeds": args.seeds, "epochs": args.epochs, "seconds": time.time() - started}
             json.dump(record | {"rows": rows}, file, indent=1)
             file.write("\n")
 

@@ -40,8 +40,11 @@ def prune_model(
     inputs that the layers pruned before it give. `calib` is a list of batches (a
     tensor, a tuple of arguments or a dict of keywords each), or, with
     `tokenizer=`, a text, a list of texts or a text file; options: tokenizer,
-    samples, seq_len, single_tokens, seed, include, exclude, rules. On an error or Ctrl-C all
-    weights are put back.
+    samples, seq_len, single_tokens, seed, include, exclude, rules, allow_dense. On an
+    error or Ctrl-C all weights are restored. `dense` of the result lists every parameter of
+    two or more dimensions that stays dense, and a note names them; if that is more
+    than half of the weights and you did not exclude them, the call fails unless
+    allow_dense=True.
 
     progress: called with a dict for everything that happens; True for a bar of
         tqdm, False for silence; by default a bar where there is a terminal.
@@ -53,9 +56,9 @@ def prune_model(
             raise OpenworkError("out is for models on disk; a model in memory is pruned in place")
         if spec is None and not options.get("rules"):
             raise OpenworkError("no tensor would be pruned; give spec or rules")
-        from ._memory import prune_module
+        from ._torch_model import prune_module
 
-        return prune_module(model, spec, method or "s-obs", calib, tell, **options)
+        return prune_module(model, spec, method or _native.DEFAULT_METHOD, calib, tell, **options)
 
 
 _USUAL = dict(

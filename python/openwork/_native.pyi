@@ -1,4 +1,4 @@
-"""The native part of openwork."""
+"""The Rust half of openwork."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -8,20 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 __version__: str
+DEFAULT_METHOD: str
 __all__ = [
     "block_elements",
-    "clear",
-    "fold",
+    "block_masks",
     "grid_order",
-    "masks",
-    "scale",
-    "stays",
-    "stays_by",
-    "threshold",
-    "random_stays",
+    "keep_top_blocks",
+    "reduce_blocks",
+    "scale_blocks",
+    "top_blocks",
+    "top_blocks_by_score",
+    "zero_blocks",
+    "random_blocks",
     "saliency",
-    "scheduled",
-    "update_stays",
+    "update_blocks",
+    "update_fraction",
     "HessianError",
     "MethodError",
     "OpenworkError",
@@ -39,9 +40,10 @@ __all__ = [
     "presets",
     "set_threads",
     "__version__",
+    "DEFAULT_METHOD",
 ]
 
-# A tensor: its kind (`f32`, `f64`, `f16`, `bf16`) and an array over its memory.
+# A tensor: the type of its numbers (`f32`, `f64`, `f16`, `bf16`) and an array that shares its memory.
 _Pair = tuple[str, NDArray[Any]]
 
 class OpenworkError(ValueError): ...
@@ -171,25 +173,27 @@ class StageWorker:
     def changed(self, layer: int, linears: Sequence[tuple[int, NDArray[np.uint8]]]) -> None: ...
     def advance(self, chunk: int, layer: int) -> tuple[float, float]: ...
 
-def fold(spec: BoundSpec, arrays: Sequence[_Pair], how: str, p: float = 2.0) -> NDArray[np.float64]: ...
-def stays(spec: BoundSpec, arrays: Sequence[_Pair]) -> NDArray[np.bool_]: ...
-def stays_by(spec: BoundSpec, scores: NDArray[np.float64]) -> NDArray[np.bool_]: ...
-def threshold(spec: BoundSpec, arrays: Sequence[_Pair]) -> None: ...
-def clear(spec: BoundSpec, arrays: Sequence[_Pair], stays: NDArray[np.bool_]) -> None: ...
-def scale(spec: BoundSpec, arrays: Sequence[_Pair], factors: NDArray[np.float64]) -> None: ...
-def masks(spec: BoundSpec, stays: NDArray[np.bool_]) -> list[NDArray[np.bool_]]: ...
+def reduce_blocks(
+    spec: BoundSpec, arrays: Sequence[_Pair], how: str, p: float = 2.0
+) -> NDArray[np.float64]: ...
+def top_blocks(spec: BoundSpec, arrays: Sequence[_Pair]) -> NDArray[np.bool_]: ...
+def top_blocks_by_score(spec: BoundSpec, scores: NDArray[np.float64]) -> NDArray[np.bool_]: ...
+def keep_top_blocks(spec: BoundSpec, arrays: Sequence[_Pair]) -> None: ...
+def zero_blocks(spec: BoundSpec, arrays: Sequence[_Pair], kept: NDArray[np.bool_]) -> None: ...
+def scale_blocks(spec: BoundSpec, arrays: Sequence[_Pair], factors: NDArray[np.float64]) -> None: ...
+def block_masks(spec: BoundSpec, kept: NDArray[np.bool_]) -> list[NDArray[np.bool_]]: ...
 def grid_order(spec: BoundSpec) -> NDArray[np.int64]: ...
 def block_elements(spec: BoundSpec, numbers: NDArray[np.int64], tensor: int) -> NDArray[np.int64]: ...
-def random_stays(spec: BoundSpec, seed: int) -> NDArray[np.bool_]: ...
+def random_blocks(spec: BoundSpec, seed: int) -> NDArray[np.bool_]: ...
 def saliency(
     spec: BoundSpec, arrays: Sequence[_Pair], name: str, squares: Sequence[NDArray[np.float64]] | None = None
 ) -> NDArray[np.float64]: ...
-def update_stays(
+def update_blocks(
     spec: BoundSpec,
-    stays: NDArray[np.bool_],
+    kept: NDArray[np.bool_],
     saliency: NDArray[np.float64],
     fraction: float,
     growth: NDArray[np.float64] | None = None,
     seed: int = 0,
 ) -> tuple[NDArray[np.bool_], int]: ...
-def scheduled(step: int, fraction: float, every: int, end: int) -> float | None: ...
+def update_fraction(step: int, fraction: float, every: int, end: int) -> float | None: ...

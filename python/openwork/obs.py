@@ -1,4 +1,4 @@
-"""`StructuredOBS`: the paper's pruner, on any scope (its layer 4)."""
+"""`StructuredOBS`: the paper's pruner for any scope (its layer 4)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .scope import ScopeCoupling, ScopeSpec
 
 
 class StructuredOBS:
-    """Structured OBS over a scope, with H = X'X/n of the layer's inputs.
+    """Structured OBS over a scope, with the Hessian H = X'X/n of the layer's inputs.
 
-    For coupled tensors H is one that they share, a list with one for each, or a
-    dict by BlockSpec.
+    For coupled tensors, H is one matrix that they share, a list with one for each
+    tensor, or a dict by `BlockSpec`.
 
     >>> import numpy
     >>> from openwork import BlockSpec, ScopeSpec, StructuredOBS, View
@@ -29,7 +29,7 @@ class StructuredOBS:
 
     def __init__(self, scope: ScopeSpec | ScopeCoupling, H: Any, damping: str | None = None) -> None:
         if not isinstance(scope, (ScopeSpec, ScopeCoupling)):
-            raise PruneError(f"StructuredOBS is over a ScopeSpec or ScopeCoupling, not over a {type(scope).__name__}")
+            raise PruneError(f"scope must be a ScopeSpec or ScopeCoupling, not a {type(scope).__name__}")
         self.scope = scope
         self.damping = damping
         specs = scope.blockspecs()
@@ -40,7 +40,7 @@ class StructuredOBS:
             given = [H[spec] for spec in specs]
         elif isinstance(H, (list, tuple)) and len(specs) > 1:
             if len(H) != len(specs):
-                raise PruneError(f"{len(H)} Hessians were given for {len(specs)} tensors")
+                raise PruneError(f"H has {len(H)} matrices for {len(specs)} tensors; give one for each")
             given = list(H)
         else:
             given = [H] * len(specs)
@@ -48,18 +48,16 @@ class StructuredOBS:
         self.hessians: Sequence[Hessian] = [made.setdefault(id(h), as_hessian(h)) for h in given]
 
     def prune_true_obs(self, nnz: int, *, progress: Callable[[float], Any] | None = None) -> Pruned:
-        """Keeps exactly `nnz` blocks of every scope, lets the other weights absorb
-        the loss, and writes through to the tensors."""
+        """Keeps exactly `nnz` blocks of every scope, adjusts the remaining weights to
+        compensate, and modifies the tensors in place."""
         return self.prune(nnz, "s-obs", progress=progress)
 
-    def prune(
-        self, nnz: int, method: str = "s-obs", *, progress: Callable[[float], Any] | None = None
-    ) -> Pruned:
-        """The same by any method."""
+    def prune(self, nnz: int, method: str, *, progress: Callable[[float], Any] | None = None) -> Pruned:
+        """Keeps exactly `nnz` blocks of every scope, by any method."""
         bound = self.scope.bind(nnz)
         if self.damping is not None:
             if "[" in method:
-                raise PruneError("damping was given twice; leave it out of the method")
+                raise PruneError("damping was given both to StructuredOBS and in the method; give it once")
             base, plus, steps = method.partition("+")
             method = f"{base}[damping={self.damping}]{plus}{steps}"
         specs = self.scope.blockspecs()

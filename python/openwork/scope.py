@@ -1,4 +1,4 @@
-"""`ScopeSpec` and `ScopeCoupling`: where blocks compete (the paper's layer 3)."""
+"""`ScopeSpec` and `ScopeCoupling`: groups of blocks that compete to be kept (the paper's layer 3)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 
 from . import _native
 from ._native import BoundSpec, PruneError, Spec
-from ._tensor import Handle, is_torch, like
-from .block import AnyBlock, BlockCoupling, BlockSpec, _Blocks, orders_of, shrinkage
+from ._tensor import is_torch, like
+from .block import AnyBlock, BlockCoupling, BlockSpec, _Blocks, check_orders, modify, shrinkage
 from .view import _dims, text
 
 
 class _Scopes:
-    """What scopes and coupled scopes have in common."""
+    """Base of `ScopeSpec` and `ScopeCoupling`."""
 
     name: str | None
     _bound: BoundSpec
 
     def bind(self, nnz: int) -> BoundSpec:
-        """The spec that keeps `nnz` blocks of every scope."""
+        """The bound spec that keeps `nnz` blocks of every scope."""
         if isinstance(nnz, bool) or int(nnz) != nnz or nnz < 0:
-            raise PruneError(f"nnz is {nnz!r}; give how many blocks of a scope stay")
+            raise PruneError(f"nnz is {nnz!r}; give the number of blocks to keep in each scope")
         return self._bound.with_keep(int(nnz))
 
     def blockspecs(self) -> list[BlockSpec]:
@@ -35,77 +35,74 @@ class _Scopes:
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """The scopes along each axis."""
+        """Number of scopes along each axis."""
         return self._bound.scope_grid
 
     def numblk(self) -> int:
-        """How many blocks there are."""
+        """Number of blocks."""
         return self._bound.num_blocks
 
     def numscp(self) -> int:
-        """How many scopes there are."""
+        """Number of scopes."""
         return self._bound.num_scopes
 
     def numblk_per_scope(self) -> int:
-        """How many blocks a scope has."""
+        """Number of blocks of a scope."""
         return self._bound.blocks_per_scope
 
     def numel_per_scope(self) -> int:
-        """How many elements a scope has."""
+        """Number of elements of a scope."""
         return sum(spec.view.numel() for spec in self.blockspecs()) // self.numscp()
 
     def sparsity_to_nnz(self, sparsity: float) -> int:
-        """The blocks of a scope that stay at a sparsity, rounded up."""
+        """Number of blocks to keep per scope for a sparsity, rounded up."""
         if not 0.0 <= sparsity <= 1.0:
             raise PruneError(f"sparsity is {sparsity}; give a number from 0 to 1")
         return int(np.ceil((1.0 - sparsity) * self.numblk_per_scope() - 1e-9))
 
-    def _scores(self, values: Any, block_scores: Any) -> np.ndarray:
-        """A score for each block, scope after scope."""
+    def _scores(self, block_scores: Any) -> np.ndarray:
+        """One score per block, ordered by scope."""
         raise NotImplementedError
 
-    def _stays(self, nnz: int, values: Any, block_scores: Any) -> tuple[BoundSpec, np.ndarray]:
-        bound = self.bind(nnz)
-        if block_scores is None:
-            return bound, _native.stays(bound, self._pairs(values))
-        return bound, _native.stays_by(bound, self._scores(values, block_scores))
-
     def block_norms(self, values: Any = None) -> Any:
-        """The L2 norm of each block: the scopes' grid, then the blocks of a scope."""
-        norms = _native.fold(self._bound, self._pairs(values), "norm", 2.0)
+        """The L2 norm of each block: the axes of the grid of scopes, then the blocks of a scope."""
+        norms = _native.reduce_blocks(self._bound, self._pairs(values), "norm", 2.0)
         shape = (*self.grid_shape, self.numblk_per_scope())
         return like(self.blockspecs()[0].view.param, norms.astype(np.float32).reshape(shape))
 
     def get_masks(self, nnz: int, values: Any = None, block_scores: Any = None) -> dict[BlockSpec, Any]:
-        """For each BlockSpec the mask that keeps exactly `nnz` blocks of every
-        scope, in the shape of its view: those of highest norm of the tensors, of
-        `values`, or of highest score. Ties go to the lower index."""
-        bound, stays = self._stays(nnz, values, block_scores)
-        masks = _native.masks(bound, stays)
+        """For each BlockSpec, the mask in the shape of its view that keeps exactly `nnz`
+        blocks of every scope: those with the highest L2 norm of the tensor or of
+        `values`, or with the highest `block_scores`. Ties go to the lower index."""
+        bound = self.bind(nnz)
+        if block_scores is None:
+            kept = _native.top_blocks(bound, self._pairs(values))
+        else:
+            kept = _native.top_blocks_by_score(bound, self._scores(block_scores))
+        masks = _native.block_masks(bound, kept)
         return {
-            spec: like(spec.view.param, np.ascontiguousarray(spec.view.of_tensor(mask)))
+            spec: like(spec.view.param, np.ascontiguousarray(spec.view.from_tensor(mask)))
             for spec, mask in zip(self.blockspecs(), masks)
         }
 
     def hard_threshold(self, nnz: int | None = None, thresholds: Any = None, values: Any = None) -> None:
-        """Keeps the `nnz` blocks of highest norm of every scope and writes zero to
-        the others, in place; or keeps those whose norm reaches the threshold of
-        their scope."""
-        bound, limits = self._how(nnz, thresholds)
+        """Zeroes all but the `nnz` blocks of highest norm of every scope, in place; or
+        with `thresholds`, the blocks whose norm is below the threshold of their scope."""
+        bound, limits = self._bind_limits(nnz, thresholds)
         if limits is None and values is None:
-            return self._write(lambda pairs: _native.threshold(bound, pairs))
+            return modify(self.blockspecs(), lambda pairs: _native.keep_top_blocks(bound, pairs))
         if limits is None:
-            stays = _native.stays(bound, self._pairs(values))
+            kept = _native.top_blocks(bound, self._pairs(values))
         else:
-            stays = _native.fold(bound, self._pairs(values), "norm", 2.0) >= limits
-        self._write(lambda pairs: _native.clear(bound, pairs, stays))
+            kept = _native.reduce_blocks(bound, self._pairs(values), "norm", 2.0) >= limits
+        modify(self.blockspecs(), lambda pairs: _native.zero_blocks(bound, pairs, kept))
 
     def soft_threshold(self, thresholds: Any = None, nnz: int | None = None) -> None:
-        """Shrinks the norm of every block by the threshold of its scope, in place;
-        with `nnz`, by the highest norm that does not stay, so that at most `nnz`
-        blocks of a scope are left."""
-        bound, limits = self._how(nnz, thresholds)
-        norms = _native.fold(bound, self._pairs(), "norm", 2.0)
+        """Shrinks the norm of every block by the threshold of its scope, in place. With
+        `nnz`, the threshold is the (nnz + 1)-th highest norm of the scope, so at most
+        `nnz` of its blocks remain nonzero."""
+        bound, limits = self._bind_limits(nnz, thresholds)
+        norms = _native.reduce_blocks(bound, self._pairs(), "norm", 2.0)
         if limits is None:
             assert nnz is not None
             scopes = norms.reshape(-1, self.numblk_per_scope())
@@ -114,9 +111,9 @@ class _Scopes:
             limit = -np.partition(-scopes, nnz, axis=1)[:, nnz]
             limits = np.repeat(limit, scopes.shape[1])
         factors = shrinkage(norms, limits)
-        self._write(lambda pairs: _native.scale(bound, pairs, factors))
+        modify(self.blockspecs(), lambda pairs: _native.scale_blocks(bound, pairs, factors))
 
-    def _how(self, nnz: int | None, thresholds: Any) -> tuple[BoundSpec, np.ndarray | None]:
+    def _bind_limits(self, nnz: int | None, thresholds: Any) -> tuple[BoundSpec, np.ndarray | None]:
         if (nnz is None) == (thresholds is None):
             raise PruneError("give either nnz or thresholds")
         if nnz is not None:
@@ -125,17 +122,13 @@ class _Scopes:
         try:
             full = np.broadcast_to(array, self.grid_shape)
         except ValueError:
-            raise PruneError(f"thresholds have shape {array.shape}, the grid of scopes is {self.grid_shape}") from None
+            raise PruneError(
+                f"thresholds has shape {array.shape}, which does not broadcast to the grid of scopes {self.grid_shape}"
+            ) from None
         return self._bound, np.repeat(full.reshape(-1), self.numblk_per_scope())
 
-    def _write(self, change: Any) -> None:
-        handles = [Handle(spec.view.param) for spec in self.blockspecs()]
-        change([handle.pair for handle in handles])
-        for handle in handles:
-            handle.commit()
-
     def svg(self, nnz: int = 1) -> str:
-        """A picture of the structure and of an example mask."""
+        """A drawing of the structure and an example mask, as SVG."""
         return self.bind(nnz).svg()
 
     def _repr_svg_(self) -> str:
@@ -143,8 +136,8 @@ class _Scopes:
 
 
 class ScopeSpec(_Scopes):
-    """Equal groups of blocks; in each, some blocks stay. Missing trailing extents
-    are whole dimensions.
+    """Divides a grid of blocks into equal scopes, in each of which some blocks are
+    kept. Trailing extents that are left out span the whole dimension.
 
     >>> import numpy
     >>> from openwork import BlockSpec, ScopeSpec, View
@@ -157,7 +150,7 @@ class ScopeSpec(_Scopes):
 
     def __init__(self, block: Any, shape: Any, name: str | None = None) -> None:
         if not isinstance(block, AnyBlock):
-            raise PruneError(f"a ScopeSpec is over a BlockSpec or BlockCoupling, not over a {type(block).__name__}")
+            raise PruneError(f"a ScopeSpec needs a BlockSpec or BlockCoupling, not a {type(block).__name__}")
         self.block: _Blocks = block
         self.shape = _dims(shape, "the scope's shape")
         self.name = name
@@ -175,28 +168,26 @@ class ScopeSpec(_Scopes):
             self._order = _native.grid_order(self._bound)
         return self._order
 
-    def _scores(self, values: Any, block_scores: Any) -> np.ndarray:
+    def _scores(self, block_scores: Any) -> np.ndarray:
         grid = self.block._grid_values(block_scores, "block_scores").astype(np.float64)
         return np.ascontiguousarray(grid[self._grid_order()])
 
     def scope_of(self, block: Any) -> tuple[int, ...]:
-        """The coordinate of the scope that a block lies in; the block by its
-        number in the grid of blocks or its coordinate."""
-        number = self.block._number(block)
-        at = np.unravel_index(number, self.block.grid_shape)
+        """The coordinate of the scope that contains a block. The block is given by its
+        index in the grid of blocks or by its coordinate."""
+        at = np.unravel_index(self.block._index(block), self.block.grid_shape)
         tile = np.array(self.block.grid_shape) // np.array(self.grid_shape)
         return tuple(int(i // t) for i, t in zip(at, tile))
 
     def blocks(self, scope: Any) -> list[tuple[int, ...]]:
-        """The coordinates of a scope's blocks; the scope by its number or its
-        coordinate."""
-        number = scope
+        """The coordinates of the blocks of a scope, given by its index or coordinate."""
+        index = scope
         if isinstance(scope, (tuple, list)):
             try:
-                number = int(np.ravel_multi_index(tuple(scope), self.grid_shape))
+                index = int(np.ravel_multi_index(tuple(scope), self.grid_shape))
             except ValueError:
-                raise PruneError(f"there is no scope {tuple(scope)}; the grid is {self.grid_shape}") from None
-        found = (self._bound.block_index(number, b)[1] for b in range(self.numblk_per_scope()))
+                raise PruneError(f"scope {tuple(scope)} is outside the grid {self.grid_shape}") from None
+        found = (self._bound.block_index(index, b)[1] for b in range(self.numblk_per_scope()))
         return [tuple(int(i) for i in np.unravel_index(b, self.block.grid_shape)) for b in found]
 
     def __repr__(self) -> str:
@@ -204,9 +195,9 @@ class ScopeSpec(_Scopes):
 
 
 class ScopeCoupling(_Scopes):
-    """Scopes of several tensors whose blocks compete with each other.
+    """Couples scopes of several tensors, whose blocks then compete with each other.
     `orders[i][k]` is the axis of tensor i's grid of scopes that is axis k of the
-    common one.
+    common grid.
 
     >>> import numpy
     >>> from openwork import BlockSpec, ScopeCoupling, ScopeSpec
@@ -226,8 +217,8 @@ class ScopeCoupling(_Scopes):
         self.scopes = list(scopes)
         for scope in self.scopes:
             if not isinstance(scope, ScopeSpec) or isinstance(scope.block, BlockCoupling):
-                raise PruneError("a ScopeCoupling is over ScopeSpecs of single tensors")
-        self.orders = orders_of(self.scopes, orders, [len(s.grid_shape) for s in self.scopes])
+                raise PruneError("a ScopeCoupling needs ScopeSpecs over single tensors, not over a BlockCoupling")
+        self.orders = check_orders(self.scopes, orders, [len(s.grid_shape) for s in self.scopes])
         self.name = name
         members = (
             f"t{i} perm {text(order)}: {scope.block._clauses()} scope {text(scope.shape)}"
@@ -247,7 +238,7 @@ class ScopeCoupling(_Scopes):
             pairs += scope._pairs(None if values is None else values[spec])
         return pairs
 
-    def _scores(self, values: Any, block_scores: Any) -> np.ndarray:
+    def _scores(self, block_scores: Any) -> np.ndarray:
         grids = []
         for spec in self.blockspecs():
             if spec not in block_scores:

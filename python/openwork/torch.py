@@ -1,4 +1,4 @@
-"""Sparse training with torch: masks that stay, or move while the network learns."""
+"""Sparse training with torch: `Sparsifier` keeps weights masked and can move the masks during training."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import _native
-from ._inputs import Columns, prunable
+from ._layer_inputs import ColumnSquares, prunable_layers
 from ._native import BoundSpec, MethodError, PruneError, Spec
-from ._tensor import borrowed, like
+from ._tensor import as_array, like
 
 __all__ = ["Sparsifier"]
 
@@ -22,42 +22,47 @@ _METHODS = ("rigl", "set", "static")
 
 
 class _Group:
-    """Tensors under one spec, and which of its blocks stay."""
+    """Parameters under one spec, and which of its blocks are kept."""
 
     def __init__(self, spec: BoundSpec, params: dict[str, torch.nn.Parameter]) -> None:
         self.spec = spec
         self.params = params
-        self.stays: np.ndarray = np.ones(spec.num_blocks, bool)
+        self.kept: np.ndarray = np.ones(spec.num_blocks, bool)
         self.masks: list[torch.Tensor] = []
 
-    def set(self, stays: np.ndarray) -> None:
-        self.stays = stays
-        masks = _native.masks(self.spec, stays)
+    def set(self, kept: np.ndarray) -> None:
+        self.kept = kept
+        masks = _native.block_masks(self.spec, kept)
         self.masks = [like(p, mask) for p, mask in zip(self.params.values(), masks)]
 
     def norms(self, tensors: Iterable[torch.Tensor]) -> np.ndarray:
-        """The norm of every block of some tensors."""
-        return _native.fold(self.spec, [borrowed(t) for t in tensors], "norm", 2.0)
+        """The L2 norm of every block of these tensors."""
+        return _native.reduce_blocks(self.spec, [as_array(t) for t in tensors], "norm", 2.0)
+
+    def arrays(self) -> list[tuple[str, np.ndarray]]:
+        return [as_array(param) for param in self.params.values()]
 
 
 class Sparsifier:
-    """Keeps a model sparse while it trains, by rules such as
-    `{"layers.*weight": "1:4"}`: the first regular expression that matches the
-    whole name of a weight gives its pattern. A text alone is a rule for every
-    weight of `nn.Linear`, `nn.Conv1d` and `nn.Conv2d`. A rule for tensors that
-    belong together is a dict from the members of its pattern to names:
-    `({"up": "fc1.weight", "down": "fc2.weight"}, "blocks up: .. & down: ..")` in
-    a list of rules.
+    """Keeps a model sparse during training.
 
-    method: `rigl` (blocks grow where the gradient is large), `set` (anywhere) or
-        `static` (the mask stays).
-    fraction, every, end: the share of blocks that move at first, the steps between
-        moves, and the step after which none do; the share falls by a cosine. One
-        move drops the blocks of least saliency and grows as many in the same
-        scopes: every scope keeps its budget.
-    drop: the saliency, `magnitude`, `wanda` or `s-obd`; the last two look at the
-        inputs of the layers.
-    init: the first mask, `random` or `magnitude`.
+    rules: specs by parameter name, such as `{"layers.*weight": "1:4"}`. The first
+        regular expression that matches the full name of a weight applies. A single
+        spec applies to every weight of `nn.Linear`, `nn.Conv1d` and `nn.Conv2d`.
+        For coupled tensors, give a list of pairs whose first item maps the members
+        of the spec to parameter names:
+        `[({"up": "fc1.weight", "down": "fc2.weight"}, "blocks up: .. & down: ..")]`.
+    method: `rigl` (grow the blocks with the largest gradient), `set` (grow random
+        blocks) or `static` (fixed mask).
+    fraction, every, end: initial fraction of kept blocks replaced per mask update,
+        steps between updates, and the step after which the mask is fixed. The
+        fraction decays along a cosine. An update drops the blocks of lowest
+        saliency and grows as many in the same scopes, so every scope keeps its
+        number of blocks.
+    drop: saliency that selects the blocks to drop: `magnitude`, `wanda` or `s-obd`.
+        The last two use the inputs of the layers.
+    init: initial mask: `random` or `magnitude`.
+    seed: random seed for the initial mask and for `set`.
 
     >>> import torch
     >>> from openwork.torch import Sparsifier
@@ -86,74 +91,75 @@ class Sparsifier:
         seed: int = 0,
     ) -> None:
         if method not in _METHODS:
-            raise MethodError(f"there is no method `{method}`; there are {', '.join(_METHODS)}")
+            raise MethodError(f"unknown method `{method}`; choose from {', '.join(_METHODS)}")
         if init not in ("random", "magnitude"):
-            raise MethodError(f"there is no init `{init}`; there are random, magnitude")
+            raise MethodError(f"unknown init `{init}`; choose from random, magnitude")
         if not 0.0 <= fraction <= 1.0:
             raise PruneError(f"fraction is {fraction}; give a number from 0 to 1")
         if every < 1:
-            raise PruneError(f"every is {every}; give a whole number from 1 on")
+            raise PruneError(f"every is {every}; give an integer of at least 1")
         self.method, self.fraction, self.every, self.drop = method, fraction, every, drop
         self.end = 10**9 if end is None else end
         self.seed = seed
+        #: Training steps taken.
         self.steps = 0
+        #: Blocks replaced by the last mask update.
         self.moved = 0
         self._groups = _groups(model, rules)
         for number, group in enumerate(self._groups):
             if init == "random":
-                group.set(_native.random_stays(group.spec, self._seed(number, 0)))
+                group.set(_native.random_blocks(group.spec, self._seed(number, 0)))
             else:
-                pairs = [borrowed(p) for p in group.params.values()]
-                group.set(_native.stays(group.spec, pairs))
-        self._columns = self._watch_inputs(model)
+                group.set(_native.top_blocks(group.spec, group.arrays()))
+        self._squares = self._collect_squares(model)
         self._stepped: set[int] = set()
-        self._hook = _told_of_steps(self)
+        self._hook = _record_optimizer_steps(self)
         self.apply()
 
     def _seed(self, group: int, step: int) -> int:
         return (self.seed * 1_000_003 + group * 8191 + step * 65_537) % 2**63
 
-    def _watch_inputs(self, model: torch.nn.Module) -> dict[int, Columns]:
-        """Where drops look at inputs: the layers' inputs, just before a move."""
+    def _collect_squares(self, model: torch.nn.Module) -> dict[int, ColumnSquares]:
+        """Input statistics of the sparse layers, if the drop saliency needs them."""
         if self.drop == "magnitude":
             return {}
         if self.drop not in ("wanda", "s-obd"):
-            raise MethodError(f"there is no saliency `{self.drop}`; there are magnitude, wanda, s-obd")
-        ours = {id(p) for group in self._groups for p in group.params.values()}
-        columns = {}
-        for _, module in prunable(model):
-            if id(module.weight) in ours:
-                columns[id(module.weight)] = watched = Columns(module)
-                module.register_forward_pre_hook(self._look(watched))
-        return columns
+            raise MethodError(f"unknown saliency `{self.drop}`; choose from magnitude, wanda, s-obd")
+        sparse = {id(p) for group in self._groups for p in group.params.values()}
+        squares = {}
+        for _, module in prunable_layers(model):
+            if id(module.weight) in sparse:
+                squares[id(module.weight)] = collected = ColumnSquares(module)
+                module.register_forward_pre_hook(self._before_forward(collected))
+        return squares
 
-    def _look(self, columns: Columns) -> Any:
-        def look(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-            if module.training and self._due(self.steps + 1) is not None:
-                columns.add_squares(args[0])
+    def _before_forward(self, squares: ColumnSquares) -> Any:
+        def hook(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+            # Only the forward passes of a step that updates the mask.
+            if module.training and self._update_fraction(self.steps + 1) is not None:
+                squares.add(args[0])
 
-        return look
+        return hook
 
-    def _due(self, step: int) -> float | None:
+    def _update_fraction(self, step: int) -> float | None:
         if self.method == "static":
             return None
-        return _native.scheduled(step, self.fraction, self.every, self.end)
+        return _native.update_fraction(step, self.fraction, self.every, self.end)
 
     @property
     def masks(self) -> dict[str, torch.Tensor]:
-        """The mask of every sparse weight by name, true where it stays."""
+        """The mask of every sparse weight by name; true where a weight is kept."""
         return {n: m for group in self._groups for n, m in zip(group.params, group.masks)}
 
     @property
     def density(self) -> float:
-        """The share of the sparse weights that stays."""
+        """Fraction of the sparse weights that is kept."""
         masks = list(self.masks.values())
         return sum(int(m.sum()) for m in masks) / sum(m.numel() for m in masks)
 
     @torch.no_grad()
     def apply(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Writes zero to all that is masked: weights, gradients, and what the
-        optimizer remembers."""
+        """Zeroes the masked entries of weights, gradients and optimizer state."""
         for group in self._groups:
             for param, mask in zip(group.params.values(), group.masks):
                 param.mul_(mask)
@@ -165,11 +171,12 @@ class Sparsifier:
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """To be called after `backward`, in place of `optimizer.step()` or right
-        after it: takes the optimizer's step unless it was just taken, masks all,
-        and moves the masks when it is time."""
+        """Takes one training step under the mask, and updates the mask when an update is due.
+
+        Call it after `backward`, in place of `optimizer.step()` or right after it:
+        the optimizer's step is taken unless it was just taken."""
         self.steps += 1
-        fraction = self._due(self.steps)
+        fraction = self._update_fraction(self.steps)
         growth = [self._growth(group) if fraction is not None else None for group in self._groups]
         for group in self._groups:
             for param, mask in zip(group.params.values(), group.masks):
@@ -180,94 +187,94 @@ class Sparsifier:
         self._stepped.clear()
         self.apply(optimizer)
         if fraction is not None:
-            self._move(fraction, growth)
+            self._update_masks(fraction, growth)
             self.apply(optimizer)
 
     def _growth(self, group: _Group) -> np.ndarray | None:
-        """The norm of every block's gradient; nothing where growth is at random."""
+        """The gradient norm of every block; None if blocks grow at random."""
         if self.method != "rigl":
             return None
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in group.params.values()]
         return group.norms(grads)
 
-    def _move(self, fraction: float, growth: list[np.ndarray | None]) -> None:
+    def _update_masks(self, fraction: float, growth: list[np.ndarray | None]) -> None:
         self.moved = 0
         for number, (group, grow) in enumerate(zip(self._groups, growth)):
             saliency = self._saliency(group)
             seed = self._seed(number, self.steps)
-            stays, moved = _native.update_stays(group.spec, group.stays, saliency, fraction, grow, seed)
-            group.set(stays)
+            kept, moved = _native.update_blocks(group.spec, group.kept, saliency, fraction, grow, seed)
+            group.set(kept)
             self.moved += moved
 
     def _saliency(self, group: _Group) -> np.ndarray:
         if self.drop == "magnitude":
             return group.norms(group.params.values())
-        squares = [self._columns[id(p)].take_squares() for p in group.params.values()]
-        pairs = [borrowed(p) for p in group.params.values()]
-        return _native.saliency(group.spec, pairs, self.drop, squares)
+        squares = [self._squares[id(p)].take() for p in group.params.values()]
+        return _native.saliency(group.spec, group.arrays(), self.drop, squares)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs beside the model and the optimizer."""
+        """The state to save besides those of the model and the optimizer."""
         return {
             "steps": self.steps,
             "seed": self.seed,
-            "blocks": [torch.from_numpy(group.stays.copy()) for group in self._groups],
+            "blocks": [torch.from_numpy(group.kept.copy()) for group in self._groups],
             "specs": [group.spec.text for group in self._groups],
             "params": [list(group.params) for group in self._groups],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
+        """Restores a state saved by `state_dict`."""
         specs, params = [g.spec.text for g in self._groups], [list(g.params) for g in self._groups]
         if specs != list(state["specs"]) or params != list(state["params"]):
-            raise PruneError("this state is of another model or of other rules")
+            raise PruneError("the state was saved for another model or other rules")
         self.steps, self.seed = int(state["steps"]), int(state["seed"])
         self._stepped.clear()
-        for group, stays in zip(self._groups, state["blocks"]):
-            group.set(np.ascontiguousarray(stays.cpu().numpy().astype(bool)))
+        for group, kept in zip(self._groups, state["blocks"]):
+            group.set(np.ascontiguousarray(kept.cpu().numpy().astype(bool)))
         self.apply()
 
 
-def _told_of_steps(sparsifier: Sparsifier) -> Any:
-    """Notes which optimizers step, for as long as the sparsifier lives."""
-    own = weakref.ref(sparsifier)
+def _record_optimizer_steps(sparsifier: Sparsifier) -> Any:
+    """Records which optimizers take a step, for as long as the sparsifier lives."""
+    reference = weakref.ref(sparsifier)
 
-    def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        alive = own()
+    def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        alive = reference()
         if alive is not None:
             alive._stepped.add(id(optimizer))
 
-    hook = register_optimizer_step_post_hook(note)
+    hook = register_optimizer_step_post_hook(after_step)
     weakref.finalize(sparsifier, hook.remove)
     return hook
 
 
 def _groups(model: torch.nn.Module, rules: Any) -> list[_Group]:
-    """The groups that the rules make of a model's weights."""
-    weights = {f"{name}.weight" if name else "weight": m.weight for name, m in prunable(model)}
+    """The parameters of a model grouped by the rules that apply to them."""
+    weights = {f"{name}.weight" if name else "weight": m.weight for name, m in prunable_layers(model)}
     if isinstance(rules, (str, Spec)):
         rules = [(".*", rules)]
     rules = list(rules.items()) if isinstance(rules, Mapping) else list(rules)
     groups: list[_Group] = []
     taken: set[str] = set()
-    everything = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     for names, spec in rules:
         pattern = spec if isinstance(spec, Spec) else Spec.parse(spec)
         if isinstance(names, Mapping):
             for name in names.values():
-                if name not in everything or name in taken:
-                    raise PruneError(f"`{name}` is no parameter of the model, or has a rule already")
-            members = {member: everything[name] for member, name in names.items()}
+                if name not in parameters:
+                    raise PruneError(f"the model has no parameter `{name}`; it has {', '.join(parameters)}")
+                if name in taken:
+                    raise PruneError(f"parameter `{name}` is matched by two rules; a coupling needs it to itself")
+            members = {member: parameters[name] for member, name in names.items()}
             bound = pattern.bind({member: tuple(p.shape) for member, p in members.items()})
             groups.append(_Group(bound, {names[m]: members[m] for m in bound.names}))
             taken.update(names.values())
             continue
-        met = [n for n in weights if n not in taken and re.fullmatch(names, n)]
-        if not met:
-            known = ", ".join(weights) or "none"
-            raise PruneError(f"no weight is called `{names}`; there are {known}")
-        for name in met:
+        matched = [n for n in weights if n not in taken and re.fullmatch(names, n)]
+        if not matched:
+            raise PruneError(f"no weight matches `{names}`; the model has {', '.join(weights) or 'none'}")
+        for name in matched:
             param = weights[name]
             groups.append(_Group(pattern.bind(tuple(param.shape)), {name: param}))
-        taken.update(met)
+        taken.update(matched)
     return groups

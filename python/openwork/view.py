@@ -1,4 +1,4 @@
-"""`View`: a tensor seen through a shape and strides (the paper's layer 1)."""
+"""`View`: a tensor viewed through a shape and strides (the paper's layer 1)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ def _dims(values: Any, what: str) -> tuple[int, ...]:
     except TypeError:
         dims = ()
     if not dims or any(d < 0 for d in dims):
-        raise PruneError(f"{what} is {values!r}; give a tuple of whole numbers")
+        raise PruneError(f"{what} is {values!r}; give a tuple of non-negative integers")
     return dims
 
 
 def text(values: tuple[int, ...]) -> str:
-    """A tuple in the spec language."""
+    """The tuple as written in the spec language."""
     return "(" + ",".join(map(str, values)) + ")"
 
 
-class View:
-    """A numpy array, torch tensor or Parameter through a shape and strides.
+def _check_tensor(param: Any) -> None:
+    if not isinstance(param, np.ndarray) and not is_torch(param):
+        raise PruneError(f"a View needs a numpy array or a torch tensor, not a {type(param).__name__}")
 
-    Strides count the tensor's elements in row-major order. A view must meet every
-    element exactly once; if not, the error names the first that is missed or met
-    twice.
+
+class View:
+    """A numpy array, torch tensor or Parameter viewed through a shape and strides.
+
+    Strides are in elements of the row-major tensor. A view must cover every element
+    exactly once; otherwise the error names the first one missed or covered twice.
 
     >>> import numpy
     >>> from openwork import View
@@ -40,55 +44,53 @@ class View:
     """
 
     def __init__(self, param: Any, shape: Any, stride: Any) -> None:
-        if not isinstance(param, np.ndarray) and not is_torch(param):
-            raise PruneError(f"a View is of a numpy array or a torch tensor, not of a {type(param).__name__}")
+        _check_tensor(param)
         self.param = param
         self.shape = _dims(shape, "shape")
         self.stride = _dims(stride, "stride")
-        self._own = False
-        # Checks rank, reach and bijection, in the command's words.
+        self._is_identity = False
+        # Checks rank, bounds and bijectivity.
         Spec.parse(f"{self.clause} keep 1").bind(tuple(param.shape))
 
     @classmethod
     def from_existing(cls, param: Any) -> View:
-        """The tensor as it is. A View passes through."""
+        """The identity view of a tensor. A `View` is returned unchanged."""
         if isinstance(param, View):
             return param
-        if not isinstance(param, np.ndarray) and not is_torch(param):
-            raise PruneError(f"a View is of a numpy array or a torch tensor, not of a {type(param).__name__}")
+        _check_tensor(param)
         shape = tuple(param.shape)
         strides = tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
         view = cls.__new__(cls)
-        view.param, view.shape, view.stride, view._own = param, shape, strides, True
+        view.param, view.shape, view.stride, view._is_identity = param, shape, strides, True
         Spec.parse("keep 1").bind(shape)
         return view
 
     @property
     def clause(self) -> str:
-        """The view in the spec language; nothing for the tensor as it is."""
-        return "" if self._own else f"view {text(self.shape)}:{text(self.stride)}"
+        """The view clause in the spec language; empty for the identity view."""
+        return "" if self._is_identity else f"view {text(self.shape)}:{text(self.stride)}"
 
     @property
     def ndim(self) -> int:
-        """How many axes it has."""
+        """Number of axes."""
         return len(self.shape)
 
     def numel(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def data(self) -> Any:
-        """The elements in the view's shape. Writes go through to the tensor where
-        it lies row-major in memory; otherwise this is a copy, and assigning to
-        `data` writes."""
-        if self._contiguous():
+        """The elements in the view's shape. It shares memory with a tensor that is
+        contiguous; otherwise it is a copy, and only assigning to `data` modifies
+        the tensor."""
+        if self._is_contiguous():
             return self._strided(self.param)
-        return self.of_tensor(self.param)
+        return self.from_tensor(self.param)
 
     @data.setter
     def data(self, values: Any) -> None:
-        if self._contiguous():
+        if self._is_contiguous():
             target = self._strided(self.param)
             target[...] = values
             return
@@ -98,13 +100,13 @@ class View:
         else:
             self.param[...] = new
 
-    def of_tensor(self, values: Any) -> Any:
-        """Values in the tensor's shape, in the view's."""
+    def from_tensor(self, values: Any) -> Any:
+        """Rearranges values from the tensor's shape into the view's."""
         flat = values.detach().contiguous() if is_torch(values) else np.ascontiguousarray(values)
         return self._strided(flat)
 
     def to_tensor(self, values: Any) -> Any:
-        """Values in the view's shape, in the tensor's."""
+        """Rearranges values from the view's shape into the tensor's."""
         out: Any
         if is_torch(values):
             import torch
@@ -118,7 +120,7 @@ class View:
         target[...] = values
         return out
 
-    def _contiguous(self) -> bool:
+    def _is_contiguous(self) -> bool:
         if is_torch(self.param):
             return self.param.is_contiguous()
         return bool(self.param.flags.c_contiguous)

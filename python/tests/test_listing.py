@@ -93,11 +93,11 @@ def test_a_view_that_does_not_fit_is_refused():
     with pytest.raises(openwork.SpecError, match="does not divide the grid of blocks"):
         openwork.ScopeSpec(openwork.BlockSpec(W, (1, 1)), (1, 4))
     part = openwork.ScopeSpec(openwork.BlockSpec(W, (1, 1)), (1, 5))
-    with pytest.raises(openwork.SpecError, match="keep 6 is more than there are"):
+    with pytest.raises(openwork.SpecError, match="keep is 6, but a scope has"):
         part.hard_threshold(nnz=6)
     with pytest.raises(openwork.HessianError, match="H is 8 x 8, but the weights have 10 columns"):
         openwork.StructuredOBS(part, np.eye(8)).prune_true_obs(nnz=1)
     with pytest.raises(TypeError):
         openwork.StructuredOBS(part, np.eye(10)).prune_true_obs(nnz=1, scorng="joint")
-    with pytest.raises(openwork.PruneError, match="a View is of a numpy array or a torch tensor"):
+    with pytest.raises(openwork.PruneError, match="a View needs a numpy array or a torch tensor"):
         openwork.View.from_existing([1.0, 2.0])

@@ -102,7 +102,10 @@ def test_a_model_that_nobody_knows_is_pruned_layer_by_layer():
         errors[method] = sum((model(b) - d).square().sum() for b, d in zip(batches, dense))
     assert errors["s-obs"] < errors["magnitude"]
     assert [layer["name"] for layer in record["layers"]] == ["blocks.0", "blocks.1"]
-    assert record["notes"] == ["unused was not reached by the calibration batches; it stays dense"]
+    reasons = {row["name"]: row["reason"] for row in record["dense"]}
+    assert reasons == {"head.weight": "excluded by include, exclude or rules",
+                       "unused.weight": "not reached by the calibration batches"}
+    assert "unused.weight: 2.4%, not reached by the calibration batches" in record["notes"][0]
     assert events[-1]["event"] == "layer" and model.training
 
 
@@ -166,10 +169,10 @@ def test_inputs_of_blocks_are_those_of_the_pruned_model(kind):
     for name, weight in model.state_dict().items():
         assert torch.allclose(weight, found[name], atol=1e-5), name
         assert torch.equal(weight == 0, found[name] == 0), name
-    why = dict(hidden="blocks.2 reads more than blocks.1 gives",
-               early="not every batch runs the blocks from blocks.0 on as the first one does")
-    notes = [f"{why[kind]}; the model is run from its start for every block"] if kind in why else []
-    assert record["notes"] == notes
+    why = dict(hidden="blocks.2 reads more than the output of blocks.1",
+               early="some batches do not run the blocks from blocks.0 on as the first batch does")
+    notes = [f"{why[kind]}; the model was run from its start for every block"] if kind in why else []
+    assert record["notes"][1:] == notes  # the first says what stays dense
     if kind in ("plain", "by block"):
         # Orders, the chain's first look, the inputs of the first block, and a check at each other.
         assert starts == 2 + len(batches) + 2
@@ -186,7 +189,7 @@ def test_an_error_puts_all_weights_back():
     with pytest.raises(KeyboardInterrupt):
         openwork.prune_model(model, spec="2:4", calib=batches, exclude="head|unused", progress=stop)
     assert all(torch.equal(v, start[k]) for k, v in model.state_dict().items())
-    with pytest.raises(openwork.OpenworkError, match=r"(?s)exclude these layers or give them a rule:.*blocks.0.up"):
+    with pytest.raises(openwork.OpenworkError, match=r"(?s)exclude them or give them a rule:.*blocks.0.up"):
         openwork.prune_model(model, spec="2:7", calib=batches)
     with pytest.raises(openwork.OpenworkError, match="at least one"):
         openwork.prune_model(model, spec="2:4", calib=[])
@@ -202,10 +205,10 @@ def test_a_convolution_is_pruned_by_the_patches_it_sees():
         torch.nn.Conv2d(4, 8, 3, groups=2, padding=1, padding_mode="circular"),
         torch.nn.Conv1d(4, 6, 3, padding=2),
     ):
-        from openwork._inputs import columns
+        from openwork._layer_inputs import input_matrix
 
         x = torch.randn(2, 4, 9, 9) if isinstance(conv, torch.nn.Conv2d) else torch.randn(2, 4, 9)
-        rows = columns(conv, x)
+        rows = input_matrix(conv, x)
         weight = conv.weight.reshape(conv.weight.shape[0], -1)
         assert rows.shape[1] == weight.shape[1]
         if conv.groups == 1:
@@ -228,6 +231,56 @@ def test_a_transformers_model_in_one_line():
     # GPT-2 stores its weights transposed: two of four inputs stay for each output.
     weight = model.transformer.h[1].mlp.c_fc.weight
     assert ((weight != 0).reshape(8, 4, -1).sum(1) == 2).all()
+
+
+SHAPE = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=8, max_position_embeddings=64, num_experts_per_tok=2)
+#: Configurations of models whose experts transformers 5 fuses into one parameter.
+FUSED = {
+    "MixtralConfig": dict(intermediate_size=64, num_local_experts=4),
+    "Qwen3MoeConfig": dict(intermediate_size=64, moe_intermediate_size=32, num_experts=4),
+    "GptOssConfig": dict(intermediate_size=64, num_local_experts=4,
+                         layer_types=["sliding_attention", "full_attention"]),
+}
+
+
+@pytest.mark.parametrize("config", FUSED)
+def test_fused_experts_are_not_left_dense_in_silence(config):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, config)(**SHAPE, **FUSED[config]))
+    model = model.float()
+    experts = [name for name, _ in model.named_parameters() if ".experts." in name]
+    if not any(model.get_parameter(name).dim() == 3 for name in experts):
+        pytest.skip(f"SKIPPED: transformers {transformers.__version__} does not fuse the experts of {config}")
+    batches = [torch.randint(0, 64, (1, 32)) for _ in range(4)]
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+
+    with pytest.raises(openwork.OpenworkError, match=r"(?s)of the weights would stay dense:.*allow_dense=True") as caught:
+        openwork.prune_model(model, spec="2:4", method="magnitude", calib=batches)
+    assert all(torch.equal(v, start[k]) for k, v in model.state_dict().items())
+    for name in experts:
+        assert name in str(caught.value)
+
+    record = openwork.prune_model(model, spec="2:4", method="magnitude", calib=batches, allow_dense=True)
+    # What the note names is exactly what has no zeros to speak of, and the shares add up.
+    dense = {n for n, p in model.named_parameters() if p.dim() >= 2 and (p == 0).float().mean() != 0.5}
+    assert {row["name"] for row in record["dense"]} == dense and set(experts) <= dense
+    assert all(name in record["notes"][0] for name in dense)
+    total = sum(p.numel() for p in model.parameters())
+    share = sum(model.get_parameter(name).numel() for name in dense) / total
+    assert sum(row["share"] for row in record["dense"]) == pytest.approx(share) and share > 0.5
+    assert f"{share:.1%} of the weights stay dense" in record["notes"][0]
+
+    # Who excludes them asks for it.
+    record = openwork.prune_model(model, spec="2:4", method="magnitude", calib=batches, exclude="experts")
+    assert {row["name"] for row in record["dense"] if row["reason"].startswith("excluded")} == set(experts)
+
+
+def test_embeddings_alone_may_be_most_of_a_model():
+    model = torch.nn.Sequential(torch.nn.Embedding(4096, 8), torch.nn.Linear(8, 8))
+    record = openwork.prune_model(model, spec="2:4", calib=[torch.arange(64)[None]])
+    assert record["notes"] == ["99.8% of the weights stay dense:\n  0.weight: 99.8%, embedding or output head"]
 
 
 def test_a_text_is_read_in_windows_and_as_single_tokens():

@@ -74,7 +74,7 @@ def test_tensors_without_numbers_are_refused():
         openwork.prune(torch.ones(4, 8, dtype=torch.long), "2:4", "magnitude")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no such device here")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="SKIPPED: this machine has no CUDA device")
 def test_a_tensor_elsewhere_is_copied_there_and_back():
     w = torch.randn(4, 8, device="cuda")
     result = openwork.prune(w, "2:4", "magnitude")

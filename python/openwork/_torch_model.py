@@ -1,0 +1,305 @@
+"""Prunes a torch module of any architecture in place, block by block."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _left_dense
+from ._block_runner import BlockRunner, StopForward, run_model
+from ._layer_inputs import add_inputs, prunable_layers, weight_matrix
+from ._native import BoundSpec, Hessian, OpenworkError, Spec
+from ._prune import prune
+
+OnEvent = Callable[[dict[str, Any]], Any] | None
+
+
+@dataclass
+class _Layer:
+    """A layer to prune and its spec."""
+
+    name: str
+    module: nn.Module
+    spec: BoundSpec
+    #: The block of a `ModuleList` that holds the layer, or the layer itself.
+    block: str = ""
+    hessian: Hessian | None = field(default=None, repr=False)
+    #: The layer that collects the Hessian: itself, or another with the same input.
+    owner: _Layer | None = field(default=None, repr=False)
+
+
+@dataclass
+class _Selection:
+    """Which layers are pruned, and by which spec."""
+
+    spec: str | Spec | None
+    include: str | None
+    exclude: str | None
+    rules: Mapping[str, str | Spec | None]
+
+    def spec_for(self, name: str) -> str | Spec | None:
+        """The spec of a parameter; None if it was asked to stay dense. Expressions
+        may match the parameter's name or that of its module."""
+        names = (name, name.rpartition(".")[0])
+        matches = lambda pattern: any(re.search(pattern, each) for each in names)
+        if (self.include and not matches(self.include)) or (self.exclude and matches(self.exclude)):
+            return None
+        spec = self.spec
+        for pattern, other in self.rules.items():
+            if matches(pattern):
+                spec = other
+        return spec
+
+
+def prune_module(
+    model: nn.Module,
+    spec: str | Spec | None,
+    method: str,
+    calib: Any,
+    on_event: OnEvent,
+    *,
+    tokenizer: Any = None,
+    samples: int = 128,
+    seq_len: int = 1024,
+    single_tokens: int | None = None,
+    seed: int = 0,
+    include: str | None = None,
+    exclude: str | None = None,
+    rules: Mapping[str, str | Spec | None] | None = None,
+    allow_dense: bool = False,
+) -> dict[str, Any]:
+    """See `prune_model`. `rules` maps regular expressions to specs; the last rule
+    that matches a layer wins, and None leaves the layer dense."""
+    if not isinstance(model, nn.Module):
+        raise OpenworkError(f"a model is a path or a torch module, not a {type(model).__name__}")
+    started = time.monotonic()
+    selection = _Selection(spec, include, exclude, rules or {})
+    layers = _select(model, selection)
+    batches = _batches(model, calib, tokenizer, samples, seq_len, single_tokens, seed)
+    was_training, cache = model.training, getattr(getattr(model, "config", None), "use_cache", None)
+    originals: list[tuple[torch.Tensor, torch.Tensor]] = []
+    records: list[dict[str, Any]] = []
+    model.eval()
+    try:
+        if cache:
+            model.config.use_cache = False  # type: ignore[union-attr]
+        blocks, unreached = _by_block(model, layers, batches[0])
+        pruned = [layer.module for block in blocks for layer in block]
+        dense = _left_dense.dense_parameters(
+            model, pruned, [layer.module for layer in unreached], lambda name: selection.spec_for(name) is None
+        )
+        if not allow_dense:
+            _left_dense.check(dense)
+        notes = _left_dense.note(dense)
+        for note in notes if on_event is not None else []:
+            on_event(dict(event="note", text=note))
+        runner = BlockRunner(model, [block[0].block for block in blocks], batches)
+        for number, block in enumerate(blocks):
+            block_started = time.monotonic()
+            on_share = functools.partial(_report_progress, on_event, number, len(blocks), "calibrate")
+            _collect_hessians(block, runner.runs(block[0].block), on_share)
+            linears: list[dict[str, Any]] = []
+            for at, layer in enumerate(block):
+                weight = weight_matrix(layer.module)
+                originals.append((weight, weight.detach().clone()))
+                result = prune(weight, layer.spec, method, hessian=layer.hessian)
+                layer.hessian = layer.owner = None
+                linears.append(
+                    dict(name=f"{layer.name}.weight", error=result.error, density=result.density,
+                         damping=result.damping, notes=result.notes, seconds=result.seconds)
+                )
+                _report_progress(on_event, number, len(blocks), "prune", (at + 1) / len(block))
+            seconds = time.monotonic() - block_started
+            records.append(dict(index=number, name=block[0].block, seconds=seconds, linears=linears))
+            if on_event is not None:
+                on_event(dict(event="layer", layer=number, layers=len(blocks), seconds=seconds,
+                              error=max(row["error"] for row in linears)))
+    except BaseException:
+        with torch.no_grad():
+            for weight, original in originals:
+                weight.copy_(original)
+        raise
+    finally:
+        model.train(was_training)
+        if cache:
+            model.config.use_cache = cache  # type: ignore[union-attr]
+    return dict(
+        spec=None if spec is None else str(spec), method=method, seed=seed, layers=records,
+        dense=[asdict(param) for param in dense], notes=notes + runner.notes,
+        totals=dict(seconds=time.monotonic() - started),
+    )
+
+
+def _report_progress(on_event: OnEvent, layer: int, layers: int, stage: str, share: float) -> None:
+    if on_event is not None:
+        on_event(dict(event="progress", layer=layer, layers=layers, stage=stage, share=share))
+
+
+def _select(model: nn.Module, selection: _Selection) -> list[_Layer]:
+    """The layers to prune with their specs bound. Every mistake in the selection is an error here."""
+    find_head: Any = getattr(model, "get_output_embeddings", None)
+    head = None if find_head is None else find_head()
+    lists = [name for name, module in model.named_modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
+    layers, errors = [], []
+    for name, module in prunable_layers(model):
+        spec = None if module is head else selection.spec_for(f"{name}.weight")
+        if spec is None:
+            continue
+        pattern = spec if isinstance(spec, Spec) else Spec.parse(spec)
+        try:
+            bound = pattern.bind(tuple(weight_matrix(module).shape))
+        except ValueError as error:
+            errors.append(f"  {name}: {error}")
+            continue
+        # The outermost list that holds the layer: the blocks of a decoder.
+        owner = next((each for each in lists if name.startswith(f"{each}.")), None)
+        block = name
+        if owner is not None and isinstance(model.get_submodule(owner), nn.ModuleList):
+            block = f"{owner}.{name[len(owner) + 1 :].split('.')[0]}"
+        layers.append(_Layer(name, module, bound, block))
+    if errors:
+        raise OpenworkError(
+            "the spec does not fit these layers; exclude them or give them a rule:\n" + "\n".join(errors)
+        )
+    if not layers:
+        raise OpenworkError("no layer would be pruned; check spec, include, exclude and rules")
+    return layers
+
+
+def _by_block(model: nn.Module, layers: list[_Layer], batch: Any) -> tuple[list[list[_Layer]], list[_Layer]]:
+    """Layers grouped by block, in the order in which they first run, and the
+    layers that do not run."""
+    order: dict[str, int] = {}
+
+    def record(name: str) -> Any:
+        def hook(*_: Any) -> None:
+            order.setdefault(name, len(order))
+
+        return hook
+
+    hooks = [layer.module.register_forward_pre_hook(record(layer.name)) for layer in layers]
+    try:
+        run_model(model, batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    blocks: dict[str, list[_Layer]] = {}
+    for layer in sorted((each for each in layers if each.name in order), key=lambda each: order[each.name]):
+        blocks.setdefault(layer.block, []).append(layer)
+    return list(blocks.values()), [layer for layer in layers if layer.name not in order]
+
+
+def _collect_hessians(
+    block: list[_Layer], runs: list[Callable[[], None]], on_share: Callable[[float], None]
+) -> None:
+    """Runs every batch up to the last layer of a block and accumulates the Hessians of its layers."""
+    remaining: set[str] = set()
+    #: The layer that first read an input of the current batch. The input is kept
+    #: alive so that no other tensor gets its id.
+    first_reader: dict[tuple[int, int], tuple[_Layer, Any]] = {}
+
+    def collect(layer: _Layer) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            x = args[0] if args else next(iter(kwargs.values()))
+            if layer.owner is None:
+                # Linears with the same input, such as q, k and v, share one Hessian.
+                columns = weight_matrix(module)[0].numel()
+                layer.owner, _ = first_reader.setdefault((id(x), columns), (layer, x))
+                if layer.owner is layer or not isinstance(module, nn.Linear):
+                    layer.owner, layer.hessian = layer, Hessian(columns)
+                else:
+                    layer.hessian = layer.owner.hessian
+            if layer.owner is layer and layer.hessian is not None:
+                add_inputs(layer.hessian, module, x)
+            remaining.discard(layer.name)
+            if not remaining:
+                raise StopForward
+
+        return hook
+
+    hooks = [layer.module.register_forward_pre_hook(collect(layer), with_kwargs=True) for layer in block]
+    try:
+        for at, run in enumerate(runs):
+            remaining.update(layer.name for layer in block)
+            run()
+            first_reader.clear()
+            on_share((at + 1) / len(runs))
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _batches(
+    model: nn.Module, calib: Any, tokenizer: Any, samples: int, seq_len: int, single_tokens: int | None, seed: int
+) -> list[Any]:
+    """Calibration batches: those given, or windows sampled from a text followed by
+    windows of a single token each."""
+    device = next(model.parameters()).device
+    if tokenizer is None:
+        if isinstance(calib, (str, os.PathLike)):
+            raise OpenworkError("calib is text; pass tokenizer= as well, or a list of batches")
+        if torch.is_tensor(calib):
+            calib = [calib]
+        batches = [_to_device(batch, device) for batch in calib]
+        if not batches:
+            raise OpenworkError("calib has no batches; give at least one")
+        return batches
+    ids = tokenizer(_read_text(calib))["input_ids"]
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None) or seq_len
+    length = min(seq_len, limit)
+    if len(ids) < length:
+        raise OpenworkError(
+            f"calib has {len(ids)} tokens, fewer than one window of {length}; give more text or a smaller seq_len"
+        )
+    rng = random.Random(seed)
+    firsts = list(range(0, len(ids) - length + 1, length))
+    if len(firsts) > samples:
+        firsts = sorted(rng.sample(firsts, samples))
+    windows = [torch.tensor([ids[first : first + length]], device=device) for first in firsts]
+    count = len(firsts) * length // 16 if single_tokens is None else single_tokens
+    singles = rng.sample(ids, min(count, len(ids)))
+    chunks = [singles[at : at + length] for at in range(0, len(singles), length)]
+    return windows + [torch.tensor(chunk, device=device)[:, None] for chunk in chunks]
+
+
+def _read_text(calib: Any) -> str:
+    """The calibration text: `calib` itself, several texts joined, or the contents of a file."""
+    if isinstance(calib, (str, os.PathLike)) and _is_file(calib):
+        raw = Path(calib).read_text(encoding="utf-8")
+        if str(calib).endswith(".jsonl"):
+            import json
+
+            return "\n\n".join(json.loads(line)["text"] for line in raw.splitlines() if line.strip())
+        return raw
+    if isinstance(calib, str):
+        return calib
+    if isinstance(calib, Iterable):
+        return "\n\n".join(calib)
+    raise OpenworkError(f"calib is a {type(calib).__name__}; with a tokenizer, give a text, texts or a text file")
+
+
+def _is_file(calib: str | os.PathLike[str]) -> bool:
+    try:
+        return Path(calib).is_file()
+    except (OSError, ValueError):  # a text that is not a valid path: too long, or with a null byte
+        return False
+
+
+def _to_device(batch: Any, device: torch.device) -> Any:
+    if torch.is_tensor(batch):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {key: _to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_to_device(value, device) for value in batch)
+    return batch
