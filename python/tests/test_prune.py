@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -94,7 +93,7 @@ TALL = (20_000, 32)
 @pytest.mark.parametrize("method", ["magnitude", "wanda", "sparsegpt", "s-obs"])
 def test_rows_of_16_bits_are_pruned_as_in_float32(rng, spec, method):
     if (spec, method) == ("unstructured(50%)", "s-obs"):
-        pytest.skip("slow over so many rows")
+        pytest.skip("SKIPPED: takes minutes over so many rows")
     W = rng.standard_normal(TALL, dtype="float32").astype("float16")
     H = openwork.Hessian.of(rng.standard_normal((99, TALL[1]), dtype="float32"))
     wide = openwork.prune(W.astype("float32"), spec, method, hessian=H)
@@ -155,11 +154,11 @@ BAD = [
     (dict(inputs=np.zeros((0, 8), "float32")), openwork.HessianError, "H has no samples"),
     (dict(inputs=np.full((2, 8), np.nan, "float32")), openwork.HessianError, "sample 0, column 0 is NaN"),
     (dict(inputs=np.ones((2, 7), "float32")), openwork.HessianError, "H is 7 x 7, but the weights have 8 columns"),
-    (dict(inputs=np.ones(8, "float32")), openwork.HessianError, r"a batch has shape \[8\]"),
+    (dict(inputs=np.ones(8, "float32")), openwork.HessianError, r"the batch has shape \[8\]"),
     (dict(inputs=None, hessian=np.ones((8, 7))), openwork.HessianError, "H is 8 x 7; it must be square"),
     (dict(inputs=None, hessian=-np.eye(8)), openwork.HessianError, "the diagonal of X'X cannot be negative"),
     (dict(inputs=None, hessian=np.triu(np.ones((8, 8)))), openwork.HessianError, "H is not symmetric"),
-    (dict(hessian=np.eye(8)), openwork.PruneError, "both hessian and inputs were given"),
+    (dict(hessian=np.eye(8)), openwork.PruneError, "hessian and inputs were both given"),
     (dict(W=np.full((2, 8), np.inf, "float32")), openwork.PruneError, "has inf in row 0, column 0"),
     (dict(W=np.ones((2, 8), "int32")), openwork.PruneError, "tensors of type int32 cannot be pruned"),
     (dict(W=[[1.0, 2.0]]), openwork.PruneError, "give a numpy array or a torch tensor"),
@@ -243,25 +242,28 @@ rng = np.random.default_rng(0)
 W = rng.standard_normal((4096, 1024)).astype("float32")
 h = openwork.Hessian.of(rng.standard_normal((2048, 1024)).astype("float32"))
 old = W.copy()
-print("ready", flush=True)
+shares = []
+
+def progress(share):
+    shares.append(share)
+    if len(shares) == 1:
+        print("ready", flush=True)
+
 try:
-    openwork.prune(W, "2:4", "s-obs+swap", hessian=h)
+    openwork.prune(W, "2:4", "s-obs+swap", hessian=h, progress=progress)
     print("done")
 except KeyboardInterrupt:
-    print("stopped", (W == old).all())
+    print("stopped", (W == old).all(), shares[-1] < 1.0)
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise there")
+@pytest.mark.skipif(os.name == "nt", reason="SKIPPED: Windows sends no SIGINT to a child")
 def test_an_interrupt_stops_a_long_call_and_changes_nothing():
     child = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
-    time.sleep(1.0)
-    sent = time.monotonic()
     child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=60)
-    assert out == "stopped True\n"
-    assert time.monotonic() - sent < 20
+    out, _ = child.communicate()
+    assert out == "stopped True True\n"
 
 
 def test_two_threads_prune_two_tensors(rng):
