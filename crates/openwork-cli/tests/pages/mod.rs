@@ -90,15 +90,24 @@ pub struct Simple {
     pub words: Vec<String>,
     /// Whether it reads the output of the command before it.
     pub piped: bool,
+    /// The file that its input is redirected from.
+    pub input: Option<String>,
 }
 
-/// Splits a line as a shell does: quotes, comments, pipes, `&&`, `;` and `>`.
+impl Simple {
+    fn new(piped: bool) -> Self {
+        Self { words: Vec::new(), piped, input: None }
+    }
+}
+
+/// Splits a line as a shell does: quotes, comments, pipes, `&&`, `;`, `<` and `>`.
 pub fn shell(line: &str) -> Vec<Simple> {
-    let mut commands = vec![Simple { words: Vec::new(), piped: false }];
+    let mut commands = vec![Simple::new(false)];
     let mut word: Option<String> = None;
     let mut quote: Option<char> = None;
-    let mut redirected = false;
-    let mut chars = line.chars().peekable();
+    let mut redirect: Option<char> = None;
+    // A space at the end completes the last word.
+    let mut chars = line.chars().chain([' ']).peekable();
     while let Some(c) = chars.next() {
         match (quote, c) {
             (Some(q), c) if c == q => quote = None,
@@ -109,28 +118,28 @@ pub fn shell(line: &str) -> Vec<Simple> {
                 word.get_or_insert_default();
             }
             (None, '#') if word.is_none() => break,
-            (None, ' ' | '|' | ';' | '&' | '>') => {
+            (None, ' ' | '|' | ';' | '&' | '<' | '>') => {
                 let last = commands.last_mut().expect("never empty");
-                match word.take() {
-                    Some(_) if redirected => redirected = false,
-                    done => last.words.extend(done),
-                }
-                if c == '>' {
-                    redirected = true;
-                } else if c != ' ' {
-                    if c == '&' && chars.peek() == Some(&'&') {
-                        chars.next();
+                if let Some(word) = word.take() {
+                    match redirect.take() {
+                        Some('<') => last.input = Some(word),
+                        Some(_) => {}
+                        None => last.words.push(word),
                     }
-                    commands.push(Simple { words: Vec::new(), piped: c == '|' });
+                }
+                match c {
+                    ' ' => {}
+                    '<' | '>' => redirect = Some(c),
+                    _ => {
+                        chars.next_if(|&next| c == '&' && next == '&');
+                        commands.push(Simple::new(c == '|'));
+                    }
                 }
             }
             (None, c) => word.get_or_insert_default().push(c),
         }
     }
     assert!(quote.is_none(), "unbalanced quotes: {line}");
-    if !redirected {
-        commands.last_mut().expect("never empty").words.extend(word);
-    }
     commands.retain(|command| !command.words.is_empty());
     commands
 }
@@ -143,6 +152,7 @@ fn shell_lines_are_split_as_a_shell_does() {
     assert_eq!(words("a 'b c'  \"d \\\" e\" f\\ g # h"), [["a", "b c", "d \" e", "f g"]]);
     assert_eq!(words("a ''"), [["a", ""]]);
     assert_eq!(words("a > b; c && d"), [["a"], ["c"], ["d"]]);
+    assert_eq!(shell("a < b")[0].input.as_deref(), Some("b"));
     assert!(words("# only a comment").is_empty());
     let lines = logical_lines("a \\\n b\nit's prose\n openwork show 'x\n y' z");
     assert_eq!(lines, ["a   b", "it's prose", "openwork show 'x y' z"]);

@@ -15,7 +15,7 @@ const OUTPUTS: &[&str] = &["--out", "-o", "--svg", "--save", "--details"];
 const ON_MODELS: &[&str] =
     &["bench", "eval", "generate", "inspect", "pack", "prune", "report", "shrink", "unpack"];
 /// Positions of the tiny model unless a command asks for longer windows.
-const POSITIONS: usize = 64;
+const POSITIONS: usize = 40;
 /// Layers of the tiny model: as many as SmolLM2 has, so that ranges of layers match.
 const LAYERS: usize = 30;
 const HIDDEN: usize = 48;
@@ -48,13 +48,13 @@ impl Sandbox {
         }
     }
 
-    /// Runs the `openwork` command of a pipeline; what `echo` prints before it is
-    /// its input, what stands after it is left out. The command's words without
-    /// `openwork`, or `None` if there is none in the pipeline.
+    /// Runs the `openwork` command of a pipeline, if it has one. Its input is a file
+    /// or what `echo` prints before it; commands after it are left out.
     pub fn run(&mut self, pipeline: &[Simple]) -> Option<Said> {
         let at = pipeline.iter().position(|command| command.words[0] == "openwork")?;
         let input = match at.checked_sub(1).map(|before| &pipeline[before].words) {
             Some(words) if words[0] == "echo" => words[1..].join(" ") + "\n",
+            _ if pipeline[at].input.is_some() => "the pattern of openings".to_string(),
             _ => String::new(),
         };
         Some(self.run_command(&pipeline[at].words[1..], &input))
@@ -134,6 +134,7 @@ impl Sandbox {
         let positions = value_of("--seq-len").and_then(|n| n.parse().ok()).unwrap_or(POSITIONS);
         let mut files: BTreeMap<String, Vec<(String, bool)>> = BTreeMap::new();
         let mut flag: Option<&str> = None;
+        let mut positionals = 0;
         for word in &words[1..] {
             if word.starts_with('-') {
                 let takes_value = value_flags.contains(word) || OUTPUTS.contains(&word.as_str());
@@ -141,6 +142,11 @@ impl Sandbox {
                 continue;
             }
             let flag = flag.take();
+            positionals += usize::from(flag.is_none());
+            // The second argument of `generate` is a prompt.
+            let is_model = flag.is_none()
+                && ON_MODELS.contains(&command.as_str())
+                && (command != "generate" || positionals == 1);
             if flag.is_some_and(|flag| OUTPUTS.contains(&flag)) {
                 self.remove(word);
             } else if let Some((file, name)) = tensor_file(word) {
@@ -151,10 +157,7 @@ impl Sandbox {
                 self.text(word);
             } else if word.ends_with(".toml") && !self.folder.path(word).exists() {
                 self.write(word, "spec = \"2:4\"\nmethod = \"sparsegpt\"\n");
-            } else if word.ends_with(".gguf")
-                || flag == Some("--model")
-                || (flag.is_none() && ON_MODELS.contains(&command.as_str()))
-            {
+            } else if word.ends_with(".gguf") || flag == Some("--model") || is_model {
                 self.model(&command, word, positions.max(POSITIONS));
             }
         }
