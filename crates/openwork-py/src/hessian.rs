@@ -25,17 +25,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "openwork", name = "Hessian")]
 pub struct Hessian(Mutex<State>);
 
-/// Refuses an H that no machine holds, or that has no columns.
+/// Checks the number of columns before memory is allocated.
 fn check_columns(columns: usize) -> PyResult<()> {
     match (1..=MAX_COLUMNS).contains(&columns) {
         true => Ok(()),
-        false => {
-            Err(wrong(format!("H would have {columns} columns; it may have 1 to {MAX_COLUMNS}")))
-        }
+        false => Err(hessian_error(format!(
+            "H would have {columns} columns; it may have 1 to {MAX_COLUMNS}"
+        ))),
     }
 }
 
-fn wrong(error: impl std::fmt::Display) -> PyErr {
+/// Converts any error about a Hessian.
+fn hessian_error(error: impl std::fmt::Display) -> PyErr {
     error::HessianError::new_err(error.to_string())
 }
 
@@ -190,7 +191,7 @@ impl Hessian {
     fn save(&self, py: Python<'_>, path: PathBuf, name: &str) -> PyResult<()> {
         py.detach(|| {
             let finished = self.finish().map_err(error::hessian)?;
-            hessian::save(&path, &[(name, &finished)]).map(|_| ()).map_err(wrong)
+            hessian::save(&path, &[(name, &finished)]).map(|_| ()).map_err(hessian_error)
         })
     }
 
@@ -199,7 +200,7 @@ impl Hessian {
     #[pyo3(signature = (path, name="H"))]
     fn load(py: Python<'_>, path: PathBuf, name: &str) -> PyResult<Self> {
         let load = || TensorFile::open(&path).and_then(|file| hessian::load(&file, name));
-        py.detach(load).map(Self::closed).map_err(wrong)
+        py.detach(load).map(Self::closed).map_err(hessian_error)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
