@@ -91,8 +91,8 @@ fn run(sandbox: &mut Sandbox, place: &str, line: &str) -> Vec<String> {
             continue;
         }
         match sandbox.run(pipeline) {
-            Some(said) if said.code == 0 => {}
-            Some(said) => failures.push(format!("{place}: {line}\n{}{}", said.out, said.err)),
+            Some(output) if output.code == 0 => {}
+            Some(output) => failures.push(format!("{place}: {line}\n{}{}", output.out, output.err)),
             None => {
                 failures.push(format!("{place}: {line}\nnot run; mend it or list it in NOT_RUN"))
             }
@@ -170,8 +170,8 @@ fn every_command_mentioned_in_the_pages_exists() {
 fn every_example_of_the_help_texts_runs() {
     let folder = common::Folder::new();
     let help = |command: &str| {
-        let said = folder.run(&format!("{command} --help"));
-        (said.code == 0).then_some(said.out)
+        let output = folder.run(&format!("{command} --help"));
+        (output.code == 0).then_some(output.out)
     };
     let top = help("").expect("the command has help");
     // Commands are listed by name with two spaces before it; so are other things.
@@ -209,11 +209,11 @@ fn every_recipe_of_the_pages_runs() {
             sandbox.write("recipe.toml", &block.text);
             let line = "prune model --recipe recipe.toml --calib c4.jsonl --samples 4 --seq-len 32 --out out";
             let words = shell(line).remove(0).words;
-            let said = sandbox.run_command(&words, "");
+            let output = sandbox.run_command(&words, "");
             let is_expected = NOT_YET.iter().any(|(start, _)| *start == page)
                 && block.text.contains("dense = true");
-            if said.code != 0 && !is_expected {
-                failures.push(format!("{}\n{}\n{}", block.place, block.text, said.err));
+            if output.code != 0 && !is_expected {
+                failures.push(format!("{}\n{}\n{}", block.place, block.text, output.err));
             }
         }
     }
@@ -235,9 +235,9 @@ fn output_in_the_pages_is_what_the_command_prints() {
                 if reason(&commands[0]).is_some() {
                     continue;
                 }
-                let said =
+                let output =
                     sandbox.run(&commands).unwrap_or_else(|| panic!("{}: {line}", block.place));
-                let printed = said.out + &said.err;
+                let printed = output.out + &output.err;
                 if !matches(&printed, expected) {
                     failures.push(format!("{}: $ {line}\n{printed}", block.place));
                 }

@@ -2,7 +2,7 @@
 //! command names are made when it names them: tiny models, runs, texts, matrices.
 
 use super::Simple;
-use crate::common::{Folder, Raw, Said, f32s, hessian, noise, safetensors};
+use crate::common::{CommandOutput, Folder, Raw, f32s, hessian, noise, safetensors};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -50,7 +50,7 @@ impl Sandbox {
 
     /// Runs the `openwork` command of a pipeline, if it has one. Its input is a file
     /// or what `echo` prints before it; commands after it are left out.
-    pub fn run(&mut self, pipeline: &[Simple]) -> Option<Said> {
+    pub fn run(&mut self, pipeline: &[Simple]) -> Option<CommandOutput> {
         let at = pipeline.iter().position(|command| command.words[0] == "openwork")?;
         let input = match at.checked_sub(1).map(|before| &pipeline[before].words) {
             Some(words) if words[0] == "echo" => words[1..].join(" ") + "\n",
@@ -66,21 +66,21 @@ impl Sandbox {
     }
 
     /// Runs one command, after making its inputs.
-    pub fn run_command(&mut self, words: &[String], input: &str) -> Said {
+    pub fn run_command(&mut self, words: &[String], input: &str) -> CommandOutput {
         // Absolute paths are meant to be inside the folder.
         let mut words: Vec<String> =
             words.iter().map(|word| word.trim_start_matches('/').to_string()).collect();
         self.prepare(&words);
         if let Some(at) = words.iter().position(|word| word == "--resume") {
             let resume = words.remove(at);
-            let said = self.execute(&words, "");
-            assert_eq!(said.code, 0, "{words:?}: {}", said.err);
+            let output = self.execute(&words, "");
+            assert_eq!(output.code, 0, "{words:?}: {}", output.err);
             words.insert(at, resume);
         }
         self.execute(&words, input)
     }
 
-    fn execute(&self, words: &[String], input: &str) -> Said {
+    fn execute(&self, words: &[String], input: &str) -> CommandOutput {
         let mut child = Command::new(env!("CARGO_BIN_EXE_openwork"))
             .args(words)
             .current_dir(self.folder.path(""))
@@ -91,18 +91,18 @@ impl Sandbox {
             .unwrap();
         // A command that does not read its input may close it first.
         let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
-        let output = child.wait_with_output().unwrap();
-        Said {
-            code: output.status.code().expect("it ended by itself"),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
+        let ended = child.wait_with_output().unwrap();
+        CommandOutput {
+            code: ended.status.code().expect("it ended by itself"),
+            out: String::from_utf8(ended.stdout).unwrap(),
+            err: String::from_utf8(ended.stderr).unwrap(),
         }
     }
 
     /// Runs a command of this file's own, which must succeed.
     fn must(&self, args: &str) {
-        let said = self.folder.run(args);
-        assert_eq!(said.code, 0, "{args}: {}", said.err);
+        let output = self.folder.run(args);
+        assert_eq!(output.code, 0, "{args}: {}", output.err);
     }
 
     /// The flags of a command that take a value, from its help.
