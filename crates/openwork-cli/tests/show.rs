@@ -210,11 +210,11 @@ fn bad_input_is_refused_with_reasons() {
          \x20                             ^ axis 1 has 10 entries, not a multiple of 4; pad it or narrow the domain\n"
     );
     for (args, part) in [
-        (&["show", "2:4", "--shape", "16,x"][..], "a dim is missing"),
-        (&["show", "2:4", "--shape", "16,-4"], "`-4` is no number"),
+        (&["show", "2:4", "--shape", "16,x"][..], "a dimension is missing"),
+        (&["show", "2:4", "--shape", "16,-4"], "`-4` is not a number"),
         (&["show", "", "--shape", "4,4"], "expected a pattern"),
         (&["show", "2:4", "--shape", "0,4"], "has no elements"),
-        (&["show", "2:4", "--shape", "4,4", "--elements"], "--elements goes with --json"),
+        (&["show", "2:4", "--shape", "4,4", "--elements"], "--elements needs --json"),
         (&["show", "2:4", "--shape", "4096,4096", "--json", "--elements"], "at most 4194304"),
         (&["show", "2:4", "--shape", "4,4", "--shape", "4,4"], "is for one tensor"),
         (&["show", "blocks a: & b: keep 1", "--shape", "4,4"], "--shape a=4,4"),

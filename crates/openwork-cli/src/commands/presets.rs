@@ -7,7 +7,7 @@ use openwork::Pattern;
 use openwork::spec::{PRESETS, Preset};
 use serde_json::json;
 
-/// List every preset with its text and one line
+/// List all presets, each with its expansion and an example
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  openwork presets\n  openwork presets --json\n  openwork show rows16 --shape 16,32"
@@ -25,7 +25,7 @@ impl Presets {
         for preset in PRESETS {
             let shape: Vec<_> = preset.shape.iter().map(ToString::to_string).collect();
             text.push_str(&format!("{:18}{}\n", preset.name, preset.summary));
-            text.push_str(&format!("{:18}{} = {}\n", "", preset.example, written_out(preset)?));
+            text.push_str(&format!("{:18}{} = {}\n", "", preset.example, expansion(preset)?));
             text.push_str(&format!(
                 "{:18}openwork show '{}' --shape {}\n\n",
                 "",
@@ -34,15 +34,15 @@ impl Presets {
             ));
         }
         text.push_str(
-            "N:M keeps N of M. Clauses after a preset amend it: `2:4 in (M/4,0)+(M*3/4,K)`, \
+            "N:M keeps N of M. Clauses after a preset override its own: `2:4 in (M/4,0)+(M*3/4,K)`, \
              `channel keep 75%`.\n",
         );
         print::text(&text)
     }
 }
 
-/// The clauses that a preset's example stands for on its sample shape.
-fn written_out(preset: &Preset) -> Result<String, Failure> {
+/// The expansion of a preset's example on its sample shape.
+fn expansion(preset: &Preset) -> Result<String, Failure> {
     let pattern: Pattern = preset.example.parse().map_err(Failure::running)?;
     let expanded = pattern.expand(&[("tensor", preset.shape)]).map_err(Failure::running)?;
     Ok(expanded.to_string())
@@ -54,6 +54,6 @@ fn row(preset: &Preset) -> Result<serde_json::Value, Failure> {
         "summary": preset.summary,
         "example": preset.example,
         "shape": preset.shape,
-        "text": written_out(preset)?,
+        "text": expansion(preset)?,
     }))
 }

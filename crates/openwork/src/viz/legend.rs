@@ -1,31 +1,31 @@
-//! The legend below a drawing: what colours and lines mean, and the spec's facts.
+//! The legend below an SVG drawing: meaning of colours and lines, facts of the spec.
 
 use super::pattern::MARGIN;
 use super::scene::{Cell, Scene};
 use super::svg::Svg;
-use super::{asked, layout, percent};
+use super::{layout, percent, written_keep};
 use crate::spec::{Coupling, Spec};
 
 /// Width of a monospaced character and height of a line of text.
 pub(crate) const CHAR: f64 = 7.3;
 pub(crate) const LINE: usize = 18;
-/// Width of the names of facts.
+/// Width of the column of fact names.
 const NAMES: usize = 56;
-/// The longest line of facts that makes a narrow drawing wider, in characters.
+/// Longest line of facts, in characters, that widens a narrow drawing.
 const LONGEST: usize = 72;
 
 /// The text below a drawing.
 pub(crate) struct Legend {
     /// Width of the whole drawing.
     pub width: usize,
-    keys: Vec<Key>,
-    key_lines: usize,
+    swatches: Vec<Swatch>,
+    swatch_lines: usize,
     notes: Vec<String>,
     facts: Vec<(&'static str, String)>,
 }
 
-/// A swatch with its meaning, and its place.
-struct Key {
+/// A swatch with its meaning and position.
+struct Swatch {
     class: &'static str,
     text: &'static str,
     x: usize,
@@ -39,34 +39,34 @@ impl Legend {
         let facts = facts(spec, fits.max(LONGEST));
         let longest = facts.iter().map(|(_, line)| line.chars().count()).max().unwrap_or(0);
         let width = width.max(2 * MARGIN + NAMES + (longest as f64 * CHAR) as usize);
-        let keys = keys(scene, width);
-        let key_lines = keys.last().map_or(0, |key| key.line + 1);
-        Self { width, keys, key_lines, notes: scene.notes.clone(), facts }
+        let swatches = swatches(scene, width);
+        let swatch_lines = swatches.last().map_or(0, |swatch| swatch.line + 1);
+        Self { width, swatches, swatch_lines, notes: scene.notes.clone(), facts }
     }
 
-    /// How high it is.
+    /// Its height.
     pub fn height(&self) -> usize {
-        (self.key_lines + self.notes.len() + self.facts.len()) * LINE + LINE / 2
+        (self.swatch_lines + self.notes.len() + self.facts.len()) * LINE + LINE / 2
     }
 
     /// Draws it from `y` down.
     pub fn draw(&self, svg: &mut Svg, y: usize) {
         let mut y = y + 12;
-        for key in &self.keys {
-            let at = y + key.line * LINE;
+        for swatch in &self.swatches {
+            let at = y + swatch.line * LINE;
             svg.empty(
                 "rect",
                 &[
-                    ("class", &key.class),
-                    ("x", &key.x),
+                    ("class", &swatch.class),
+                    ("x", &swatch.x),
                     ("y", &(at - 11)),
                     ("width", &14),
                     ("height", &13),
                 ],
             );
-            svg.text("text", &[("x", &(key.x + 21)), ("y", &at)], key.text);
+            svg.text("text", &[("x", &(swatch.x + 21)), ("y", &at)], swatch.text);
         }
-        y += self.key_lines * LINE;
+        y += self.swatch_lines * LINE;
         for note in &self.notes {
             svg.text("text", &[("class", &"d"), ("x", &MARGIN), ("y", &y)], note);
             y += LINE;
@@ -80,10 +80,13 @@ impl Legend {
     }
 }
 
-/// Swatches that occur, from left to right and line by line.
-fn keys(scene: &Scene, width: usize) -> Vec<Key> {
-    let mut kinds =
-        vec![("c0", "colour: a block"), ("key", "outline, number: a scope"), ("cut", "pruned")];
+/// The swatches that the drawing needs, from left to right and line by line.
+fn swatches(scene: &Scene, width: usize) -> Vec<Swatch> {
+    let colour = match scene.colours_are_unique() {
+        true => "colour: block of the scope",
+        false => "colours repeat, adjacent blocks differ",
+    };
+    let mut kinds = vec![("c0", colour), ("key", "outline, number: scope"), ("cut", "pruned")];
     if scene.any(|cell| cell == Cell::Outside) {
         kinds.push(("out", "outside the domain"));
     }
@@ -91,19 +94,19 @@ fn keys(scene: &Scene, width: usize) -> Vec<Key> {
         kinds.push(("pad", "padding"));
     }
     let (mut x, mut line) = (MARGIN, 0);
-    let mut keys = Vec::new();
+    let mut swatches = Vec::new();
     for (class, text) in kinds {
         let taken = 21 + (text.len() as f64 * 6.5) as usize;
         if x > MARGIN && x + taken + MARGIN > width {
             (x, line) = (MARGIN, line + 1);
         }
-        keys.push(Key { class, text, x, line });
+        swatches.push(Swatch { class, text, x, line });
         x += taken + 18;
     }
-    keys
+    swatches
 }
 
-/// The facts of the legend, broken into lines of at most `columns` characters.
+/// The facts of the spec, wrapped to `columns` characters.
 fn facts(spec: &Spec, columns: usize) -> Vec<(&'static str, String)> {
     let list = |values: &[usize]| {
         let values: Vec<_> = values.iter().map(ToString::to_string).collect();
@@ -142,11 +145,11 @@ fn facts(spec: &Spec, columns: usize) -> Vec<(&'static str, String)> {
             if spec.scopes() == 1 { "" } else { "s" }
         ),
     );
-    let asked = asked(spec).map_or(String::new(), |asked| format!("{asked} = "));
+    let written = written_keep(spec).map_or(String::new(), |keep| format!("{keep} = "));
     say(
         "keep",
         &format!(
-            "{asked}{} of {} blocks: density {}, sparsity {}",
+            "{written}{} of {} blocks: density {}, sparsity {}",
             spec.keep(),
             spec.blocks_per_scope(),
             percent(spec.density()),
@@ -156,7 +159,7 @@ fn facts(spec: &Spec, columns: usize) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Breaks text at spaces, or anywhere in a word longer than a line.
+/// Wraps text at spaces, or inside a word that is longer than a line.
 pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,9 +1,9 @@
-//! Pictures of specs: as SVG, in a terminal, as a sheet of facts.
+//! Drawings of specs as SVG and terminal text, and fact sheets.
 //!
-//! A [`Scene`] is what any picture shows: for each tensor a window of cells,
-//! the block and scope of each, which blocks an example keeps, and a colour for
-//! each block. [`svg`] and [`terminal`] draw a scene, [`sheet`] says in words
-//! and numbers what a spec means. All are pure: they return text.
+//! A [`Scene`] holds what a drawing shows: for each tensor its first cells with
+//! their blocks and scopes, the blocks that an example mask keeps, and a colour
+//! for each block. [`svg`] and [`terminal`] draw a scene, [`sheet`] describes a
+//! spec in words and numbers. All of them are pure functions that return text.
 
 mod fragment;
 mod gallery;
@@ -18,9 +18,9 @@ mod terminal;
 
 pub use fragment::{fragment_svg, fragment_terminal};
 pub use gallery::{Example, GALLERY, Page, gallery};
-pub use notes::{asked, densities, layout, memory, percent, tensor_density};
+pub use notes::{densities, layout, memory, percent, tensor_density, written_keep};
 pub use pattern::svg;
-pub use scene::{Cell, Panel, Scene};
+pub use scene::{BlockId, Cell, Label, Panel, Scene};
 pub use sheet::sheet;
 pub use svg::escape_html;
 pub use terminal::terminal;

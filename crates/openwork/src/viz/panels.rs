@@ -1,33 +1,33 @@
-//! The panels of a drawing: structure and example mask of each tensor.
+//! The panels of an SVG drawing: structure and example mask of each tensor.
 
 use super::legend::{CHAR, LINE};
 use super::pattern::MARGIN;
-use super::scene::{Cell, Panel, Place, Scene};
+use super::scene::{BlockId, Cell, Panel, Scene};
 use super::svg::Svg;
 use std::collections::BTreeMap;
 
-/// Space between panels, and for the numbers of rows and of columns beside one.
+/// Space between panels, and for row and column numbers beside one.
 const GAP: usize = 28;
 const LEFT: usize = 24;
 const ABOVE: usize = 14;
-/// Where panels of a coupling go to the next row.
+/// Width at which the panels of a coupling wrap to the next row.
 const WIDEST: usize = 1000;
 
-/// A panel and where it is drawn.
-pub(crate) struct Placed<'a> {
+/// A panel and its position in the drawing.
+pub(crate) struct PositionedPanel<'a> {
     panel: &'a Panel,
     pub x: usize,
     pub y: usize,
     pub width: usize,
     pub height: usize,
-    /// The side of a cell.
+    /// Side of a cell.
     side: usize,
-    /// What stands above structure and mask, line by line.
+    /// Headings of structure and mask, line by line.
     heads: [Vec<String>; 2],
 }
 
-/// Puts panels beside each other, and into further rows when they are many.
-pub(crate) fn placed(scene: &Scene) -> Vec<Placed<'_>> {
+/// Lays panels out from left to right, in several rows if there are many.
+pub(crate) fn arrange(scene: &Scene) -> Vec<PositionedPanel<'_>> {
     let largest = scene.panels.iter().map(|panel| panel.cols).max().unwrap_or(1);
     let side = match (largest, scene.panels.len()) {
         (..=16, 1) if scene.panels[0].rows <= 12 => 22,
@@ -48,14 +48,14 @@ pub(crate) fn placed(scene: &Scene) -> Vec<Placed<'_>> {
         if x > MARGIN && x + width > WIDEST {
             (x, y, tallest) = (MARGIN, y + tallest + GAP, 0);
         }
-        all.push(Placed { panel, x, y, width, height, side, heads });
+        all.push(PositionedPanel { panel, x, y, width, height, side, heads });
         x += width + GAP;
         tallest = tallest.max(height);
     }
     all
 }
 
-/// `q: 16 x 32`, what part of it is shown, and what is drawn.
+/// `q: 16 x 32` and the part that is shown; then `example mask`.
 fn heads(panel: &Panel, notes: bool) -> [Vec<String>; 2] {
     let dims: Vec<_> = panel.dims.iter().map(ToString::to_string).collect();
     let name = match panel.name.as_str() {
@@ -70,9 +70,9 @@ fn heads(panel: &Panel, notes: bool) -> [Vec<String>; 2] {
 }
 
 /// Draws structure and example mask.
-pub(crate) fn draw(svg: &mut Svg, scene: &Scene, placed: &Placed<'_>) {
-    let Placed { panel, x, mut y, side, .. } = *placed;
-    for (heads, mask) in placed.heads.iter().zip([false, true]) {
+pub(crate) fn draw(svg: &mut Svg, scene: &Scene, positioned: &PositionedPanel<'_>) {
+    let PositionedPanel { panel, x, mut y, side, .. } = *positioned;
+    for (heads, mask) in positioned.heads.iter().zip([false, true]) {
         for (i, head) in heads.iter().enumerate() {
             let class = if i == 0 && !mask { "h" } else { "d" };
             svg.text("text", &[("class", &class), ("x", &x), ("y", &(y + 12))], head);
@@ -92,7 +92,7 @@ pub(crate) fn draw(svg: &mut Svg, scene: &Scene, placed: &Placed<'_>) {
     }
 }
 
-/// Numbers of rows and columns beside a panel whose corner is at `(x, y)`.
+/// Row and column numbers beside a panel whose corner is at `(x, y)`.
 fn ruler(svg: &mut Svg, panel: &Panel, side: usize, (x, y): (usize, usize)) {
     let step = if side < 14 { 8 } else { 4 };
     let mut number = |class: &str, n: usize, x: usize, y: usize| {
@@ -106,9 +106,9 @@ fn ruler(svg: &mut Svg, panel: &Panel, side: usize, (x, y): (usize, usize)) {
     }
 }
 
-/// Fills: one path for each block, so that a browser names it under the pointer.
+/// Fills, one path per block, so that a browser shows its title on hover.
 fn cells(svg: &mut Svg, scene: &Scene, panel: &Panel, side: usize, mask: bool) {
-    let mut blocks: BTreeMap<Place, String> = BTreeMap::new();
+    let mut blocks: BTreeMap<BlockId, String> = BTreeMap::new();
     let (mut outside, mut padding) = (String::new(), String::new());
     for row in 0..panel.rows {
         let mut col = 0;
@@ -126,27 +126,27 @@ fn cells(svg: &mut Svg, scene: &Scene, panel: &Panel, side: usize, mask: bool) {
                 (col - start) * side
             );
             match cell {
-                Some(Cell::Weight(place)) => blocks.entry(place).or_default().push_str(&run),
+                Some(Cell::Weight(block)) => blocks.entry(block).or_default().push_str(&run),
                 Some(Cell::Padding(_)) => padding.push_str(&run),
                 _ => outside.push_str(&run),
             }
         }
     }
-    for (place, path) in &blocks {
-        let stays = scene.keeps(*place);
-        let class = match mask && !stays {
+    for (block, path) in &blocks {
+        let kept = scene.keeps(*block);
+        let class = match mask && !kept {
             true => "cut".to_string(),
-            false => format!("c{}", scene.colour(*place)),
+            false => format!("c{}", scene.colour(*block)),
         };
         let state = if !mask {
             ""
-        } else if stays {
+        } else if kept {
             ": kept"
         } else {
             ": pruned"
         };
         svg.inside("path", &[("class", &class), ("d", path)], |svg| {
-            svg.text("title", &[], &format!("scope {}, block {}{state}", place.0, place.1));
+            svg.text("title", &[], &format!("scope {}, block {}{state}", block.0, block.1));
         });
     }
     for (class, path) in [("out", outside), ("pad", padding)] {
@@ -162,7 +162,7 @@ fn lines(svg: &mut Svg, panel: &Panel, side: usize, strong: &str) {
     let mut line = |a: Option<Cell>, b: Option<Cell>, d: String| {
         if panel.is_border(a, b) {
             scope.push_str(&d);
-        } else if a.and_then(Cell::place) != b.and_then(Cell::place) {
+        } else if a.and_then(Cell::block) != b.and_then(Cell::block) {
             edge.push_str(&d);
         } else if a.is_some() && b.is_some() {
             grid.push_str(&d);
@@ -189,29 +189,11 @@ fn lines(svg: &mut Svg, panel: &Panel, side: usize, strong: &str) {
     }
 }
 
-/// The number of a scope in the first cell of each of its parts.
+/// The scope numbers.
 fn numbers(svg: &mut Svg, panel: &Panel, side: usize) {
-    for row in 0..panel.rows {
-        for col in 0..panel.cols {
-            let here = panel.cell(row, col);
-            let Some(scope) = here.and_then(Cell::scope) else { continue };
-            let before = |row: Option<usize>, col: Option<usize>| match (row, col) {
-                (Some(row), Some(col)) => panel.cell(row, col),
-                _ => None,
-            };
-            let first = panel.is_border(before(Some(row), col.checked_sub(1)), here)
-                && panel.is_border(before(row.checked_sub(1), Some(col)), here);
-            let mut width = side;
-            while col + width / side < panel.cols
-                && !panel.is_border(here, panel.cell(row, col + width / side))
-            {
-                width += side;
-            }
-            let text = scope.to_string();
-            if first && text.len() * 5 + 5 <= width {
-                let at = (col * side + 3, row * side + side.min(16) / 2 + 4);
-                svg.text("text", &[("class", &"n"), ("x", &at.0), ("y", &at.1)], &text);
-            }
-        }
+    // A digit is 5 wide, the margins are 5 together.
+    for label in panel.labels(|digits, cells| digits * 5 + 5 <= cells * side) {
+        let at = (label.col * side + 3, label.row * side + side.min(16) / 2 + 4);
+        svg.text("text", &[("class", &"n"), ("x", &at.0), ("y", &at.1)], &label.text);
     }
 }

@@ -1,4 +1,4 @@
-//! The drawing of a spec as SVG: structure on top, an example mask below.
+//! Draws a spec as SVG: structure on top, an example mask below.
 
 use super::legend::{LINE, Legend};
 use super::panels;
@@ -7,8 +7,8 @@ use super::svg::Svg;
 use crate::spec::Spec;
 use std::fmt::Display;
 
-/// Fills of blocks; neighbours in the list differ in hue and in lightness, and
-/// all stand out on white and on black.
+/// Fill colours of blocks. Consecutive ones differ in hue and lightness, and all
+/// contrast with white and black.
 const FILLS: [&str; COLOURS] =
     ["#7cbdf0", "#f2a541", "#52b788", "#d883b7", "#efd95b", "#4f7cc9", "#e0715c", "#a18be0"];
 
@@ -16,14 +16,14 @@ const FILLS: [&str; COLOURS] =
 const SANS: &str = "system-ui,-apple-system,Segoe UI,Roboto,Helvetica,Arial,sans-serif";
 const MONO: &str = "ui-monospace,SFMono-Regular,Menlo,Consolas,DejaVu Sans Mono,monospace";
 
-/// Space around everything.
+/// Margin around the drawing.
 pub(crate) const MARGIN: usize = 20;
-/// The least width, which the legend needs.
+/// Minimum width, which the legend needs.
 const NARROWEST: usize = 440;
 
-/// Draws a spec: for each tensor its structure (fill = block, outline and number
-/// = scope, hatched = outside the domain, dotted = padding) and below it an
-/// example mask (dark = pruned), then a legend. `seed` chooses the example.
+/// Draws a spec: for each tensor its structure (fill: block; outline and number:
+/// scope; hatched: outside the domain; dotted: padding), below it an example
+/// mask (dark: pruned), then a legend. `seed` selects the example mask.
 ///
 /// ```
 /// let spec = "2:4".parse::<openwork::Pattern>().unwrap().bind(&[8, 16]).unwrap();
@@ -31,7 +31,7 @@ const NARROWEST: usize = 440;
 /// ```
 pub fn svg(spec: &Spec, seed: u64) -> String {
     let scene = Scene::new(spec, seed);
-    let panels = panels::placed(&scene);
+    let panels = panels::arrange(&scene);
     let drawn = panels.iter().map(|panel| panel.x + panel.width).max().unwrap_or(0);
     let below = panels.iter().map(|panel| panel.y + panel.height).max().unwrap_or(0);
     let legend = Legend::new(spec, &scene, (drawn + MARGIN).max(NARROWEST));
@@ -51,8 +51,8 @@ pub fn svg(spec: &Spec, seed: u64) -> String {
         svg.text("style", &[], &style());
         svg.inside("defs", &[], patterns);
         svg.empty("rect", &[("class", &"bg"), ("width", &width), ("height", &height)]);
-        for placed in &panels {
-            panels::draw(svg, &scene, placed);
+        for panel in &panels {
+            panels::draw(svg, &scene, panel);
         }
         legend.draw(svg, below + LINE);
     });
@@ -76,8 +76,8 @@ fn style() -> String {
     for (i, fill) in FILLS.iter().enumerate() {
         css.push_str(&format!(".ow .c{i}{{fill:{fill}}}\n"));
     }
-    // Only what is not a block's fill changes in the dark: pruned cells sink
-    // towards the background in both.
+    // Block fills are the same in dark mode; pruned cells stay close to the
+    // background in both.
     css.push_str(
         "@media (prefers-color-scheme:dark){\n.ow text{fill:#e6edf3}\n.ow .d,.ow .r{fill:#9198a1}\n\
          .ow .n{fill:#0d1117}\n\
@@ -88,7 +88,7 @@ fn style() -> String {
     css
 }
 
-/// Hatching for what lies outside the domain, dots for padding.
+/// Hatching for weights outside the domain, dots for padding.
 fn patterns(svg: &mut Svg) {
     let size = |id: &'static &'static str| -> [(&'static str, &'static dyn Display); 4] {
         [("id", id), ("width", &6), ("height", &6), ("patternUnits", &"userSpaceOnUse")]
@@ -118,7 +118,10 @@ mod tests {
             let (before, tag) = rest.split_at(start);
             for (i, _) in before.match_indices('&') {
                 let entity = &before[i..];
-                if !["&amp;", "&lt;", "&gt;", "&quot;"].iter().any(|e| entity.starts_with(e)) {
+                if !["&amp;", "&lt;", "&gt;", "&quot;", "&#39;", "&#10;"]
+                    .iter()
+                    .any(|e| entity.starts_with(e))
+                {
                     return Err(format!("a bare & in {before}"));
                 }
             }

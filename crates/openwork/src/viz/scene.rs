@@ -1,66 +1,67 @@
-//! What a picture of a spec shows, before it is drawn.
+//! Defines a scene: everything a drawing of a spec shows, independent of whether
+//! it becomes SVG or terminal text.
 
 use crate::example::ExampleMask;
 use crate::spec::{Element, Spec, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most rows and columns that are shown of a tensor that does not fit whole.
+/// Most rows and columns shown of a tensor that is too large to show whole.
 const CORNER: usize = 32;
-/// The most rows and columns of a tensor that is shown whole.
+/// Most rows and columns of a tensor that is shown whole.
 const WHOLE: (usize, usize) = (36, 64);
-/// How many colours there are for blocks.
+/// Number of block colours.
 pub(crate) const COLOURS: usize = 8;
 
-/// The number of a scope, and of a block within it.
-pub type Place = (usize, usize);
+/// The index of a scope, and of a block within it.
+pub type BlockId = (usize, usize);
 
-/// One weight, or one padded position.
+/// A weight, or a padded position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// A weight of this scope and block.
-    Weight(Place),
-    /// A padded position of this scope and block: no weight is there.
-    Padding(Place),
+    Weight(BlockId),
+    /// A padded position of this scope and block, with no weight.
+    Padding(BlockId),
     /// A weight outside the domain.
     Outside,
 }
 
 impl Cell {
     /// Its scope and block.
-    pub fn place(self) -> Option<Place> {
+    pub fn block(self) -> Option<BlockId> {
         match self {
-            Self::Weight(place) | Self::Padding(place) => Some(place),
+            Self::Weight(block) | Self::Padding(block) => Some(block),
             Self::Outside => None,
         }
     }
 
     /// Its scope.
     pub fn scope(self) -> Option<usize> {
-        self.place().map(|(scope, _)| scope)
+        self.block().map(|(scope, _)| scope)
     }
 }
 
-/// A window on the first rows and columns of one tensor.
+/// The first rows and columns of one tensor.
 #[derive(Clone, Debug)]
 pub struct Panel {
     /// The tensor's name.
     pub name: String,
     /// The tensor's dims.
     pub dims: Vec<usize>,
-    /// Rows and columns shown.
+    /// Rows shown.
     pub rows: usize,
     /// Columns shown.
     pub cols: usize,
-    /// All rows and columns of the tensor as a matrix, padding too.
+    /// Rows and columns of the whole tensor as a matrix, including padding.
     pub all: (usize, usize),
-    /// The cells shown and, where there is more, one row and one column beyond.
+    /// The cells shown and, where there are more, one row and one column beyond.
     cells: Vec<Cell>,
     pitch: usize,
 }
 
 impl Panel {
-    /// The cell in a row and column; also one beyond those shown, nothing
-    /// beyond the tensor.
+    /// The cell in a row and column, up to one beyond those shown; `None`
+    /// outside the tensor.
     pub fn cell(&self, row: usize, col: usize) -> Option<Cell> {
         if col >= self.pitch {
             return None;
@@ -68,18 +69,43 @@ impl Panel {
         self.cells.get(row * self.pitch + col).copied()
     }
 
-    /// Whether a scope ends between two cells. Outside the domain there is none.
+    /// Whether a scope ends between two cells. Cells outside the domain have none.
     pub fn is_border(&self, a: Option<Cell>, b: Option<Cell>) -> bool {
         a.and_then(Cell::scope) != b.and_then(Cell::scope)
     }
 
-    /// What part of the tensor is shown, unless it is all of it.
+    /// The scope number at the first cell of each connected piece of a scope, if
+    /// it `fits(digits, cells)` into the cells of that row.
+    pub fn labels(&self, fits: impl Fn(usize, usize) -> bool) -> Vec<Label> {
+        let mut labels = Vec::new();
+        for row in 0..self.rows {
+            for col in 0..self.cols {
+                let here = self.cell(row, col);
+                let Some(scope) = here.and_then(Cell::scope) else { continue };
+                let left = col.checked_sub(1).and_then(|col| self.cell(row, col));
+                let above = row.checked_sub(1).and_then(|row| self.cell(row, col));
+                if !self.is_border(left, here) || !self.is_border(above, here) {
+                    continue;
+                }
+                let width = (col..self.cols)
+                    .take_while(|&col| !self.is_border(here, self.cell(row, col)))
+                    .count();
+                let text = scope.to_string();
+                if fits(text.len(), width) {
+                    labels.push(Label { row, col, text });
+                }
+            }
+        }
+        labels
+    }
+
+    /// Which part of the tensor is shown, unless all of it is.
     pub fn note(&self) -> Option<String> {
         let mut parts = Vec::new();
         if self.dims.len() > 2 {
             let rest: Vec<_> = self.dims[1..].iter().map(ToString::to_string).collect();
             parts.push(format!(
-                "drawn as a matrix: {} rows, {} columns each",
+                "drawn as a matrix of {} rows and {} columns",
                 self.dims[0],
                 rest.join("x")
             ));
@@ -93,19 +119,31 @@ impl Panel {
     }
 }
 
-/// What any picture of a spec shows.
+/// The number of a scope, and the cell it stands in.
+#[derive(Clone, Debug)]
+pub struct Label {
+    /// Row of the cell.
+    pub row: usize,
+    /// Column of the cell.
+    pub col: usize,
+    /// The scope's index.
+    pub text: String,
+}
+
+/// Everything a drawing of a spec shows.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// One for each tensor.
+    /// One per tensor.
     pub panels: Vec<Panel>,
-    /// What a reader should know beyond the cells.
+    /// Notes for the reader, below the drawing.
     pub notes: Vec<String>,
-    kept: BTreeMap<Place, bool>,
-    colours: BTreeMap<Place, usize>,
+    kept: BTreeMap<BlockId, bool>,
+    colours: BTreeMap<BlockId, usize>,
+    blocks_per_scope: usize,
 }
 
 impl Scene {
-    /// The scene of a spec; `seed` chooses the example mask.
+    /// The scene of a spec; `seed` selects the example mask.
     ///
     /// ```
     /// let spec = "2:4".parse::<openwork::Pattern>().unwrap().bind(&[8, 16]).unwrap();
@@ -121,20 +159,31 @@ impl Scene {
         }
         let kept = example(spec, &panels, seed, &mut notes);
         let colours = colours(&panels);
-        Self { panels, notes, kept, colours }
+        Self { panels, notes, kept, colours, blocks_per_scope: spec.blocks_per_scope() }
     }
 
-    /// Whether the example keeps a block that is shown.
-    pub fn keeps(&self, place: Place) -> bool {
-        self.kept.get(&place).copied().unwrap_or(true)
+    /// Whether the example mask keeps a block that is shown.
+    pub fn keeps(&self, block: BlockId) -> bool {
+        self.kept.get(&block).copied().unwrap_or(true)
     }
 
-    /// The colour of a block, a number below 8. Neighbours in one scope differ.
-    pub fn colour(&self, place: Place) -> usize {
-        self.colours.get(&place).copied().unwrap_or(0)
+    /// The colour of a block, below 8. Adjacent blocks of a scope differ.
+    pub fn colour(&self, block: BlockId) -> usize {
+        self.colours.get(&block).copied().unwrap_or(0)
     }
 
-    /// Whether some cell is as `test` says.
+    /// Whether a colour stands for one block of each scope shown.
+    pub fn colours_are_unique(&self) -> bool {
+        let mut seen = BTreeSet::new();
+        self.colours.iter().all(|(&(scope, _), &colour)| seen.insert((scope, colour)))
+    }
+
+    /// Whether a scope has at most `most` blocks.
+    pub(crate) fn fewer_blocks(&self, most: usize) -> bool {
+        self.blocks_per_scope <= most
+    }
+
+    /// Whether `test` holds for some cell.
     pub fn any(&self, test: impl Fn(Cell) -> bool) -> bool {
         self.panels.iter().any(|panel| {
             (0..panel.rows)
@@ -149,9 +198,9 @@ fn example(
     panels: &[Panel],
     seed: u64,
     notes: &mut Vec<String>,
-) -> BTreeMap<Place, bool> {
-    let places: BTreeSet<Place> =
-        panels.iter().flat_map(|panel| &panel.cells).filter_map(|cell| cell.place()).collect();
+) -> BTreeMap<BlockId, bool> {
+    let blocks: BTreeSet<BlockId> =
+        panels.iter().flat_map(|panel| &panel.cells).filter_map(|cell| cell.block()).collect();
     let mut mask = ExampleMask::new(spec, seed);
     if !mask.is_exact() {
         notes.push(format!(
@@ -159,20 +208,20 @@ fn example(
             super::percent(spec.density())
         ));
     }
-    places.into_iter().map(|place| (place, mask.keeps(place))).collect()
+    blocks.into_iter().map(|block| (block, mask.keeps(block))).collect()
 }
 
-/// A colour for each block: its number in the scope, moved on where a neighbour
-/// of the same scope has that colour.
-fn colours(panels: &[Panel]) -> BTreeMap<Place, usize> {
-    let mut near: BTreeMap<Place, BTreeSet<Place>> = BTreeMap::new();
+/// A colour for each block: its index within the scope modulo 8, or the next one
+/// that no adjacent block of the same scope has.
+fn colours(panels: &[Panel]) -> BTreeMap<BlockId, usize> {
+    let mut near: BTreeMap<BlockId, BTreeSet<BlockId>> = BTreeMap::new();
     for panel in panels {
         for row in 0..panel.rows {
             for col in 0..panel.cols {
-                let Some(a) = panel.cell(row, col).and_then(Cell::place) else { continue };
+                let Some(a) = panel.cell(row, col).and_then(Cell::block) else { continue };
                 near.entry(a).or_default();
                 for next in [panel.cell(row, col + 1), panel.cell(row + 1, col)] {
-                    let Some(b) = next.and_then(Cell::place) else { continue };
+                    let Some(b) = next.and_then(Cell::block) else { continue };
                     if a != b && a.0 == b.0 {
                         near.entry(a).or_default().insert(b);
                         near.entry(b).or_default().insert(a);
@@ -182,20 +231,20 @@ fn colours(panels: &[Panel]) -> BTreeMap<Place, usize> {
         }
     }
     let mut colours = BTreeMap::new();
-    for (&place, others) in &near {
+    for (&block, others) in &near {
         let taken: Vec<usize> =
             others.iter().filter_map(|other| colours.get(other)).copied().collect();
-        let wished = place.1 % COLOURS;
+        let wished = block.1 % COLOURS;
         let colour = (0..COLOURS)
             .map(|turn| (wished + turn) % COLOURS)
             .find(|colour| !taken.contains(colour))
             .unwrap_or(wished);
-        colours.insert(place, colour);
+        colours.insert(block, colour);
     }
     colours
 }
 
-/// The window on tensor `number`.
+/// The panel of tensor `number`.
 fn panel(spec: &Spec, number: usize) -> Panel {
     let tensor = &spec.tensors()[number];
     let dims = tensor.padded_dims().unwrap_or(tensor.dims());
@@ -221,7 +270,7 @@ fn cell(
     row: usize,
     col: usize,
 ) -> Cell {
-    // Coordinates of the canvas: the first dim is the row, the rest the column.
+    // The first dim is the row, the others are the column.
     let mut at = vec![0; dims.len()];
     let mut left = col;
     for axis in (usize::from(dims.len() > 1)..dims.len()).rev() {
@@ -238,8 +287,8 @@ fn cell(
     spec.locate(Element { tensor: number, offset }).map_or(Cell::Outside, Cell::Weight)
 }
 
-/// How many rows and columns to show: up to [`CORNER`], ending where scopes end
-/// if some such place is not too near.
+/// How many rows and columns to show: at most [`CORNER`], ending where scopes end
+/// if they do so in the second half.
 fn corner(all: (usize, usize), at: impl Fn(usize, usize) -> Cell) -> (usize, usize) {
     let limit = (all.0.min(CORNER), all.1.min(CORNER));
     let wide = (all.0.min(2 * CORNER), all.1.min(2 * CORNER));
@@ -296,7 +345,7 @@ mod tests {
             for row in 0..panel.rows {
                 for col in 0..panel.cols.min(dims[1]) {
                     let cell = panel.cell(row, col).unwrap();
-                    let shown = cell.place().is_none_or(|place| scene.keeps(place));
+                    let shown = cell.block().is_none_or(|block| scene.keeps(block));
                     let offset = row * dims[1] + col;
                     assert_eq!(shown, mask.keeps(Element { tensor: 0, offset }), "{text}");
                 }
@@ -311,9 +360,9 @@ mod tests {
             let panel = &scene.panels[0];
             for row in 0..panel.rows {
                 for col in 0..panel.cols {
-                    let a = panel.cell(row, col).and_then(Cell::place).unwrap();
+                    let a = panel.cell(row, col).and_then(Cell::block).unwrap();
                     for next in [panel.cell(row, col + 1), panel.cell(row + 1, col)] {
-                        let Some(b) = next.and_then(Cell::place) else { continue };
+                        let Some(b) = next.and_then(Cell::block) else { continue };
                         assert!(a == b || a.0 != b.0 || scene.colour(a) != scene.colour(b));
                     }
                 }
@@ -336,7 +385,7 @@ mod tests {
         assert_eq!(size("rowwise(50%)", &[8, 4096]).1, 32);
         assert_eq!(
             size("filter", &[8, 4, 3, 3]),
-            (8, 36, "drawn as a matrix: 8 rows, 4x3x3 columns each".to_string())
+            (8, 36, "drawn as a matrix of 8 rows and 4x3x3 columns".to_string())
         );
         assert_eq!(size("2:4", &[64]).1, 64);
     }

@@ -1,16 +1,16 @@
-//! What a spec means, in words and numbers.
+//! Fact sheets: what a spec means, in words and numbers.
 
 use super::legend::wrapped;
-use super::notes::{asked, densities, layout, memory, percent, tensor_density};
+use super::notes::{densities, layout, memory, percent, tensor_density, written_keep};
 use crate::spec::{Coupling, Spec, Tensor};
 
-/// The widest line.
+/// Widest line in characters.
 const WIDTH: usize = 100;
-/// The most densities that are listed one by one.
+/// Most densities that are listed one by one.
 const LISTED: usize = 16;
 
-/// A sheet of facts about a spec, one `name   text` to a line: what it expands
-/// to, views, blocks, scopes, densities, storage, memory access.
+/// The fact sheet of a spec, one name and text per line: expansion, views, blocks,
+/// scopes, densities, storage, memory access.
 pub fn sheet(spec: &Spec) -> String {
     let mut out = String::new();
     for (name, text) in facts(spec) {
@@ -36,28 +36,29 @@ fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
         let names: Vec<_> = spec.tensors().iter().map(Tensor::name).collect();
         let (last, first) = names.split_last().expect("there are two or more");
         let what = match spec.coupling() {
-            Coupling::Blocks => "blocks at one place of the common grid stay or go together",
-            Coupling::Scopes => "their blocks compete in common scopes",
+            Coupling::Blocks => {
+                "blocks at the same position of the common grid are kept or pruned together"
+            }
+            Coupling::Scopes => "their blocks compete in shared scopes",
         };
         facts.push(("coupled", format!("{} and {last}: {what}", first.join(", "))));
     }
     facts.push(("scope", scope(spec)));
     let kept = format!("{} of {} blocks in each scope", spec.keep(), spec.blocks_per_scope());
-    facts.push(("keep", asked(spec).map_or(kept.clone(), |asked| format!("{asked} = {kept}"))));
-    let share =
-        format!("density {}, sparsity {}", percent(spec.density()), percent(1.0 - spec.density()));
+    facts
+        .push(("keep", written_keep(spec).map_or(kept.clone(), |keep| format!("{keep} = {kept}"))));
+    let share = format!("{}, sparsity {}", percent(spec.density()), percent(1.0 - spec.density()));
     let whole = tensor_density(spec);
     facts.push((
-        "kept",
+        "density",
         if (whole - spec.density()).abs() < 1e-12 {
             share
         } else {
             let of = if spec.tensors().len() > 1 { "the tensors" } else { "the tensor" };
-            let (whole, zeros) = (percent(whole), percent(1.0 - whole));
-            format!("{share}; of all weights of {of}, {whole} stay and {zeros} go")
+            format!("{share} in the domain; {} of all weights of {of} are kept", percent(whole))
         },
     ));
-    facts.push(("can have", achievable(spec)));
+    facts.push(("densities", achievable(spec)));
     facts.extend(storage(spec));
     for (i, note) in memory(spec).into_iter().enumerate() {
         facts.push((if i == 0 { "memory" } else { "" }, note));
@@ -81,8 +82,11 @@ fn tensor_facts(spec: &Spec, tensor: &Tensor) -> Vec<(&'static str, String)> {
     let what = format!("{name}{}", tuple(tensor.dims()));
     let blocks = tensor.blocks();
     let identity = tensor.perm().iter().enumerate().all(|(k, &axis)| k == axis);
-    let perm =
-        if identity { String::new() } else { format!(", turned by perm {}", tuple(tensor.perm())) };
+    let perm = if identity {
+        String::new()
+    } else {
+        format!(", axes permuted by {}", tuple(tensor.perm()))
+    };
     let mut facts = vec![
         ("tensor", format!("{what}, {}{domain}{padding}", count(tensor.size(), "weight"))),
         ("  view", layout(tensor.view())),
@@ -110,7 +114,7 @@ fn scope(spec: &Spec) -> String {
     let blocks = count(spec.blocks_per_scope(), "block");
     match spec.coupling() {
         Coupling::Blocks => format!("{} = {blocks}, {grid}", tuple(spec.tensors()[0].scope_tile())),
-        Coupling::Scopes => format!("{blocks} of all tensors together, {grid}"),
+        Coupling::Scopes => format!("{blocks} from all tensors, {grid}"),
     }
 }
 
@@ -118,16 +122,16 @@ fn achievable(spec: &Spec) -> String {
     match densities(spec, LISTED) {
         Some(all) => {
             let all: Vec<_> = all.into_iter().map(percent).collect();
-            format!("densities {}", all.join(", "))
+            format!("{} with other values of keep", all.join(", "))
         }
         None => {
             let blocks = spec.blocks_per_scope();
-            format!("densities k/{blocks}, k = 0 to {blocks}: {} apart", apart(blocks))
+            format!("k/{blocks} with keep k = 0 to {blocks}, {} apart", apart(blocks))
         }
     }
 }
 
-/// The step between densities, never shown as 0%.
+/// The step between densities, never printed as 0%.
 fn apart(blocks: usize) -> String {
     match percent(1.0 / blocks as f64) {
         text if text == "0%" => "under 0.001%".to_string(),
@@ -140,7 +144,7 @@ fn storage(spec: &Spec) -> Vec<(&'static str, String)> {
     let mut out = vec![(
         "index",
         format!(
-            "{} per scope (no code needs fewer than {}), {} per kept weight",
+            "{} per scope (lower bound {}), {} per kept weight",
             count(facts.index_bits, "bit"),
             facts.least_index_bits,
             bits(facts.index_bits_per_kept)
@@ -154,7 +158,7 @@ fn storage(spec: &Spec) -> Vec<(&'static str, String)> {
             percent(storage.ratio),
             1.0 / storage.ratio
         );
-        // With nothing kept there is nothing to compare.
+        // With no kept weight there is no ratio.
         let text = if storage.ratio > 0.0 {
             text
         } else {

@@ -1,8 +1,8 @@
-//! A small writer of SVG: elements, attributes, escaped text.
+//! Writes SVG: elements, attributes, escaped text.
 
 use std::fmt::{Display, Write};
 
-/// An SVG document, or a part of one, as it is written.
+/// An SVG document or fragment under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Svg {
     text: String,
@@ -41,7 +41,7 @@ impl Svg {
         }
     }
 
-    /// The whole document.
+    /// The finished text.
     pub fn finish(self) -> String {
         self.text
     }

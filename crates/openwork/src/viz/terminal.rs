@@ -1,21 +1,31 @@
-//! The drawing of a spec in a terminal, in colours or in plain characters.
+//! Draws a spec in a terminal, in colour or in plain characters.
 
-use super::scene::{COLOURS, Cell, Panel, Scene};
+use super::scene::{COLOURS, Cell, Label, Panel, Scene};
 
-/// The widest drawing: structure and example stand side by side if they fit.
+/// Widest drawing in columns: structure and example mask stand side by side if
+/// they fit.
 const WIDTH: usize = 100;
-/// Colours of blocks among the 256 of a terminal, in the order of the SVG's.
+/// Fill colours of blocks in the 256-colour palette, in the order of the SVG's.
 const FILLS: [u8; COLOURS] = [117, 215, 78, 175, 221, 69, 173, 141];
-/// The colour of pruned weights.
+/// Fill colour of pruned weights.
 const PRUNED: u8 = 237;
+/// Colour of the scope numbers.
+const INK: u8 = 16;
+/// Letters of blocks; more blocks use them again.
+const LETTERS: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// Draws a scene. In colour, a block is its background; plain, a letter, which
-/// is its number within the scope (a, b, .. z, then A .. Z, then again).
+/// Draws a scene: structure and example mask of each tensor.
+///
+/// In colour, a block is a background colour and a scope's number stands in its
+/// first cell. In plain text, a block is a letter (its index within the scope)
+/// and a scope's number stands on the line above it. A scope whose weights are
+/// not adjacent has its number at each of its pieces.
 ///
 /// ```
 /// use openwork::viz;
 /// let spec = "2:4".parse::<openwork::Pattern>().unwrap().bind(&[1, 8]).unwrap();
 /// let drawing = viz::terminal(&viz::Scene::new(&spec, 1), false);
+/// assert!(drawing.contains(" 0--- 1---"));
 /// assert!(drawing.contains("|abcd|abcd|"));
 /// ```
 pub fn terminal(scene: &Scene, colour: bool) -> String {
@@ -28,11 +38,11 @@ pub fn terminal(scene: &Scene, colour: bool) -> String {
             out.push_str(&format!(" ({note})"));
         }
         out.push('\n');
-        let width = left.iter().map(|line| line.width).max().unwrap_or(0);
+        let width = left.iter().map(|line| line.width).max().unwrap_or(0).max("structure".len());
         if 2 * width + 4 <= WIDTH {
             out.push_str(&format!("{:width$}    example mask\n", "structure"));
             for (left, right) in left.iter().zip(&right) {
-                let gap = " ".repeat(width.max("structure".len()) - left.width + 4);
+                let gap = " ".repeat(width - left.width + 4);
                 out.push_str(format!("{}{gap}{}", left.text, right.text).trim_end());
                 out.push('\n');
             }
@@ -54,31 +64,46 @@ pub fn terminal(scene: &Scene, colour: bool) -> String {
 }
 
 fn legend(scene: &Scene, colour: bool) -> String {
-    let mut parts = vec![
-        if colour {
-            "a colour: one block of its scope"
-        } else {
-            "a letter: one block of its scope"
-        },
-        "lines: scopes",
-        if colour { "dark: pruned" } else { ". pruned" },
-    ];
+    let unique =
+        if colour { scene.colours_are_unique() } else { scene.fewer_blocks(LETTERS.len()) };
+    let mut parts = vec![match (colour, unique) {
+        (true, true) => "colour: block of the scope",
+        (true, false) => "colours repeat, adjacent blocks differ",
+        (false, true) => "letter: block of the scope",
+        (false, false) => "letter: block of the scope (letters repeat)",
+    }];
+    let numbered = scene.panels.iter().any(|panel| !labels(panel, cell_width(colour)).is_empty());
+    parts.push(if numbered { "number, lines: scope" } else { "lines: scopes" });
+    parts.push(if colour { "dark: pruned" } else { ".: pruned" });
     if scene.any(|cell| cell == Cell::Outside) {
-        parts.push("/ outside the domain");
+        parts.push("/: outside the domain");
     }
     if scene.any(|cell| matches!(cell, Cell::Padding(_))) {
-        parts.push("* padding");
+        parts.push("*: padding");
     }
-    format!("{}\n", parts.join(", "))
+    format!("{}\n", parts.join("; "))
 }
 
-/// A line of the drawing and how many columns it takes.
+/// Characters of a cell.
+fn cell_width(colour: bool) -> usize {
+    if colour { 2 } else { 1 }
+}
+
+fn labels(panel: &Panel, cell_width: usize) -> Vec<Label> {
+    panel.labels(|digits, cells| digits <= cells * cell_width)
+}
+
+/// A line of the drawing and the columns it takes.
 struct Line {
     text: String,
     width: usize,
 }
 
 impl Line {
+    fn new() -> Self {
+        Self { text: String::new(), width: 0 }
+    }
+
     fn push(&mut self, text: &str, width: usize) {
         self.text.push_str(text);
         self.width += width;
@@ -87,75 +112,97 @@ impl Line {
 
 /// The rows of a panel, with lines where scopes end.
 fn lines(scene: &Scene, panel: &Panel, mask: bool, colour: bool) -> Vec<Line> {
-    let border = |row: usize, col: usize, below: bool| {
-        let next = if below { panel.cell(row + 1, col) } else { panel.cell(row, col + 1) };
-        panel.is_border(panel.cell(row, col), next)
+    let right =
+        |row: usize, col: usize| panel.is_border(panel.cell(row, col), panel.cell(row, col + 1));
+    let above = |row: usize, col: usize| {
+        let before = row.checked_sub(1).and_then(|row| panel.cell(row, col));
+        panel.is_border(before, panel.cell(row, col))
     };
     // A column of line characters stands where some row has a border.
     let gaps: Vec<bool> =
-        (0..panel.cols).map(|col| (0..panel.rows).any(|row| border(row, col, false))).collect();
-    let (bar, dash, cell_width) = if colour { ("│", "─", 2) } else { ("|", "-", 1) };
-    let starts = |row: usize| panel.cell(row, 0).and_then(Cell::scope).is_some();
-    // Where every row ends its scopes, lines between rows would say nothing.
-    let ends = (0..panel.rows)
-        .map(|row| (0..panel.cols).any(|col| border(row, col, true)))
-        .collect::<Vec<_>>();
-    let between = ends.iter().filter(|&&end| end).count() * 2 <= panel.rows;
+        (0..panel.cols).map(|col| (0..panel.rows).any(|row| right(row, col))).collect();
+    let (bar, dash) = if colour { ("│", "─") } else { ("|", "-") };
+    let width = cell_width(colour);
+    let labels = if mask { Vec::new() } else { labels(panel, width) };
+    let starts = |row: usize| (0..panel.cols).any(|col| above(row, col));
+    // In colour the numbers stand inside the cells, so lines between all rows
+    // would only make the drawing longer.
+    let ruled = (1..panel.rows).filter(|&row| starts(row)).count();
+    let ruled = |row: usize| match colour {
+        true => row > 0 && 2 * ruled <= panel.rows && starts(row),
+        false => starts(row),
+    };
     let mut out = Vec::new();
     for row in 0..panel.rows {
-        let mut line = Line { text: String::new(), width: 0 };
-        line.push(if starts(row) { bar } else { " " }, 1);
-        for col in 0..panel.cols {
-            line.push(&shown(scene, panel.cell(row, col), mask, colour), cell_width);
-            if gaps[col] {
-                let inner = col + 1 < panel.cols;
-                let mark = match panel.cell(row, col) {
-                    _ if border(row, col, false) => bar,
-                    Some(Cell::Outside) if inner => "/",
-                    _ => " ",
-                };
-                line.push(mark, 1);
+        // The characters of the row's labels, by column of characters.
+        let mut text = vec![None; width * panel.cols];
+        for label in labels.iter().filter(|label| label.row == row) {
+            for (i, digit) in label.text.chars().enumerate() {
+                text[width * label.col + i] = Some(digit);
             }
         }
-        out.push(line);
-        if between && ends[row] && row + 1 < panel.rows {
-            let mut line = Line { text: " ".to_string(), width: 1 };
+        let at = |col: usize, blank: &str| -> String {
+            let cells = text[width * col..][..width].iter().zip(blank.chars());
+            cells.map(|(digit, blank)| digit.unwrap_or(blank)).collect()
+        };
+        if ruled(row) {
+            let mut line = Line::new();
+            line.push(" ", 1);
             for col in 0..panel.cols {
-                let mark = if border(row, col, true) { dash } else { " " };
-                line.push(&mark.repeat(cell_width), cell_width);
+                let mark = if above(row, col) { dash } else { " " }.repeat(width);
+                let mark = if colour { mark } else { at(col, &mark) };
+                line.push(&mark, width);
                 if gaps[col] {
                     line.push(" ", 1);
                 }
             }
             out.push(line);
         }
+        let mut line = Line::new();
+        let inside = panel.cell(row, 0).and_then(Cell::scope).is_some();
+        line.push(if inside { bar } else { " " }, 1);
+        for col in 0..panel.cols {
+            let cell = panel.cell(row, col);
+            let drawn = match colour {
+                true => coloured(scene, cell, mask, &at(col, "  ")),
+                false => plain(scene, cell, mask).to_string(),
+            };
+            line.push(&drawn, width);
+            if gaps[col] {
+                let mark = match cell {
+                    _ if right(row, col) => bar,
+                    Some(Cell::Outside) if col + 1 < panel.cols => "/",
+                    _ => " ",
+                };
+                line.push(mark, 1);
+            }
+        }
+        out.push(line);
     }
     out
 }
 
-/// One cell: a character, or two on a coloured ground.
-fn shown(scene: &Scene, cell: Option<Cell>, mask: bool, colour: bool) -> String {
-    let Some(cell) = cell else { return String::new() };
-    let Some(place) = cell.place() else {
-        return if colour { "\x1b[2m//\x1b[0m".to_string() } else { "/".to_string() };
+/// A cell as two characters on a coloured background.
+fn coloured(scene: &Scene, cell: Option<Cell>, mask: bool, text: &str) -> String {
+    let Some(block) = cell.and_then(Cell::block) else {
+        return "\x1b[2m//\x1b[0m".to_string();
     };
-    let pruned = mask && !scene.keeps(place);
-    let padding = matches!(cell, Cell::Padding(_));
-    if colour {
-        let (ground, sign) = match (pruned, padding) {
-            (_, true) => (PRUNED, "**"),
-            (true, _) => (PRUNED, "  "),
-            _ => (FILLS[scene.colour(place)], "  "),
-        };
-        return format!("\x1b[48;5;{ground}m{sign}\x1b[0m");
+    if matches!(cell, Some(Cell::Padding(_))) {
+        return format!("\x1b[48;5;{PRUNED}m**\x1b[0m");
     }
-    match (pruned, padding) {
-        (_, true) => "*".to_string(),
-        (true, _) => ".".to_string(),
-        _ => {
-            let letters = ('a'..='z').chain('A'..='Z');
-            letters.clone().nth(place.1 % letters.count()).expect("below the count").to_string()
-        }
+    if mask && !scene.keeps(block) {
+        return format!("\x1b[48;5;{PRUNED}m  \x1b[0m");
+    }
+    format!("\x1b[48;5;{};38;5;{INK}m{text}\x1b[0m", FILLS[scene.colour(block)])
+}
+
+/// A cell as one character.
+fn plain(scene: &Scene, cell: Option<Cell>, mask: bool) -> char {
+    match (cell, cell.and_then(Cell::block)) {
+        (Some(Cell::Padding(_)), _) => '*',
+        (_, Some(block)) if mask && !scene.keeps(block) => '.',
+        (_, Some((_, block))) => char::from(LETTERS[block % LETTERS.len()]),
+        (_, None) => '/',
     }
 }
 
@@ -164,19 +211,77 @@ mod tests {
     use super::*;
     use crate::Pattern;
 
-    fn plain(text: &str, dims: &[usize]) -> String {
+    fn drawn(text: &str, dims: &[usize], colour: bool) -> String {
         let spec = text.parse::<Pattern>().unwrap().bind(dims).unwrap();
-        terminal(&Scene::new(&spec, 1), false)
+        terminal(&Scene::new(&spec, 1), colour)
+    }
+
+    fn plain(text: &str, dims: &[usize]) -> String {
+        drawn(text, dims, false)
     }
 
     #[test]
-    fn plain_drawings_say_blocks_scopes_and_domain() {
+    fn plain_drawings_show_blocks_scopes_and_domain() {
         let drawn = plain("in (1,0)+(2,8) block (1,2) scope (1,2) keep 1", &[3, 8]);
         assert!(drawn.contains(" /////////"), "{drawn}");
+        assert!(drawn.contains(" 0--- 1---"), "{drawn}");
         assert!(drawn.contains("|aabb|aabb|"), "{drawn}");
-        assert!(drawn.contains("/ outside the domain"), "{drawn}");
+        assert!(drawn.contains("/: outside the domain"), "{drawn}");
         let drawn = plain("pad (1,4) scope (1,4) keep 2", &[2, 6]);
         assert!(drawn.contains("|abcd|ab**|"), "{drawn}");
+    }
+
+    /// Rows 0 and 8 of `rows16` are one scope, rows 0 and 1 are not: a reader
+    /// must not take eight rows for one block.
+    #[test]
+    fn scopes_that_span_distant_rows_or_columns_are_numbered() {
+        for (text, dims, rows) in [
+            ("rows16", [16, 32], [(0, "0 1"), (1, "2 3"), (8, "0 1"), (9, "2 3")]),
+            (
+                "2:4@8",
+                [12, 16],
+                [(0, "0 1 0 1"), (1, "2 3 2 3"), (8, "16 17 16 17"), (9, "18 19 18 19")],
+            ),
+        ] {
+            let numbers = |line: &str, until: usize| {
+                let line: String = line.chars().take(until).collect();
+                line.split(|c: char| !c.is_ascii_digit())
+                    .filter(|word| !word.is_empty())
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            };
+            let plain = plain(text, &dims);
+            let body: Vec<&str> = plain.lines().skip(2).collect();
+            let width = body[1].find("    ").unwrap();
+            for (row, wanted) in rows {
+                assert_eq!(numbers(body[2 * row], width), wanted, "{text} row {row}\n{plain}");
+            }
+            // Escape codes hold digits of their own.
+            let colour = drawn(text, &dims, true);
+            let body: Vec<String> = colour.lines().skip(2).map(without_escapes).collect();
+            for (row, wanted) in rows {
+                let structure: String = body[row].chars().take(2 * dims[1] + 6).collect();
+                assert_eq!(numbers(&structure, 200), wanted, "{text} row {row}");
+            }
+        }
+    }
+
+    fn without_escapes(line: &str) -> String {
+        let mut parts = line.split('\x1b');
+        let first = parts.next().unwrap_or_default().to_string();
+        first
+            + &parts
+                .filter_map(|part| part.split_once('m'))
+                .map(|(_, text)| text)
+                .collect::<String>()
+    }
+
+    #[test]
+    fn the_legend_claims_one_colour_per_block_only_where_it_is_so() {
+        assert!(drawn("2:4", &[4, 16], true).contains("colour: block of the scope"));
+        assert!(drawn("unstructured", &[4, 16], true).contains("colours repeat"));
+        assert!(plain("2:4", &[4, 16]).contains("letter: block of the scope;"));
+        assert!(plain("unstructured", &[4, 16]).contains("letters repeat"));
     }
 
     #[test]
@@ -193,9 +298,8 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_put_back() {
-        let spec = "2:4".parse::<Pattern>().unwrap().bind(&[2, 8]).unwrap();
-        let drawn = terminal(&Scene::new(&spec, 1), true);
+    fn colours_are_reset() {
+        let drawn = drawn("2:4", &[2, 8], true);
         assert_eq!(drawn.matches("\x1b[48").count(), drawn.matches("\x1b[0m").count());
     }
 }

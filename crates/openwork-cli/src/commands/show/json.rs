@@ -1,4 +1,4 @@
-//! What a spec means, as JSON.
+//! The facts of a spec as JSON.
 
 use crate::failure::Failure;
 use openwork::Spec;
@@ -6,10 +6,10 @@ use openwork::fragment::{self, Fragment, KeptRange};
 use openwork::spec::Coupling;
 use serde_json::{Map, Value, json};
 
-/// The most weights that are listed one by one.
+/// Most weights that are listed one by one.
 const MAX_LISTED: usize = 1 << 22;
 
-/// A spec on a tensor core's fragment.
+/// A spec mapped onto a tensor core fragment.
 pub fn fragment(found: &Fragment) -> Value {
     let held = |held: &KeptRange| {
         json!({
@@ -45,14 +45,14 @@ pub fn fragment(found: &Fragment) -> Value {
 }
 
 /// The weights of every block and the blocks of every scope. Blocks are in
-/// row-major order over their grid; where blocks are coupled each lists its
-/// tensors, where scopes are coupled each tensor lists its blocks.
+/// row-major order over their grid; coupled blocks list their tensors, and for
+/// coupled scopes each tensor lists its blocks.
 pub fn elements(spec: &Spec) -> Result<Map<String, Value>, Failure> {
     let positions: usize = spec.tensors().iter().map(|tensor| tensor.view().len()).sum();
     if positions > MAX_LISTED {
         return Err(Failure::Input(format!(
-            "--elements lists at most {MAX_LISTED} weights, these tensors have {positions}; \
-             give a smaller --shape"
+            "--elements lists at most {MAX_LISTED} weights, and these tensors have {positions}; \
+             use a smaller --shape"
         )));
     }
     let members = spec.tensors().len();

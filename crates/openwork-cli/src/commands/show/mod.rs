@@ -18,47 +18,45 @@ const EXAMPLES: &str = "\
 Examples:
   openwork show 2:4 --shape 8,16
   openwork show 'block(16,16)' --shape 4096,4096 --json
-  openwork show 'view m (g j i) -> m g i j, j=2 i=8 block (1,1,1,2) scope (1,1,4,1) keep 2' \\
-      --shape 8,32
+  openwork show 'view m (g j i) -> m g i j, j=2 i=8 block (1,1,1,2) scope (1,1,4,1) keep 2' --shape 8,32
   openwork show 'in (M/4,0)+(M*3/4,K) scope (1,4) keep 2' --shape 8,16 --svg pattern.svg
   openwork show rows16 --shape 16,32 --fragment m16n8k16
-  openwork show 'blocks up: block (1,_) & down perm (1,0): block (_,1) scope (4,1) keep 2' \\
-      --shape up=16,8 --shape down=8,16
+  openwork show 'blocks up: block (1,_) & down perm (1,0): block (_,1) scope (4,1) keep 2' --shape up=16,8 --shape down=8,16
 
-The spec language is told in docs/spec-language.md; `openwork presets` lists ready patterns.";
+docs/spec-language.md describes the spec language; `openwork presets` lists the presets.";
 
-/// Show what a spec means on tensors: grids, scopes, density, storage, a drawing
+/// Explain a spec on given shapes: grids, scopes, density, storage, a drawing
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Show {
     /// The spec, for example `2:4` or `block (1,4) scope (1,_) keep 50%`
     spec: String,
-    /// The tensor's dims: `16,32`; for a coupling one for each tensor, with its
-    /// name: `q=16,32`
+    /// Dims of the tensor: `16,32`; for a coupling, one per tensor with its name:
+    /// `q=16,32`
     #[arg(long, value_name = "[NAME=]DIMS", required = true)]
     shape: Vec<String>,
-    /// With --json: list the weights of every block and the blocks of every scope
+    /// With --json, list the weights of every block and the blocks of every scope
     #[arg(long)]
     elements: bool,
-    /// Write the drawing as SVG; with --fragment, that of the fragment
+    /// Write the drawing (with --fragment, that of the fragment) as SVG to FILE
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Replace the SVG file if it exists
     #[arg(long, requires = "svg")]
     force: bool,
-    /// Map the spec onto a tensor core's fragment, `m16n8k16`: lanes, balance, metadata
+    /// Map the spec onto a tensor core fragment, `m16n8k16`: lanes, balance, metadata
     #[arg(long, value_name = "NAME")]
     fragment: Option<String>,
-    /// Chooses the example mask
+    /// Random seed of the example mask
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
 impl Show {
-    /// Prints the sheet and the drawing, or one JSON object.
+    /// Prints the fact sheet and the drawing, or one JSON object.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         if self.elements && !global.json {
-            return Err(Failure::Input("--elements goes with --json; add it".to_string()));
+            return Err(Failure::Input("--elements needs --json".to_string()));
         }
         let pattern: Pattern = self.spec.parse().map_err(Failure::input)?;
         let shapes = shape::all(&self.shape, &pattern)?;

@@ -1,4 +1,4 @@
-//! `--shape`: dims of a tensor as a person writes them.
+//! Parses `--shape`.
 
 use crate::failure::Failure;
 use openwork::Pattern;
@@ -17,7 +17,7 @@ impl Shape {
     }
 }
 
-/// Reads every `--shape`. Members of a coupling need their names.
+/// Parses every `--shape`. Members of a coupling need names.
 pub fn all(texts: &[String], pattern: &Pattern) -> Result<Vec<Shape>, Failure> {
     let shapes: Vec<Shape> = texts.iter().map(|text| read(text)).collect::<Result<_, _>>()?;
     let members = pattern.members();
@@ -25,7 +25,7 @@ pub fn all(texts: &[String], pattern: &Pattern) -> Result<Vec<Shape>, Failure> {
         (Some(first), Some(shape)) => {
             let dims: Vec<_> = shape.dims.iter().map(ToString::to_string).collect();
             Err(Failure::Input(format!(
-                "the pattern couples {}; say which tensor a shape is for, like `--shape {first}={}`",
+                "the spec couples {}; name the tensor of each shape, as in `--shape {first}={}`",
                 members.join(", "),
                 dims.join(",")
             )))
@@ -37,7 +37,7 @@ pub fn all(texts: &[String], pattern: &Pattern) -> Result<Vec<Shape>, Failure> {
 /// `16,32`, `16x32`, `(16,32)`, `q=16,32`.
 fn read(text: &str) -> Result<Shape, Failure> {
     let bad = |why: String| {
-        Failure::Input(format!("--shape {}: {why}; write it like 16,32 or q=16,32", short(text)))
+        Failure::Input(format!("--shape {}: {why}; write 16,32 or q=16,32", short(text)))
     };
     let (name, dims) = match text.split_once('=') {
         Some((name, dims)) if !name.trim().is_empty() => (Some(name.trim().to_string()), dims),
@@ -48,15 +48,15 @@ fn read(text: &str) -> Result<Shape, Failure> {
     let inner = match (dims.strip_prefix('('), dims.strip_suffix(')')) {
         (Some(_), Some(_)) => &dims[1..dims.len() - 1],
         (None, None) => dims,
-        _ => return Err(bad("a parenthesis is not closed".to_string())),
+        _ => return Err(bad("unbalanced parenthesis".to_string())),
     };
     let inner = inner.trim().strip_suffix(',').unwrap_or(inner);
     let dims = inner
         .split([',', 'x'])
         .map(|dim| match dim.trim() {
-            "" => Err(bad("a dim is missing".to_string())),
+            "" => Err(bad("a dimension is missing".to_string())),
             dim if !dim.chars().all(|c| c.is_ascii_digit()) => {
-                Err(bad(format!("`{}` is no number", short(dim))))
+                Err(bad(format!("`{}` is not a number", short(dim))))
             }
             dim => dim.parse().map_err(|_| bad(format!("{} is too large", short(dim)))),
         })
@@ -64,7 +64,7 @@ fn read(text: &str) -> Result<Shape, Failure> {
     Ok(Shape { name, dims })
 }
 
-/// The first characters of what the user wrote.
+/// The first 40 characters of the user's text.
 fn short(text: &str) -> String {
     let mut short: String = text.chars().take(40).collect();
     if text.chars().nth(40).is_some() {
@@ -91,12 +91,12 @@ mod tests {
     #[test]
     fn a_bad_shape_says_what_is_wrong() {
         let words = |text: &str| read(text).unwrap_err().message().to_string();
-        let hint = "write it like 16,32 or q=16,32";
-        assert_eq!(words("16,a"), format!("--shape 16,a: `a` is no number; {hint}"));
-        assert_eq!(words(""), format!("--shape : a dim is missing; {hint}"));
-        assert_eq!(words("16,,2"), format!("--shape 16,,2: a dim is missing; {hint}"));
-        assert_eq!(words("(16,2"), format!("--shape (16,2: a parenthesis is not closed; {hint}"));
-        assert_eq!(words("-1,2"), format!("--shape -1,2: `-1` is no number; {hint}"));
+        let hint = "write 16,32 or q=16,32";
+        assert_eq!(words("16,a"), format!("--shape 16,a: `a` is not a number; {hint}"));
+        assert_eq!(words(""), format!("--shape : a dimension is missing; {hint}"));
+        assert_eq!(words("16,,2"), format!("--shape 16,,2: a dimension is missing; {hint}"));
+        assert_eq!(words("(16,2"), format!("--shape (16,2: unbalanced parenthesis; {hint}"));
+        assert_eq!(words("-1,2"), format!("--shape -1,2: `-1` is not a number; {hint}"));
         assert_eq!(words("=1,2"), format!("--shape =1,2: the name is empty; {hint}"));
         assert!(words("99999999999999999999").contains("is too large"));
     }
