@@ -59,7 +59,7 @@ fn folders_and_files_become_one_page() {
     assert_eq!(said["runs"], json!(["run a", "run b"]));
     let page = std::fs::read_to_string(&out).expect("the page is there");
     assert_eq!(said["bytes"], page.len());
-    for text in ["run b against run a", "0.3125", "0.1875", "20.50"] {
+    for text in ["run b vs. run a", "0.3125", "0.1875", "20.50"] {
         assert!(page.contains(text), "{text}");
     }
 }
@@ -89,4 +89,20 @@ fn what_is_no_run_is_refused_and_nothing_is_written() {
     let said = openwork(&[&good, "--out".as_ref(), folder.path()]);
     assert_eq!(said.status.code(), Some(2));
     assert_eq!(openwork(&[&good]).status.code(), Some(2), "no --out");
+}
+
+#[test]
+fn runs_on_different_texts_are_warned_about() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut other = record(0.25);
+    other["evaluations"][0]["token_perplexity"] = json!(40.0);
+    let a = run(folder.path(), "a", &record(0.25).to_string());
+    let b = run(folder.path(), "b", &other.to_string());
+    let out = folder.path().join("page.html");
+    let said = openwork(&[&a, &b, "--out".as_ref(), &out]);
+    assert_eq!(said.status.code(), Some(0));
+    let words = String::from_utf8_lossy(&said.stderr);
+    assert!(words.starts_with("warning: not ranked together"), "{words}");
+    let page = std::fs::read_to_string(&out).expect("the page is there");
+    assert!(page.contains("Warning: not ranked together"));
 }

@@ -111,6 +111,17 @@ pub fn format_seconds(seconds: f64) -> String {
     }
 }
 
+/// An estimated duration, rounded to what an estimate can promise: `12 s`,
+/// `5 min`, `2.1 h`.
+pub fn format_estimate(seconds: f64) -> String {
+    match seconds {
+        s if !s.is_finite() => number(s),
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
 fn in_two_units(seconds: f64, large: (&str, u64), small: (&str, u64)) -> String {
     let whole = (seconds / small.1 as f64).round() as u64;
     let ratio = large.1 / small.1;
@@ -224,6 +235,13 @@ mod tests {
         ] {
             assert_eq!(format_seconds(seconds), text);
         }
+    }
+
+    #[test]
+    fn estimates_are_rounded() {
+        assert_eq!(format_estimate(7.77), "8 s");
+        assert_eq!(format_estimate(312.0), "5 min");
+        assert_eq!(format_estimate(7560.0), "2.1 h");
     }
 
     #[test]

@@ -1,15 +1,14 @@
-//! The JSON description of a bound spec: what `openwork show --json` prints and
-//! Python's `BoundSpec.show` returns.
+//! A bound spec as JSON, for `openwork show --json` and for Python's `Spec.show`.
 
 use openwork::Spec;
 use openwork::spec::{Coupling, Tensor};
 use openwork::viz;
 use serde_json::{Value, json};
 
-/// Up to this many densities are listed individually.
+/// The most densities that are listed one by one.
 const MAX_DENSITIES: usize = 64;
 
-/// Grids, scopes, densities, storage and memory-access facts of a spec.
+/// Grids, scopes, densities and facts.
 pub fn spec_json(spec: &Spec) -> Value {
     let coupled = spec.coupling() == Coupling::Scopes;
     let facts = spec.facts();

@@ -89,7 +89,7 @@ fn run_all(name: &str, recipe: &str, out: &Path, start: Start) -> Result<Record,
         source: &source,
         plan: passes.list[0].plan.clone(),
         calibration: calibration(4, 16),
-        evaluation: Some(Evaluation { scored, every: None }),
+        evaluation: Some(Evaluation { text: "eval.txt".to_string(), scored, every: None }),
         dtype: Dtype::F32,
         sequential: true,
         state_memory_limit: None,
@@ -314,7 +314,7 @@ fn what_is_removed_is_dense_in_the_record() {
     assert!(record.passes[0].spec.starts_with("blocks gate weight"), "{}", record.spec);
     let down = &record.layers[0].linears[6];
     assert_eq!((down.shape, down.density, &down.spec), ([32, 42], 1.0, &None));
-    assert!(down.error > 0.0 && down.notes.last().unwrap().starts_with("32 x 56 before"));
+    assert!(down.error > 0.0 && down.notes.last().unwrap().starts_with("was 32 x 56 before"));
     assert_eq!(record.totals.density, 1.0);
     let card = std::fs::read_to_string(out.path().join("README.md")).unwrap();
     assert!(card.contains("56 to 42 channels"), "{card}");

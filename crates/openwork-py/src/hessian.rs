@@ -1,9 +1,9 @@
-//! `Hessian`: input statistics X'X/n of a layer, accumulated batch by batch.
+//! `Hessian`: statistics of a layer's inputs, batch by batch.
 
-use crate::array::{Tensor, as_pair};
+use crate::array::{Tensor, adapted};
 use crate::error;
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods};
-use openwork::hessian::{Hessian as CoreHessian, HessianError, HessianSum};
+use openwork::hessian::{Hessian as Known, HessianError, HessianSum};
 use openwork::values::ValuesRef;
 use openwork::{Matrix, MatrixRef};
 use openwork_llm::tensors::TensorFile;
@@ -12,9 +12,9 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The Hessian H = X'X / n of a layer with inputs X, one sample per row. Batches are
-/// numpy arrays or torch tensors of float32, float16 or bfloat16; the last axis is the
-/// columns.
+/// H = X'X / n over the inputs of a layer, one sample in each row of X. Batches
+/// are added as they come, float32, float16 or bfloat16, of numpy or torch; of a
+/// batch with more axes the last one is the columns.
 ///
 /// >>> import numpy
 /// >>> from openwork import Hessian
@@ -25,44 +25,43 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "openwork", name = "Hessian")]
 pub struct Hessian(Mutex<State>);
 
-/// Checks the number of columns before memory is allocated.
+/// Refuses an H that no machine holds, or that has no columns.
 fn check_columns(columns: usize) -> PyResult<()> {
     match (1..=MAX_COLUMNS).contains(&columns) {
         true => Ok(()),
-        false => Err(hessian_error(format!(
-            "H would have {columns} columns; it may have 1 to {MAX_COLUMNS}"
-        ))),
+        false => {
+            Err(wrong(format!("H would have {columns} columns; it may have 1 to {MAX_COLUMNS}")))
+        }
     }
 }
 
-/// Converts any error about a Hessian.
-fn hessian_error(error: impl std::fmt::Display) -> PyErr {
+fn wrong(error: impl std::fmt::Display) -> PyErr {
     error::HessianError::new_err(error.to_string())
 }
 
 enum State {
-    /// Accepts samples; the Hessian of those so far is cached.
-    Open(Box<HessianSum>, Option<Arc<CoreHessian>>),
-    /// From a matrix or a file; accepts no samples.
-    Closed(Arc<CoreHessian>),
+    /// Samples still come; what was made of those so far.
+    Open(Box<HessianSum>, Option<Arc<Known>>),
+    /// From a matrix or a file.
+    Closed(Arc<Known>),
 }
 
 impl Hessian {
-    /// The Hessian of the samples so far.
-    pub fn finish(&self) -> Result<Arc<CoreHessian>, HessianError> {
+    /// The finished Hessian.
+    pub fn known(&self) -> Result<Arc<Known>, HessianError> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *state {
-            State::Closed(hessian) | State::Open(_, Some(hessian)) => Ok(hessian.clone()),
-            State::Open(sum, cache) => {
-                let hessian = Arc::new(HessianSum::clone(sum).finish()?);
-                *cache = Some(hessian.clone());
-                Ok(hessian)
+            State::Closed(known) | State::Open(_, Some(known)) => Ok(known.clone()),
+            State::Open(sum, made) => {
+                let known = Arc::new(HessianSum::clone(sum).finish()?);
+                *made = Some(known.clone());
+                Ok(known)
             }
         }
     }
 
-    fn closed(hessian: CoreHessian) -> Self {
-        Self(Mutex::new(State::Closed(Arc::new(hessian))))
+    fn closed(known: Known) -> Self {
+        Self(Mutex::new(State::Closed(Arc::new(known))))
     }
 }
 
@@ -74,14 +73,14 @@ impl Hessian {
         Ok(Self(Mutex::new(State::Open(Box::new(HessianSum::new(columns)), None))))
     }
 
-    /// The Hessian of inputs X.
+    /// H of inputs at hand.
     ///
     /// >>> import numpy
     /// >>> Hessian.of(numpy.ones((3, 4), "float32")).columns
     /// 4
     #[staticmethod]
     fn of(py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let (kind, array) = as_pair(inputs)?;
+        let (kind, array) = adapted(inputs)?;
         let shape = Tensor::borrow(&kind, &array, false)?.shape();
         let columns = shape.last().copied().unwrap_or(0);
         let hessian = Self::new(columns)?;
@@ -89,7 +88,7 @@ impl Hessian {
         Ok(hessian)
     }
 
-    /// The Hessian from a precomputed matrix X'X / n.
+    /// H that someone else made, float32 or float64.
     ///
     /// >>> import numpy
     /// >>> Hessian.from_matrix(numpy.eye(3)).columns
@@ -97,18 +96,18 @@ impl Hessian {
     #[staticmethod]
     #[pyo3(signature = (h, samples=None))]
     fn from_matrix(py: Python<'_>, h: &Bound<'_, PyAny>, samples: Option<usize>) -> PyResult<Self> {
-        let (kind, array) = as_pair(h)?;
+        let (kind, array) = adapted(h)?;
         let tensor = Tensor::borrow(&kind, &array, false)?;
         let &[rows, cols] = &tensor.shape()[..] else {
             let shape = tensor.shape();
             return Err(error::HessianError::new_err(format!(
-                "h has shape {shape:?}; it must be a square matrix"
+                "H has shape {shape:?}; it must be a square matrix"
             )));
         };
         check_columns(cols)?;
         let data: Vec<f64> = match &tensor {
-            Tensor::F64(array) if array.slice().is_some() => {
-                array.slice().expect("checked by the guard").to_vec()
+            Tensor::F64(held) if held.slice().is_some() => {
+                held.slice().expect("just looked").to_vec()
             }
             Tensor::F64(_) => {
                 let contiguous = array.call_method1("ravel", ())?;
@@ -118,36 +117,34 @@ impl Hessian {
             other => other.read()?.iter().map(|&x| f64::from(x)).collect(),
         };
         let matrix = Matrix::from_vec(rows, cols, data);
-        py.detach(|| CoreHessian::from_matrix(matrix, samples))
-            .map(Self::closed)
-            .map_err(error::hessian)
+        py.detach(|| Known::from_matrix(matrix, samples)).map(Self::closed).map_err(error::hessian)
     }
 
-    /// Adds a batch of samples. On an error nothing is added.
+    /// Adds samples. On an error nothing was added.
     fn add(&self, py: Python<'_>, batch: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (kind, array) = as_pair(batch)?;
+        let (kind, array) = adapted(batch)?;
         let tensor = Tensor::borrow(&kind, &array, false)?;
         let shape = tensor.shape();
         let columns = match shape.split_last() {
             Some((&columns, _)) if shape.len() > 1 => columns,
             _ => {
                 return Err(error::HessianError::new_err(format!(
-                    "the batch has shape {shape:?}; it must be [samples, columns] or \
+                    "a batch has shape {shape:?}; inputs are [samples, columns] or \
                      [batch, positions, columns]"
                 )));
             }
         };
         let rows = shape[..shape.len() - 1].iter().product();
-        let values = tensor.values()?;
+        let read = tensor.values()?;
         py.detach(|| {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let State::Open(sum, cache) = &mut *state else { return Ok(false) };
-            match values.view() {
+            let State::Open(sum, made) = &mut *state else { return Ok(false) };
+            match read.view() {
                 ValuesRef::F32(all) => sum.add(MatrixRef::new(all, rows, columns)),
                 ValuesRef::F16(all) => sum.add(MatrixRef::new(all, rows, columns)),
                 ValuesRef::Bf16(all) => sum.add(MatrixRef::new(all, rows, columns)),
             }?;
-            *cache = None;
+            *made = None;
             Ok(true)
         })
         .map_err(error::hessian)
@@ -156,51 +153,51 @@ impl Hessian {
                 return Ok(());
             }
             Err(error::HessianError::new_err(
-                "this Hessian was made from a matrix or a file; start one with Hessian(columns) to add samples",
+                "this H came from a matrix or a file; samples can be added to Hessian(columns) only",
             ))
         })
     }
 
-    /// Number of columns.
+    /// The number of columns.
     #[getter]
     fn columns(&self, py: Python<'_>) -> usize {
         py.detach(|| match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Open(sum, _) => sum.columns(),
-            State::Closed(hessian) => hessian.columns(),
+            State::Closed(known) => known.columns(),
         })
     }
 
-    /// Number of samples; `None` if unknown.
+    /// The samples in H, where known.
     #[getter]
     fn samples(&self, py: Python<'_>) -> Option<usize> {
         py.detach(|| match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Open(sum, _) => Some(sum.samples()),
-            State::Closed(hessian) => hessian.samples(),
+            State::Closed(known) => known.samples(),
         })
     }
 
-    /// The matrix H in float64.
+    /// H, in float64.
     fn matrix<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        let hessian = py.detach(|| self.finish()).map_err(error::hessian)?;
-        let k = hessian.columns();
-        hessian.matrix().data().to_vec().into_pyarray(py).reshape([k, k])
+        let known = py.detach(|| self.known()).map_err(error::hessian)?;
+        let k = known.columns();
+        known.matrix().data().to_vec().into_pyarray(py).reshape([k, k])
     }
 
-    /// Writes the Hessian to a safetensors file that `openwork tensor --hessian` reads.
+    /// Writes H to a safetensors file, as `openwork hessian` does.
     #[pyo3(signature = (path, name="H"))]
     fn save(&self, py: Python<'_>, path: PathBuf, name: &str) -> PyResult<()> {
         py.detach(|| {
-            let finished = self.finish().map_err(error::hessian)?;
-            hessian::save(&path, &[(name, &finished)]).map(|_| ()).map_err(hessian_error)
+            let known = self.known().map_err(error::hessian)?;
+            hessian::save(&path, &[(name, &known)]).map(|_| ()).map_err(wrong)
         })
     }
 
-    /// Reads a Hessian from a safetensors file.
+    /// Reads H from a safetensors file.
     #[staticmethod]
     #[pyo3(signature = (path, name="H"))]
     fn load(py: Python<'_>, path: PathBuf, name: &str) -> PyResult<Self> {
         let load = || TensorFile::open(&path).and_then(|file| hessian::load(&file, name));
-        py.detach(load).map(Self::closed).map_err(hessian_error)
+        py.detach(load).map(Self::closed).map_err(wrong)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

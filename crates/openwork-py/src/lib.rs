@@ -1,7 +1,6 @@
-//! `openwork._native`, the Rust half of the Python package. Each function converts
-//! its arguments, releases the interpreter, calls the library and converts the
-//! result back. The public API is in `python/openwork`; types are declared in
-//! `_native.pyi`.
+//! The native part of the Python package `openwork`. It is thin: convert,
+//! release the interpreter, call the library, convert back. What a user sees is
+//! in `python/openwork`; every item here has its type in `_native.pyi`.
 
 mod array;
 mod background;
@@ -23,11 +22,10 @@ mod _native {
 
     #[pymodule_export]
     use super::blocks::{
-        block_elements, block_masks, grid_order, keep_top_blocks, reduce_blocks, scale_blocks,
-        top_blocks, top_blocks_by_score, zero_blocks,
+        block_elements, clear, fold, grid_order, masks, scale, stays, stays_by, threshold,
     };
     #[pymodule_export]
-    use super::dynamic::{random_blocks, saliency, update_blocks, update_fraction};
+    use super::dynamic::{random_stays, saliency, scheduled, update_stays};
     #[pymodule_export]
     use super::error::{HessianError, MethodError, OpenworkError, PruneError, SpecError};
     #[pymodule_export]
@@ -45,7 +43,6 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add("DEFAULT_METHOD", openwork_llm::pipeline::METHOD)
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -1,11 +1,12 @@
-//! The tables of presets and methods, and settings of the process.
+//! The tables of presets and methods, the number of threads, the machine's
+//! instructions.
 
 use openwork::prune::{METHODS, MODIFIERS, Method, MethodInfo, Needs};
 use openwork::spec::PRESETS;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// All presets, each with its name, an example, a shape for it and a summary.
+/// Every preset: its name, an example, a shape for it and one line.
 ///
 /// >>> import openwork
 /// >>> openwork.presets()[0]["example"]
@@ -23,7 +24,7 @@ pub fn presets(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     PRESETS.iter().map(row).collect()
 }
 
-/// All methods and modifiers, each with what it needs and its options.
+/// Every method and modifier, with what it needs and its options.
 ///
 /// >>> import openwork
 /// >>> [row["name"] for row in openwork.methods()]
@@ -38,7 +39,7 @@ fn row<'py>(py: Python<'py>, method: &MethodInfo, plus: &str) -> PyResult<Bound<
     let needs = match method.name.parse::<Method>().map(|method| method.needs()) {
         Ok(Needs::Weights) => "weights",
         Ok(Needs::Norms) => "norms",
-        // Every modifier needs the Hessian.
+        // Every modifier needs H.
         Ok(Needs::Hessian) | Err(_) => "hessian",
     };
     let row = PyDict::new(py);
@@ -57,8 +58,7 @@ fn row<'py>(py: Python<'py>, method: &MethodInfo, plus: &str) -> PyResult<Bound<
     Ok(row)
 }
 
-/// The instruction set used for matrix products; results may differ in rounding
-/// between machines that differ in it.
+/// The instructions that products use here; bytes may differ where they do.
 ///
 /// >>> from openwork import _native
 /// >>> _native.instructions() == _native.instructions() != ""
@@ -68,9 +68,8 @@ pub fn instructions() -> String {
     openwork::linalg::instructions()
 }
 
-/// Sets the number of threads shared by all calls, by default `RAYON_NUM_THREADS` or
-/// the number of cores. Must be called before the first long call; returns whether it
-/// had an effect.
+/// Sets how many threads all calls share. Works once, before the first long call;
+/// says whether it did. Without it the machine's cores or `RAYON_NUM_THREADS`.
 #[pyfunction]
 pub fn set_threads(threads: usize) -> bool {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok()

@@ -1,4 +1,4 @@
-//! `openwork demo`: the main job on what the program carries.
+//! `openwork demo`: prunes the built-in model with several methods.
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::demo;
 use openwork_llm::evaluate::{Options, ScoredWindows};
-use openwork_llm::format::align_columns;
+use openwork_llm::format::{align_columns, format_seconds};
 use openwork_llm::model::Model;
 use openwork_llm::output::OutputFile;
 use openwork_llm::pipeline::{
@@ -17,26 +17,26 @@ use openwork_llm::report::{Record, is_page, page};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Patterns that the demo prunes to.
+/// Specs that the demo prunes to.
 const SPECS: &[&str] = &["2:4", "rows16"];
 /// Methods that it compares.
 const METHODS: &[&str] = &["magnitude", "wanda", "sparsegpt", "s-obs", "admm+swap"];
-/// Calibration windows and tokens in each.
+/// Number of calibration windows, and tokens per window.
 const SAMPLES: usize = 64;
 const SEQ_LEN: usize = 256;
 
 /// Prune the built-in model with several methods and compare them
 ///
-/// The program carries a small language model, trained on a made-up language
-/// whose entropy is known: no model can have a lower perplexity than that.
-/// Prunes it to 2:4 and to rows16 with five methods, prints what that does to
-/// its perplexity, and writes a page of charts. Needs no network and no file.
+/// The binary contains a small language model, trained on a synthetic language
+/// of known entropy, which bounds the perplexity of any model from below. The
+/// demo prunes it to 2:4 and rows16 with five methods, prints the resulting
+/// perplexities, and writes an HTML report. It needs no network and no files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   openwork demo
   openwork demo --out demo.html --json")]
 pub struct Demo {
-    /// The page to write
+    /// Write the report to FILE
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     out: PathBuf,
     /// Replace FILE if it exists; a report that openwork wrote is always replaced
@@ -45,7 +45,7 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Prunes, prints, writes.
+    /// Prunes, writes the report, prints the table.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let out = OutputFile::new(&self.out, &[], self.force || is_page(&self.out))?;
         let source = Checkpoint::open("demo".as_ref()).map_err(Failure::running)?;
@@ -73,7 +73,11 @@ impl Demo {
                     source: &source,
                     plan: plan.map_err(Failure::running)?,
                     calibration: calibration.clone(),
-                    evaluation: Some(Evaluation { scored: scored.clone(), every: Some(2) }),
+                    evaluation: Some(Evaluation {
+                        text: "demo".to_string(),
+                        scored: scored.clone(),
+                        every: Some(2),
+                    }),
                     dtype: Dtype::BF16,
                     sequential: false,
                     state_memory_limit: None,
@@ -92,7 +96,7 @@ impl Demo {
         }
         let weights: usize = source.tensors().map(|tensor| tensor.len()).sum();
         print::line(format!(
-            "A language model of {} layers and {:.1} million weights, pruned to half of its linears' weights.\n",
+            "A language model with {} layers and {:.1} million parameters, half of the weights in its linears pruned.\n",
             model.config().layers,
             weights as f64 / 1e6
         ))?;
@@ -100,31 +104,30 @@ impl Demo {
     }
 
     fn print(&self, runs: &[(String, Record)]) -> Result<(), Failure> {
-        let truth = demo::token_perplexity();
+        let optimum = demo::token_perplexity();
         let dense =
             runs.first().and_then(|(_, record)| record.dense()).map_or(0.0, |d| d.token_perplexity);
-        let head = ["spec", "method", "perplexity", "over the truth", "mean error", "seconds"];
+        let head = ["spec", "method", "perplexity", "above optimum", "mean error", "time"];
         let mut rows = vec![head.map(String::from)];
-        let row = |spec: &str, method: &str, perplexity: f64, error: String, seconds: String| {
-            let over = format!("{:+.1}%", 100.0 * (perplexity / truth - 1.0));
-            [spec.into(), method.into(), format!("{perplexity:.3}"), over, error, seconds]
+        let row = |spec: &str, method: &str, perplexity: f64, error: String, time: String| {
+            let over = format!("{:+.1}%", 100.0 * (perplexity / optimum - 1.0));
+            [spec.into(), method.into(), format!("{perplexity:.3}"), over, error, time]
         };
-        rows.push(row("", "the language itself", truth, String::new(), String::new()));
+        rows.push(row("", "optimum (entropy)", optimum, String::new(), String::new()));
         rows.push(row("", "dense", dense, String::new(), String::new()));
         for (_, record) in runs {
             let perplexity = record.last().map_or(f64::NAN, |last| last.token_perplexity);
-            let seconds = record.layers.iter().map(|layer| layer.seconds).sum::<f64>();
             rows.push(row(
                 &record.spec,
                 &record.method,
                 perplexity,
                 format!("{:.4}", record.totals.mean_error),
-                format!("{seconds:.2}"),
+                format_seconds(record.totals.seconds),
             ));
         }
         print::text(&align_columns(&rows, [false, false, true, true, true, true]))?;
         print::line(format!(
-            "\nCharts of all runs: {}\n\nNext:\n  openwork show rows16 --shape 32,64\n  openwork prune demo --spec 2:4 --calib demo --eval demo --samples 64 --out pruned\n  openwork inspect pruned --spec 2:4",
+            "\nReport: {}\n\nNext:\n  openwork show rows16 --shape 32,64\n  openwork prune demo --spec 2:4 --calib demo --eval demo --samples 64 --out pruned\n  openwork inspect pruned --spec 2:4",
             self.out.display()
         ))
     }
@@ -139,7 +142,7 @@ fn as_json(runs: &[(String, Record)]) -> serde_json::Value {
                 "method": record.method,
                 "token_perplexity": record.last().map(|last| last.token_perplexity),
                 "mean_error": record.totals.mean_error,
-                "seconds": record.layers.iter().map(|layer| layer.seconds).sum::<f64>(),
+                "seconds": record.totals.seconds,
             })
         })
         .collect();

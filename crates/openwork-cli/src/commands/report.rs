@@ -3,24 +3,26 @@
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
+use openwork_llm::format::count;
 use openwork_llm::output::OutputFile;
-use openwork_llm::report::{Record, page};
+use openwork_llm::report::{Record, page, warnings};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Make a page of one or more runs: charts, tables, notes.
+/// Write an HTML report of one or more runs
 ///
-/// The page is one file that loads nothing else. Runs of the same pattern are
-/// compared with the first of them.
+/// The page is one self-contained file. Runs of the same spec are compared with
+/// the first of them; runs evaluated on different texts, windows or dense models
+/// are charted separately, with a warning.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   openwork report pruned --out page.html
   openwork report pruned-sparsegpt pruned-s-obs --out compare.html")]
 pub struct Report {
-    /// Folders that `openwork prune` wrote, or their record.json
+    /// Output folders of `openwork prune`, or their record.json
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The page to write
+    /// Write the page to FILE
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Replace FILE if it exists
@@ -29,7 +31,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads every record, then writes the page whole.
+    /// Reads all records, then writes the page.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let records: Vec<PathBuf> = self.runs.iter().map(|run| Record::path(run)).collect();
         let inputs: Vec<&Path> = records.iter().map(PathBuf::as_path).collect();
@@ -38,20 +40,24 @@ impl Report {
         for (path, name) in self.runs.iter().zip(names(&self.runs)) {
             runs.push((name, Record::read(path).map_err(Failure::input)?));
         }
+        let warnings = warnings(&runs);
+        if !global.quiet {
+            warnings.iter().for_each(|warning| print::aside(format!("warning: {warning}")));
+        }
         let page = page(&runs);
         global.write(&out, page.as_bytes())?;
         if global.json {
             let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
-            return print::line(json!({ "out": self.out, "bytes": page.len(), "runs": names }));
+            return print::line(json!({
+                "out": self.out, "bytes": page.len(), "runs": names, "warnings": warnings,
+            }));
         }
-        let count =
-            if runs.len() == 1 { "1 run".to_string() } else { format!("{} runs", runs.len()) };
-        print::line(format!("{count}: open {}", self.out.display()))
+        print::line(format!("{}: open {}", count(runs.len(), "run"), self.out.display()))
     }
 }
 
-/// What each run is called: its folder's name, or the whole path where two
-/// folders have the same name.
+/// The name of each run: its folder's name, or the whole path if two folders
+/// have the same name.
 fn names(runs: &[PathBuf]) -> Vec<String> {
     let short: Vec<String> = runs.iter().map(|path| name(path)).collect();
     (runs.iter().zip(&short))
@@ -63,7 +69,7 @@ fn names(runs: &[PathBuf]) -> Vec<String> {
 }
 
 fn name(path: &Path) -> String {
-    // RUN/openwork/record.json is called RUN, as RUN is.
+    // RUN/openwork/record.json has the name of RUN.
     let run = match path.ends_with("openwork/record.json") {
         true => path.parent().and_then(Path::parent).unwrap_or(path),
         false => path,
@@ -81,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_goes_by_its_folder() {
+    fn a_run_is_named_after_its_folder() {
         let of = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
         assert_eq!(of(&["out/a/", "b/openwork/record.json", "c.json"]), ["a", "b", "c"]);
         assert_eq!(of(&["x/a", "y/a", "b"]), ["x/a", "y/a", "b"]);

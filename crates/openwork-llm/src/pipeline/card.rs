@@ -20,7 +20,8 @@ pub(super) fn text(record: &Record) -> String {
     let how = match record.passes.is_empty() {
         true => format!(
             "with the spec `{}` and the method `{}`, layer by layer",
-            record.spec, record.method
+            record.spec_as_written(),
+            record.method
         ),
         false => "in these steps".to_string(),
     };
@@ -40,7 +41,12 @@ pub(super) fn text(record: &Record) -> String {
             true => String::new(),
             false => format!(" (layers {} dropped)", ranges(&pass.dropped)),
         };
-        put(&format!("{}. `{}` by `{}`: {change}{dropped}", i + 1, pass.spec, pass.method));
+        put(&format!(
+            "{}. `{}` by `{}`: {change}{dropped}",
+            i + 1,
+            pass.spec_as_written(),
+            pass.method
+        ));
     }
     if !record.passes.is_empty() {
         put("");

@@ -3,7 +3,7 @@
 use super::options::PreparedRun;
 use super::plan::Plan;
 use super::{Pass, Passes};
-use crate::format::{align_columns, format_bytes, format_seconds, windows};
+use crate::format::{align_columns, format_bytes, format_estimate, windows};
 use crate::model::{Config, LINEARS, Layer};
 use serde_json::{Value, json};
 use std::fmt;
@@ -110,9 +110,9 @@ impl fmt::Display for DryRun<'_> {
         writeln!(
             f,
             "time         about {} (forward {}, pruning {})",
-            format_seconds(needs.forward_seconds + needs.prune_seconds),
-            format_seconds(needs.forward_seconds),
-            format_seconds(needs.prune_seconds)
+            format_estimate(needs.forward_seconds + needs.prune_seconds),
+            format_estimate(needs.forward_seconds),
+            format_estimate(needs.prune_seconds)
         )
     }
 }

@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, Dtype, Format};
 use crate::evaluate::{self, EvaluateError, ScoredWindows};
 use crate::format::{format_bytes, parse_bytes};
 use crate::model::Model;
-use crate::report::Record;
+use crate::report::{EvaluationText, Record};
 use crate::tokens::{TextUse, load_text};
 use crate::{disk, output};
 use std::fs::File;
@@ -300,6 +300,19 @@ impl Evaluation {
         let wrong = |error: EvaluateError| PipelineError::Plan(format!("--eval {name}: {error}"));
         let scored = ScoredWindows::new(&tokenizer, text, length, &options).map_err(wrong)?;
         model.check_tokens(&scored.windows).map_err(|error| wrong(error.into()))?;
-        Ok(Self { scored, every })
+        Ok(Self { text: name.to_string(), scored, every })
+    }
+
+    /// The text and its windows, as the record describes them.
+    pub fn record(&self) -> EvaluationText {
+        let windows = &self.scored.windows;
+        let bytes: Vec<u8> = windows.iter().flatten().flat_map(|id| id.to_le_bytes()).collect();
+        EvaluationText {
+            text: self.text.clone(),
+            windows: windows.len(),
+            seq_len: windows.first().map_or(0, Vec::len),
+            tokens: self.scored.tokens,
+            sha256: disk::sha256(&bytes),
+        }
     }
 }

@@ -22,7 +22,9 @@ use super::{Evaluation, PipelineError};
 use crate::checkpoint::Checkpoint;
 use crate::evaluate::nats;
 use crate::model::{Config, LINEARS, Layer, Model, Storage};
-use crate::report::{self, EvaluationRecord, LayerRecord, PassRecord, Record};
+use crate::report::{
+    self, EvaluationRecord, LayerRecord, ModelSize, PassRecord, Record, SizeChange,
+};
 use crate::shrink::{self, Change, Cut, ShrinkError, Sizes, Spare, Uneven};
 use openwork::Mask;
 use std::collections::BTreeMap;
@@ -262,6 +264,7 @@ impl Series<'_> {
         let before = Sizes::of(model.config());
         let mut short = PassRecord {
             spec: what.to_string(),
+            spec_as_written: None,
             method: "depth".to_string(),
             before,
             after: before,
@@ -319,6 +322,7 @@ impl Series<'_> {
         }
         let short = PassRecord {
             spec: record.spec.clone(),
+            spec_as_written: Some(record.spec_as_written()),
             method: record.method.clone(),
             after,
             mean_error: record.totals.mean_error,
@@ -400,6 +404,12 @@ impl Series<'_> {
         record.notes =
             self.passes.list.iter().flat_map(|pass| pass.plan.notes.iter().cloned()).collect();
         record.passes = passes;
+        record.evaluation = self.job.evaluation.as_ref().map(Evaluation::record);
+        let size = |model: &Checkpoint| ModelSize {
+            parameters: model.tensors().map(|tensor| tensor.len() as u64).sum(),
+            bytes: model.tensors().map(|tensor| tensor.stored_bytes() as u64).sum(),
+        };
+        record.sizes = Some(SizeChange { before: size(self.job.source), after: size(small) });
         Ok(record)
     }
 }
@@ -423,6 +433,8 @@ impl Series<'_> {
             },
             seed: job.calibration.seed,
             calibration: job.calibration.record(),
+            evaluation: None,
+            sizes: None,
             layers: Vec::new(),
             evaluations: Vec::new(),
             totals: report::Totals { peak_rss_bytes: peak_rss_bytes(), ..Default::default() },
@@ -459,7 +471,8 @@ fn resize(record: &mut Record, config: &Config) {
             linear.density = (kept / (shape[0] * shape[1]) as f64).min(1.0);
             linear.shape = shape;
             if let Some(spec) = linear.spec.take() {
-                linear.notes.push(format!("{n} x {k} before its part of `{spec}` was removed"));
+                let written = linear.spec_as_written.take().unwrap_or(spec);
+                linear.notes.push(format!("was {n} x {k} before `{written}` removed a part of it"));
             }
         }
     }

@@ -49,6 +49,8 @@ pub struct TaskPlan {
     pub linears: Vec<usize>,
     /// The pattern, with the keep in force.
     pub pattern: Pattern,
+    /// The spec as the user wrote it: `mlp keep 75%`.
+    pub written: String,
     /// The pattern on these shapes.
     pub spec: Spec,
     /// The method, as its text.
@@ -91,7 +93,8 @@ impl TaskPlan {
         let spec = bound(&linears, &pattern, &Layer::linear_shapes(config));
         let spec = spec.map_err(|error| wrong(error.to_string()))?;
         method.parse::<Method>().map_err(|error| wrong(error.to_string()))?;
-        Ok(Self { linears, spec, pattern, method: method.to_string() })
+        let written = pattern.to_string();
+        Ok(Self { linears, spec, pattern, written, method: method.to_string() })
     }
 
     /// The method, ready to prune.
@@ -172,8 +175,13 @@ impl Plan {
                 "the recipe has passes; each of them is a plan of its own".to_string(),
             ));
         }
-        let mut builder =
-            PlanBuilder { config, filter, wrong: BTreeMap::new(), wins: BTreeMap::new() };
+        let mut builder = PlanBuilder {
+            config,
+            filter,
+            wrong: BTreeMap::new(),
+            wins: BTreeMap::new(),
+            written: BTreeMap::new(),
+        };
         let layers = builder.layers(recipe)?;
         if !builder.wrong.is_empty() {
             let lines: Vec<String> = builder
@@ -238,6 +246,8 @@ struct PlanBuilder<'a> {
     wrong: BTreeMap<String, Vec<String>>,
     /// How often a later rule won over an earlier one.
     wins: BTreeMap<(usize, usize), usize>,
+    /// Specs as the user wrote them, by the pattern they expand to.
+    written: BTreeMap<String, String>,
 }
 
 impl PlanBuilder<'_> {
@@ -280,7 +290,7 @@ impl PlanBuilder<'_> {
 
     /// The recipe's own words, then its rules: number, rule, what it is for.
     fn rules(
-        &self,
+        &mut self,
         recipe: &Recipe,
     ) -> Result<Vec<(usize, Rule, super::recipe::RuleSelector)>, PipelineError> {
         let own =
@@ -316,7 +326,8 @@ impl PlanBuilder<'_> {
                 let linears: Option<Vec<usize>> =
                     pattern.members().iter().map(|name| linear_called(name)).collect();
                 members = linears.filter(|linears| !linears.is_empty());
-                *spec = pattern.to_string();
+                let written = std::mem::replace(spec, pattern.to_string());
+                self.written.insert(spec.clone(), written);
             }
             picked.push((number, rule, selector.among(members)));
         }
@@ -397,7 +408,8 @@ impl PlanBuilder<'_> {
         let task = match bound(&linears, &pattern, shapes) {
             Ok(spec) => {
                 let method = own.method.clone().unwrap_or_else(|| METHOD.to_string());
-                let task = TaskPlan { linears: linears.clone(), spec, pattern, method };
+                let written = self.written.get(text).unwrap_or(text).clone();
+                let task = TaskPlan { linears: linears.clone(), spec, pattern, written, method };
                 match own.density {
                     Some(density) => Some(task.with_density(density)),
                     None => Some(task),

@@ -23,6 +23,8 @@ use std::time::Instant;
 /// A text that perplexity is measured on.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
+    /// The text's name, for the record.
+    pub text: String,
     /// The text as windows.
     pub scored: ScoredWindows,
     /// Measure after every so many layers, beside the end.
@@ -252,7 +254,9 @@ impl Run<'_> {
             let record = &mut linears[linear];
             record.density = density(weights.data());
             record.error = error.relative();
-            record.spec = Some(task.pattern.to_string());
+            let spec = task.pattern.to_string();
+            record.spec_as_written = (task.written != spec).then(|| task.written.clone());
+            record.spec = Some(spec);
             record.method = Some(task.method.clone());
             record.damping = pruned.damping.map(|damping| damping.to_string());
             record.seconds = pruned.seconds / count;
@@ -407,6 +411,8 @@ impl Run<'_> {
             },
             seed: job.calibration.seed,
             calibration: job.calibration.record(),
+            evaluation: job.evaluation.as_ref().map(Evaluation::record),
+            sizes: None,
             layers,
             evaluations,
             totals,
@@ -458,6 +464,7 @@ fn dense_linears(layer: &Layer) -> Vec<LinearRecord> {
             name: Layer::weight_name(layer.index(), i),
             shape: [linear.weight().rows(), linear.weight().cols()],
             spec: None,
+            spec_as_written: None,
             method: None,
             error: 0.0,
             density: linear.matrix().map_or(1.0, |matrix| density(matrix.data())),

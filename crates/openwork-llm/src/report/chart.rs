@@ -1,22 +1,24 @@
-//! Charts that stretch with the page: shapes are SVG without a fixed aspect,
-//! words are HTML, so that they keep their size on a phone.
+//! Charts that stretch with the page: shapes are SVG without a fixed aspect
+//! ratio, labels are HTML, so that text keeps its size on a phone.
 
 use super::scale::Scale;
 use openwork::viz::escape_html;
 use std::fmt::Write;
 
-/// Colours that series and rows can have; `page.css` names them.
+/// Number of series colours, defined in `page.css`.
 pub(super) const COLOURS: usize = 8;
-/// Units of a drawing in both directions.
+/// Width and height of a drawing in its own units.
 const SIZE: f64 = 1000.0;
 
-/// The class of series `i`: a colour, and a dash once all colours were used.
+/// The class of series `i`: a colour, and a dash pattern once all colours are used.
 pub(super) fn class(i: usize) -> String {
     format!("s{} d{}", i % COLOURS, (i / COLOURS).min(3))
 }
 
 /// A line, its points from left to right.
 pub(super) struct Series {
+    /// Its colour: the number of its run or projection on the page.
+    pub number: usize,
     pub name: String,
     pub points: Vec<(f64, f64)>,
 }
@@ -28,15 +30,18 @@ pub(super) struct Hit {
     pub tip: String,
 }
 
-/// What surrounds every plot.
+/// The axes and labels around a plot.
 pub(super) struct Frame<'a> {
-    /// What it shows, for those who cannot see it.
+    /// Description for screen readers.
     pub label: &'a str,
     pub x_label: &'a str,
     pub y_label: &'a str,
     pub x_ticks: Vec<(f64, String)>,
     pub y_ticks: Vec<(f64, String)>,
-    /// A class for the plot's height: `low`, `plain` or `square`.
+    /// Position of a horizontal reference line, drawn as a band that no series looks
+    /// like.
+    pub level: Option<f64>,
+    /// A class for the plot's height: `plain` or `square`.
     pub height: &'a str,
 }
 
@@ -68,8 +73,13 @@ impl Frame<'_> {
             let y = short(SIZE * (1.0 - at));
             let _ = write!(out, "<path class=\"rule\" d=\"M0 {y}H{SIZE}\"/>");
         }
+        if let Some(at) = self.level {
+            let y = short(SIZE * (1.0 - at));
+            let _ = write!(out, "<path class=\"level\" d=\"M0 {y}H{SIZE}\"/>");
+        }
         out.push_str(shapes);
-        out.push_str("</svg><div class=\"xa\" aria-hidden=\"true\">");
+        out.push_str("</svg>");
+        out.push_str("<div class=\"xa\" aria-hidden=\"true\">");
         for (at, label) in &self.x_ticks {
             let _ = write!(
                 out,
@@ -87,20 +97,20 @@ impl Frame<'_> {
     }
 }
 
-/// A number of a drawing, with no more digits than can be seen.
+/// A coordinate with two decimals.
 pub(super) fn short(x: f64) -> String {
     let text = format!("{x:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".to_string() } else { text.to_string() }
 }
 
-/// Lines and dots; a point without a place leaves a gap.
+/// Lines and dots; a point that is not on the axes leaves a gap.
 pub(super) fn lines(series: &[Series], x: Scale, y: Scale) -> String {
     // Dots of many points would hide the lines.
     const DOTTED: usize = 48;
     let points = series.iter().map(|one| one.points.len()).sum::<usize>();
     let mut out = String::new();
-    for (i, one) in series.iter().enumerate() {
+    for one in series {
         let (mut path, mut dots, mut joined) = (String::new(), String::new(), false);
         for &(px, py) in &one.points {
             let (Some(px), Some(py)) = (x.place(px), y.place(py)) else {
@@ -112,7 +122,7 @@ pub(super) fn lines(series: &[Series], x: Scale, y: Scale) -> String {
             let _ = write!(dots, "M{at}h0");
             joined = true;
         }
-        let class = class(i);
+        let class = class(one.number);
         let _ = write!(out, "<path class=\"line {class}\" d=\"{path}\"/>");
         if points <= DOTTED || one.points.len() == 1 {
             let _ = write!(out, "<path class=\"dots {class}\" d=\"{dots}\"/>");
@@ -121,14 +131,7 @@ pub(super) fn lines(series: &[Series], x: Scale, y: Scale) -> String {
     out
 }
 
-/// A dashed line across the plot.
-pub(super) fn level(y: Scale, value: f64) -> String {
-    y.place(value).map_or_else(String::new, |at| {
-        format!("<path class=\"level\" d=\"M0 {}H{SIZE}\"/>", short(SIZE * (1.0 - at)))
-    })
-}
-
-/// Strips from bottom to top that show their tips.
+/// Invisible vertical strips that show their tips on hover.
 pub(super) fn hits(hits: &[Hit], x: Scale) -> String {
     let mut out = String::new();
     for hit in hits {
@@ -145,7 +148,7 @@ pub(super) fn hits(hits: &[Hit], x: Scale) -> String {
     out
 }
 
-/// Bars of parts that lie on each other: `parts[i]` is one bar.
+/// Stacked bars: `parts[i]` is one bar.
 pub(super) fn stacks(parts: &[Vec<f64>], x: Scale, y: Scale) -> String {
     const GAP: f64 = 0.1;
     let mut out = String::new();
@@ -175,10 +178,22 @@ pub(super) fn stacks(parts: &[Vec<f64>], x: Scale, y: Scale) -> String {
     out
 }
 
-/// Names with the colours of their series.
-pub(super) fn legend<'a>(names: impl Iterator<Item = &'a str>, kind: &str) -> String {
+/// Names with the colours of their series, as `line`, `dot` or `bar`, and the
+/// reference line.
+pub(super) fn legend<'a>(
+    names: impl Iterator<Item = (usize, &'a str)>,
+    kind: &str,
+    level: Option<&str>,
+) -> String {
     let mut out = "<ul class=\"legend\">".to_string();
-    for (i, name) in names.enumerate() {
+    if let Some(name) = level {
+        let _ = write!(
+            out,
+            "<li><svg class=\"swatch\" viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"level\" d=\"M0 5H20\"/></svg>{}</li>",
+            escape_html(name)
+        );
+    }
+    for (i, name) in names {
         let class = if kind == "line" { class(i) } else { format!("f{}", i % COLOURS) };
         let _ = write!(
             out,

@@ -1,8 +1,10 @@
-//! What a run used and said: patterns, options, damping, notes, and every figure.
+//! The sections of the page on a run's patterns, options, damping and notes, and
+//! the tables of all figures.
 
-use super::kinds::Kinds;
+use super::groups::describe_text;
+use super::projections::Projections;
 use super::record::Record;
-use super::run::card;
+use super::run::{card, cards};
 use crate::format::{count, format_bytes, format_seconds, grouped, number, percent, windows};
 use openwork::Pattern;
 use openwork::viz::escape_html;
@@ -10,48 +12,48 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Patterns, options, damping, notes.
-pub(super) fn facts(record: &Record, kinds: &Kinds) -> String {
-    let mut out = "<div class=\"cards\">".to_string();
-    out.push_str(&patterns(record));
-    out.push_str(&card("How it was run", "What was asked for.", false, &options(record)));
-    out.push_str(&damping(record, kinds));
-    out.push_str(&notes(record));
-    out + "</div>"
+pub(super) fn facts(record: &Record, projections: &Projections) -> String {
+    let options = card("How it was run", "Options, data and resources.", false, &options(record));
+    cards(&(patterns(record) + &options + &damping(record, projections) + &notes(record)))
 }
 
-/// A picture of each pattern in use.
+/// A drawing of each pattern in use; nothing if none is.
 fn patterns(record: &Record) -> String {
-    // More would be a gallery.
     const MOST: usize = 4;
-    let mut specs: Vec<&str> = Vec::new();
-    for spec in record.linears().filter_map(|linear| linear.spec.as_deref()) {
-        if !specs.contains(&spec) {
-            specs.push(spec);
+    // Specs as written, each with the first pattern that it expands to.
+    let mut specs: Vec<(&str, &str)> = Vec::new();
+    for linear in record.linears() {
+        if let (Some(written), Some(spec)) = (linear.spec_as_written(), &linear.spec)
+            && !specs.iter().any(|known| known.0 == written)
+        {
+            specs.push((written, spec));
         }
     }
+    if specs.is_empty() {
+        return String::new();
+    }
     let mut content = String::new();
-    for spec in specs.iter().take(MOST) {
-        let _ = write!(content, "<div class=\"pic\"><code>{}</code>", escape_html(spec));
-        content.push_str(&picture(spec).unwrap_or_default());
+    for (written, spec) in specs.iter().take(MOST) {
+        let _ = write!(content, "<div class=\"pic\"><code>{}</code>", escape_html(written));
+        if written != spec {
+            content.push_str(&expanded(spec));
+        }
+        content.push_str(&drawing(spec).unwrap_or_default());
         content.push_str("</div>");
     }
     if specs.len() > MOST {
-        let _ = write!(
-            content,
-            "<p>And {} more; the table of linears lists them.</p>",
-            specs.len() - MOST
-        );
+        let _ = write!(content, "<p>{} more in the table of linears.</p>", specs.len() - MOST);
     }
-    let about = match specs.len() {
-        0 => "Nothing was pruned.",
-        1 => "On a small matrix: colours are blocks, outlines are scopes.",
-        _ => "Each on a small matrix: colours are blocks, outlines are scopes.",
-    };
-    card("Pattern", about, false, &content)
+    card("Pattern", "On a small matrix: colours are blocks, outlines are scopes.", false, &content)
+}
+
+/// The expansion of a spec, folded away.
+fn expanded(spec: &str) -> String {
+    format!("<details><summary>expanded</summary><code>{}</code></details>", escape_html(spec))
 }
 
 /// The pattern on the first of some small shapes that it fits.
-fn picture(spec: &str) -> Option<String> {
+fn drawing(spec: &str) -> Option<String> {
     const SHAPES: &[[usize; 2]] = &[
         [4, 16],
         [8, 16],
@@ -72,55 +74,70 @@ fn picture(spec: &str) -> Option<String> {
         let tensors: Vec<(&str, &[usize])> = members.iter().map(|&m| (m, &shape[..])).collect();
         pattern.bind_all(&tensors).ok()
     })?;
-    // In a page the name space goes without saying.
+    // Inline SVG needs no namespace.
     Some(openwork::viz::svg(&spec, 1).replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1))
 }
 
 fn options(record: &Record) -> String {
     let (options, calibration) = (&record.options, &record.calibration);
+    let written = record.spec_as_written();
+    let evaluation = match (&record.evaluation, describe_text(record)) {
+        (Some(e), Some(text)) => format!("{text}, {} scored", count(e.tokens, "token")),
+        (_, text) => text.unwrap_or_else(|| "none".to_string()),
+    };
     let mut rows = vec![
         ("model", format!("{} ({})", record.model, record.family)),
-        ("spec", record.spec.clone()),
+        ("spec", written.clone()),
         ("method", record.method.clone()),
         (
             "calibration",
             format!(
-                "{}: {}, {}",
+                "{}, {}, {}",
                 calibration.text,
                 windows(calibration.samples, calibration.seq_len, calibration.single_tokens),
                 count(calibration.tokens, "token")
             ),
         ),
         ("seed", record.seed.to_string()),
+        ("evaluation", evaluation),
         (
             "inputs",
-            if options.sequential { "captured anew at each site" } else { "captured once a layer" }
-                .to_string(),
+            if options.sequential {
+                "recaptured after each site"
+            } else {
+                "captured once per layer"
+            }
+            .to_string(),
         ),
-        ("written as", options.dtype.clone()),
+        ("dtype", options.dtype.clone()),
         ("threads", options.threads.to_string()),
-        ("memory", format_bytes(record.totals.peak_rss_bytes)),
+        ("time", format_seconds(record.totals.seconds)),
+        ("peak memory", format_bytes(record.totals.peak_rss_bytes)),
     ];
     rows.extend(options.include.iter().map(|text| ("include", text.clone())));
     rows.extend(options.exclude.iter().map(|text| ("exclude", text.clone())));
     rows.push(("openwork", record.openwork.clone()));
     let mut out = "<dl class=\"facts\">".to_string();
     for (name, value) in rows {
-        let _ = write!(out, "<dt>{name}</dt><dd>{}</dd>", escape_html(&value));
+        let more = match name == "spec" && written != record.spec {
+            true => expanded(&record.spec),
+            false => String::new(),
+        };
+        let _ = write!(out, "<dt>{name}</dt><dd>{}{more}</dd>", escape_html(&value));
     }
     out + "</dl>"
 }
 
-/// How often each damping was in force, by projection.
-fn damping(record: &Record, kinds: &Kinds) -> String {
+/// Number of layers that used each damping, by projection; nothing without damping.
+fn damping(record: &Record, projections: &Projections) -> String {
     const TITLE: &str = "Damping";
     let mut dampings: Vec<&str> = record.linears().filter_map(|l| l.damping.as_deref()).collect();
     dampings.sort_by(|a, b| strength(a).total_cmp(&strength(b)).then(a.cmp(b)));
     dampings.dedup();
     if dampings.is_empty() {
-        return card(TITLE, "None was in force.", false, "");
+        return String::new();
     }
-    let cells = kinds.cells(record);
+    let cells = projections.cells(record);
     let mut table =
         "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">projection</th>"
             .to_string();
@@ -128,11 +145,11 @@ fn damping(record: &Record, kinds: &Kinds) -> String {
         let _ = write!(table, "<th scope=\"col\">{}</th>", escape_html(damping));
     }
     table.push_str("</tr></thead><tbody>");
-    for (kind, name) in kinds.names.iter().enumerate() {
+    for (projection, name) in projections.names.iter().enumerate() {
         let _ = write!(table, "<tr><th scope=\"row\">{}</th>", escape_html(name));
         for damping in &dampings {
             let count = (0..cells.layers)
-                .filter_map(|layer| cells.get(layer, kind))
+                .filter_map(|layer| cells.get(layer, projection))
                 .filter(|linear| linear.damping.as_deref() == Some(damping))
                 .count();
             let _ = match count {
@@ -143,15 +160,16 @@ fn damping(record: &Record, kinds: &Kinds) -> String {
         table.push_str("</tr>");
     }
     table.push_str("</tbody></table></div>");
-    card(TITLE, "How many layers used each.", false, &table)
+    card(TITLE, "Number of layers that used each value.", false, &table)
 }
 
-/// The number in `diag:0.1`, to sort by.
+/// The number in `diag:0.1`, for sorting.
 fn strength(damping: &str) -> f64 {
     damping.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or(f64::INFINITY)
 }
 
-/// The run's notes, then those of linears, each said once with where it holds.
+/// The notes of the run, then those of linears, each once with its tensors; nothing
+/// if there are none.
 fn notes(record: &Record) -> String {
     const MOST_NAMES: usize = 3;
     let mut by_note: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -178,22 +196,20 @@ fn notes(record: &Record) -> String {
         );
     }
     match list.is_empty() {
-        true => card("Notes", "Nothing out of the ordinary.", false, ""),
-        false => card(
-            "Notes",
-            "What the run has to say.",
-            false,
-            &format!("<ul class=\"notes\">{list}</ul>"),
-        ),
+        true => String::new(),
+        false => {
+            let list = format!("<ul class=\"notes\">{list}</ul>");
+            card("Notes", "About the run and single tensors.", false, &list)
+        }
     }
 }
 
-/// Every figure of every linear and layer, folded away.
+/// Tables of all figures, folded away.
 pub(super) fn tables(record: &Record) -> String {
-    let mut out = "<details class=\"data\"><summary>Every figure</summary>".to_string();
+    let mut out = "<details class=\"data\"><summary>All figures</summary>".to_string();
     out.push_str(&table(
-        "Perplexities",
-        &["after layer", "per token", "per word", "tokens", "seconds"],
+        "Perplexity",
+        &["after layer", "per token", "per word", "tokens scored", "time"],
         record.evaluations.iter().map(|e| {
             let after = e.after_layer.map_or("dense".to_string(), |layer| layer.to_string());
             let tokens = grouped(e.tokens as u64);
@@ -218,7 +234,7 @@ pub(super) fn tables(record: &Record) -> String {
         vec![
             l.name.clone(),
             format!("{} \u{d7} {}", l.shape[0], l.shape[1]),
-            l.spec.clone().unwrap_or_default(),
+            l.spec_as_written().unwrap_or_default().to_string(),
             l.method.clone().unwrap_or("dense".to_string()),
             number(l.error),
             percent(l.density),
@@ -231,7 +247,7 @@ pub(super) fn tables(record: &Record) -> String {
     out + "</details>"
 }
 
-/// A table that scrolls sideways where it must.
+/// A table that scrolls horizontally if it is too wide.
 fn table(name: &str, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut out = format!(
         "<h4>{name}</h4><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{name}\"><table><thead><tr>"

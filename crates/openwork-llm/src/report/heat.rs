@@ -1,31 +1,31 @@
-//! Heat maps, layer by projection.
+//! Heat maps over layers and projections.
 
 use super::chart::short;
 use openwork::viz::escape_html;
 use std::fmt::Write;
 
-/// A cell: how strong its colour is, from -1 to 1, and what it says. Colours
-/// above zero are those of `tone`; below zero they are the other tone's.
+/// A cell: the strength of its colour from -1 to 1, and its tip. Positive and
+/// negative strengths have different hues.
 pub(super) struct Cell {
     pub strength: f64,
     pub tip: String,
 }
 
-/// What a heat map shows.
+/// A heat map.
 pub(super) struct Heat<'a> {
-    /// For those who cannot see it.
+    /// Description for screen readers.
     pub label: &'a str,
     pub rows: &'a [String],
-    /// The names of the columns.
+    /// Column names.
     pub columns: Vec<String>,
-    /// `heat` for one tone, `turn` for two that meet at zero.
+    /// Class: `one` for one hue, `two` for two that meet at zero.
     pub tone: &'a str,
-    /// The weakest and the strongest colour, in words.
+    /// Labels of the two ends of the colour ramp.
     pub ends: (String, String),
 }
 
 impl Heat<'_> {
-    /// The figure; `cell(column, row)` is none where a layer has no such linear.
+    /// The figure; `cell(column, row)` is `None` where a layer lacks the projection.
     pub fn draw(&self, cell: impl Fn(usize, usize) -> Option<Cell>) -> String {
         let (width, height) = (self.columns.len(), self.rows.len());
         let mut out = format!(
@@ -71,7 +71,7 @@ impl Heat<'_> {
     }
 }
 
-/// Which columns are named: every first, second, fifth, tenth, ..
+/// Distance between named columns: 1, 2, 5, 10, ..
 fn every(columns: usize) -> usize {
     const MOST: usize = 12;
     let mut power = 1;
@@ -93,7 +93,7 @@ fn class(strength: f64) -> &'static str {
 }
 
 fn opacity(strength: f64) -> String {
-    // The weakest colour can still be told from no cell.
+    // The weakest colour still differs from an empty cell.
     const FAINTEST: f64 = 0.05;
     if strength.is_nan() {
         return String::new();

@@ -1,10 +1,11 @@
-//! Runs as one page of HTML that needs nothing else.
+//! The report page: runs as one self-contained HTML file.
 
 use super::compare::compare;
 use super::facts::{facts, tables};
-use super::kinds::Kinds;
-use super::record::Record;
+use super::projections::Projections;
+use super::record::{Record, distinct};
 use super::run::{charts, headline};
+use crate::format::count;
 use openwork::viz::escape_html;
 use std::fs::File;
 use std::io::Read;
@@ -13,25 +14,25 @@ use std::path::Path;
 const CSS: &str = include_str!("page.css");
 const JS: &str = include_str!("page.js");
 
-/// What tells a page of ours from others.
+/// Identifies a page that openwork wrote.
 const GENERATOR: &str = "<meta name=\"generator\" content=\"openwork\">";
 
-/// Whether a file is a page that [`page`] made.
+/// Whether a file is a page made by [`page`].
 pub fn is_page(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(512).read_to_end(&mut start));
     read.is_ok() && path.is_file() && String::from_utf8_lossy(&start).contains(GENERATOR)
 }
 
-/// One page that shows runs, each with its name: charts, tables, notes. It holds
-/// its style and script, loads nothing, and can be read without the script.
+/// One HTML page of named runs: charts, tables, notes. It contains its style and
+/// script, loads nothing, and is readable without the script.
 ///
 /// ```
 /// let page = openwork_llm::report::page(&[]);
 /// assert!(page.starts_with("<!doctype html>"));
 /// ```
 pub fn page(runs: &[(String, Record)]) -> String {
-    let kinds = Kinds::of(runs.iter().map(|(_, record)| record));
+    let projections = Projections::new(runs.iter().map(|(_, record)| record));
     let title = match runs {
         [] => "No runs".to_string(),
         [(name, _)] => name.clone(),
@@ -46,15 +47,15 @@ pub fn page(runs: &[(String, Record)]) -> String {
             body.push_str(&inside(record));
         }
         many => {
-            let models = distinct(many.iter().map(|(_, record)| record.model.as_str()));
-            body.push_str(&header(&models, &format!("{} runs side by side", many.len())));
-            body.push_str(&compare(many, &kinds));
+            let models = distinct(many.iter().map(|(_, record)| record.model.as_str())).join(", ");
+            body.push_str(&header(&models, &format!("{} compared", count(many.len(), "run"))));
+            body.push_str(&compare(many, &projections));
             body.push_str("<h2>Each run</h2>");
             for (name, record) in many {
                 body.push_str(&format!(
-                    "<details class=\"run\"><summary><b>{}</b> <code>{}</code> <code>{}</code></summary>{}{}</details>",
+                    "<details class=\"run\"><summary><b>{}</b> {} <code>{}</code></summary>{}{}</details>",
                     escape_html(name),
-                    escape_html(&record.spec),
+                    spec_code(record),
                     escape_html(&record.method),
                     headline(record),
                     inside(record)
@@ -72,10 +73,10 @@ pub fn page(runs: &[(String, Record)]) -> String {
     )
 }
 
-/// Everything about one run but its headline.
+/// Everything about one run except its headline.
 fn inside(record: &Record) -> String {
-    let kinds = Kinds::of([record].into_iter());
-    charts(record, &kinds) + &facts(record, &kinds) + &tables(record)
+    let projections = Projections::new([record].into_iter());
+    charts(record, &projections) + &facts(record, &projections) + &tables(record)
 }
 
 fn header(title: &str, subtitle: &str) -> String {
@@ -88,20 +89,19 @@ fn header(title: &str, subtitle: &str) -> String {
 
 fn subtitle(name: &str, record: &Record) -> String {
     format!(
-        "{}: <code>{}</code> by <code>{}</code>",
+        "{}: {} pruned by <code>{}</code>",
         escape_html(name),
-        escape_html(&record.spec),
+        spec_code(record),
         escape_html(&record.method)
     )
 }
 
-/// Names without repetition, in order.
-fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let mut found: Vec<&str> = Vec::new();
-    for name in names {
-        if !found.contains(&name) {
-            found.push(name);
-        }
-    }
-    found.join(", ")
+/// The spec as the user wrote it, with its expansion on hover.
+pub(super) fn spec_code(record: &Record) -> String {
+    let written = record.spec_as_written();
+    let title = match written == record.spec {
+        true => String::new(),
+        false => format!(" title=\"{}\"", escape_html(&record.spec)),
+    };
+    format!("<code{title}>{}</code>", escape_html(&written))
 }

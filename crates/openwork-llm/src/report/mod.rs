@@ -1,11 +1,12 @@
-//! What a run measured, and pages made of it.
+//! Records of runs, and the report page made from them.
 
 mod chart;
 mod compare;
 mod facts;
+mod groups;
 mod heat;
 mod html;
-mod kinds;
+mod projections;
 mod record;
 mod run;
 mod scale;
@@ -13,9 +14,10 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
+pub use groups::warnings;
 pub use html::{is_page, page};
 pub use record::{
-    Calibration, EvaluationRecord, LayerRecord, LinearRecord, Options, PassRecord, Record,
-    RecordError, Totals,
+    Calibration, EvaluationRecord, EvaluationText, LayerRecord, LinearRecord, ModelSize, Options,
+    PassRecord, Record, RecordError, SizeChange, Totals,
 };
 pub use summary::summary;

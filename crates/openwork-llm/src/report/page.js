@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  // Light, dark, or as the system has it; kept for the next visit, or given as #light or #dark.
+  // Light, dark, or the system's theme; remembered, or given as #light or #dark.
   const root = document.documentElement, button = document.getElementById("theme");
   const themes = ["auto", "light", "dark"];
   const kept = () => { try { return localStorage.getItem("openwork-theme"); } catch { return null; } };
@@ -17,7 +17,17 @@
     button.onclick = () => keep(theme = show(themes[(themes.indexOf(theme) + 1) % themes.length]));
   }
 
-  // One tip for the whole page: what is pointed at, or chosen with the arrow keys.
+  // A hint above tables that are wider than the screen.
+  const hint = () => {
+    for (const one of document.querySelectorAll(".scroll")) {
+      one.toggleAttribute("data-more", one.scrollWidth > one.clientWidth + 1);
+    }
+  };
+  hint();
+  addEventListener("resize", hint);
+  addEventListener("toggle", hint, true);
+
+  // One tip for the whole page, for the element under the pointer or chosen with the arrow keys.
   const tip = document.getElementById("tip");
   let on = null;
   const place = (x, y) => {

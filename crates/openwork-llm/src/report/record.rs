@@ -1,6 +1,5 @@
-//! Everything measured in a run, as JSON: `DIR/openwork/record.json`.
-//!
-//! Pages and tables read a record, never the model.
+//! Defines the record of a run, `DIR/openwork/record.json`: what was asked for and
+//! everything that was measured. The report page reads records, never models.
 
 use crate::checkpoint::{CheckpointError, Fault, unfinished_layers};
 use crate::disk;
@@ -8,81 +7,91 @@ use crate::shrink::Sizes;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a record: far more than any run writes.
+/// Largest record that is read, in bytes; no run writes one nearly as large.
 const MAX_RECORD: u64 = 1 << 28;
 
-/// What happened when a model was pruned.
+/// What a run did and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// The version of openwork.
+    /// Version of openwork.
     pub openwork: String,
-    /// The model's folder or file name, without its folders.
+    /// Name of the model's folder or file, without its path.
     pub model: String,
-    /// The family, for instance `Llama`.
+    /// Model family, for instance `Llama`.
     pub family: String,
-    /// The spec of the run; where rules give several, those that occur, joined by ` | `.
+    /// The specs in use, expanded and joined by ` | `.
     pub spec: String,
-    /// The method of the run, joined likewise.
+    /// The methods in use, joined by ` | `.
     pub method: String,
-    /// Everything else that was asked for.
+    /// All other options.
     pub options: Options,
-    /// The seed that drew the calibration windows.
+    /// Random seed for sampling calibration windows.
     pub seed: u64,
-    /// What the inputs were measured on.
+    /// The calibration windows.
     pub calibration: Calibration,
-    /// One for each decoder layer.
+    /// The text that perplexity was measured on; `None` if it was not measured, or
+    /// in a record written before this field existed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<EvaluationText>,
+    /// Size of the model before and after, if structures were removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<SizeChange>,
+    /// One per decoder layer.
     pub layers: Vec<LayerRecord>,
-    /// Perplexities, in the order they were measured.
+    /// Perplexities in the order of measurement.
     pub evaluations: Vec<EvaluationRecord>,
-    /// Sums.
+    /// Totals over all layers.
     pub totals: Totals,
-    /// What the user should know about the run as a whole.
+    /// Notes about the run as a whole.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// Where a model was pruned several times, or made smaller: each step.
-    /// `layers` is then what the last one that pruned measured, with the names
-    /// and shapes of the tensors that were written.
+    /// The passes of a run that pruned several times or removed structures.
+    /// `layers` then comes from the last pass that pruned, with the names and
+    /// shapes of the tensors that were written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<PassRecord>,
-    /// Where several machines worked: who did what, what was moved, where the
-    /// time went. As the cluster's side wrote it.
+    /// Statistics of a run on a cluster (workers, transfers, times), as the
+    /// cluster's executor wrote them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<serde_json::Value>,
 }
 
-/// One of several steps.
+/// One pass of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PassRecord {
-    /// Its spec, written out.
+    /// Its spec, expanded.
     pub spec: String,
+    /// Its spec as the user wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_as_written: Option<String>,
     /// Its method.
     pub method: String,
     /// Sizes of the model before it.
     pub before: Sizes,
     /// Sizes of the model after it.
     pub after: Sizes,
-    /// Layers that were dropped, by their numbers before it.
+    /// Indices of dropped layers, before the pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<usize>,
-    /// Mean of the errors of all linears that it pruned.
+    /// Mean error of the linears that it pruned.
     pub mean_error: f64,
-    /// Time it took.
+    /// Its wall time.
     pub seconds: f64,
 }
 
-/// What was asked for beside spec and method.
+/// Options of a run besides spec and method.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Options {
-    /// Type of the written weights: `bf16`, `f16` or `f32`.
+    /// Dtype of the written weights: `bf16`, `f16` or `f32`.
     pub dtype: String,
-    /// Whether inputs were captured anew after each of the four sites.
+    /// Whether inputs were recaptured after each of a layer's four sites.
     pub sequential: bool,
-    /// Threads that were used.
+    /// Number of threads.
     pub threads: usize,
-    /// Expressions that chose tensors, if given.
+    /// Regular expression that tensor names must match, if given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub include: Option<String>,
-    /// Expressions that left tensors out, if given.
+    /// Regular expression that tensor names must not match, if given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude: Option<String>,
 }
@@ -90,75 +99,111 @@ pub struct Options {
 /// The calibration windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// The text's file name, without its folders.
+    /// File name of the text, without its path.
     pub text: String,
-    /// Windows.
+    /// Number of windows.
     pub samples: usize,
-    /// Tokens in a window.
+    /// Tokens per window.
     pub seq_len: usize,
-    /// Tokens in these windows.
+    /// Tokens in all windows.
     pub tokens: usize,
     /// Further windows of a single token; records of earlier versions call them `starts`.
     #[serde(default, alias = "starts")]
     pub single_tokens: usize,
-    /// Of all windows' tokens, as little-endian u32.
+    /// Hash of all windows' token ids as little-endian u32.
     pub sha256: String,
 }
 
-/// One decoder layer.
+/// The text that perplexity was measured on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationText {
+    /// File name of the text, without its path.
+    pub text: String,
+    /// Number of windows.
+    pub windows: usize,
+    /// Tokens per window.
+    pub seq_len: usize,
+    /// Scored tokens.
+    pub tokens: usize,
+    /// Hash of all windows' token ids as little-endian u32.
+    pub sha256: String,
+}
+
+/// Size of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelSize {
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Bytes of its tensors as stored.
+    pub bytes: u64,
+}
+
+/// Size of a model before and after structures were removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SizeChange {
+    /// The source model.
+    pub before: ModelSize,
+    /// The model that was written.
+    pub after: ModelSize,
+}
+
+/// Measurements of one decoder layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerRecord {
-    /// From 0.
+    /// Index, from 0 as in tensor names.
     pub index: usize,
-    /// Time from loading to writing.
+    /// Wall time from loading to writing.
     #[serde(deserialize_with = "number")]
     pub seconds: f64,
-    /// Of that, forward passes and sums of X'X.
+    /// Seconds of that in forward passes and in summing X'X.
     #[serde(deserialize_with = "number")]
     pub forward_seconds: f64,
-    /// Of that, pruning.
+    /// Seconds of that in pruning.
     #[serde(deserialize_with = "number")]
     pub prune_seconds: f64,
-    /// `|Y' - Y| / |Y|` over the layer's outputs before (Y) and after pruning,
-    /// both on the inputs that the pruned layers before it give.
+    /// `|Y' - Y| / |Y|` of the layer's outputs before (Y) and after (Y') pruning,
+    /// both on the inputs from the pruned layers before it.
     #[serde(deserialize_with = "number")]
     pub decoder_error: f64,
-    /// Its linears, in the order of the forward pass.
+    /// Its linear layers in the order of the forward pass.
     pub linears: Vec<LinearRecord>,
 }
 
-/// One linear.
+/// Measurements of one linear layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinearRecord {
-    /// The tensor: `model.layers.0.self_attn.q_proj.weight`.
+    /// Tensor name: `model.layers.0.self_attn.q_proj.weight`.
     pub name: String,
     /// Rows and columns.
     pub shape: [usize; 2],
-    /// Its spec; none if it was left dense. Tensors pruned together share one.
+    /// Its spec, expanded; `None` if it is dense. Coupled tensors share one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<String>,
-    /// Its method; none if it was left dense.
+    /// Its spec as the user wrote it, if that differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_as_written: Option<String>,
+    /// Its method; `None` if it is dense.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// `sqrt(tr(D H D') / tr(W H W'))`; 0 if it was left dense.
+    /// `sqrt(tr(D H D') / tr(W H W'))`; 0 if it is dense.
     #[serde(deserialize_with = "number")]
     pub error: f64,
-    /// Share of weights that are not zero.
+    /// Fraction of weights that are not zero.
     #[serde(deserialize_with = "number")]
     pub density: f64,
-    /// The damping in force, for instance `diag:0.1`.
+    /// The damping used, for instance `diag:0.1`.
     pub damping: Option<String>,
-    /// Time to prune; tensors pruned together share it evenly.
+    /// Time to prune it; coupled tensors share it evenly.
     #[serde(deserialize_with = "number")]
     pub seconds: f64,
-    /// What the user should know.
+    /// Notes about this tensor.
     pub notes: Vec<String>,
 }
 
-/// A perplexity.
+/// A perplexity measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord {
-    /// The last layer that was pruned; none for the dense model.
+    /// Index of the last pruned layer; `None` for the dense model.
     pub after_layer: Option<usize>,
     /// exp(nats / tokens).
     #[serde(deserialize_with = "number")]
@@ -168,65 +213,65 @@ pub struct EvaluationRecord {
     pub word_perplexity: f64,
     /// Scored tokens.
     pub tokens: usize,
-    /// Time it took.
+    /// Wall time.
     #[serde(deserialize_with = "number")]
     pub seconds: f64,
 }
 
-/// Sums over a run.
+/// Totals of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Wall time, over all starts of a run that was resumed.
+    /// Wall time, including that before a resume.
     #[serde(deserialize_with = "number")]
     pub seconds: f64,
-    /// The most memory that was resident.
+    /// Peak resident memory.
     pub peak_rss_bytes: u64,
-    /// Mean of the errors of all pruned linears.
+    /// Mean error of all pruned linears.
     #[serde(deserialize_with = "number")]
     pub mean_error: f64,
-    /// Share of weights that are not zero, over all linears.
+    /// Fraction of weights in linears that are not zero.
     #[serde(deserialize_with = "number")]
     pub density: f64,
-    /// Weights in all linears.
+    /// Number of weights in linears.
     pub weights: u64,
 }
 
 /// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// There is no file, or it cannot be read.
+    /// The file is missing or cannot be read.
     #[error("{path}: {error}; give a folder that `openwork prune` wrote, or its record.json")]
     File {
         /// The file.
         path: String,
-        /// The system's words.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The run is not finished.
     #[error(transparent)]
     Unfinished(CheckpointError),
-    /// It is no record.
+    /// The file is not a record.
     #[error("{path}: not a record of a run: {error}")]
     Json {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The parse error.
         error: serde_json::Error,
     },
 }
 
-/// JSON has no word for what is not finite, so that it is written as `null`.
+/// Reads `null`, which is how JSON writes a number that is not finite, as NaN.
 fn number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 impl Record {
-    /// The file of a record, given it or the run's folder.
+    /// The file of a record, given the file or the run's folder.
     pub fn path(run: &Path) -> PathBuf {
         if run.is_dir() { run.join("openwork/record.json") } else { run.to_path_buf() }
     }
 
-    /// Reads a record: from a run's folder, or from the file itself.
+    /// Reads a record from a run's folder, or from the file itself.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         let file = Self::path(path);
         let shown = || file.display().to_string();
@@ -239,18 +284,52 @@ impl Record {
         serde_json::from_slice(&bytes).map_err(|error| RecordError::Json { path: shown(), error })
     }
 
-    /// All linears of all layers.
+    /// The linears of all layers.
     pub fn linears(&self) -> impl Iterator<Item = &LinearRecord> {
         self.layers.iter().flat_map(|layer| &layer.linears)
     }
 
-    /// The perplexity of the dense model, if it was measured.
+    /// The specs as the user wrote them, joined by ` | `.
+    pub fn spec_as_written(&self) -> String {
+        let written = match self.passes.is_empty() {
+            true => distinct(self.linears().filter_map(LinearRecord::spec_as_written)),
+            false => self.passes.iter().map(PassRecord::spec_as_written).collect(),
+        };
+        if written.is_empty() { self.spec.clone() } else { written.join(" | ") }
+    }
+
+    /// The perplexity of the dense model, if measured.
     pub fn dense(&self) -> Option<&EvaluationRecord> {
         self.evaluations.iter().find(|evaluation| evaluation.after_layer.is_none())
     }
 
-    /// The last perplexity of the pruned model, if it was measured.
+    /// The final perplexity of the pruned model, if measured.
     pub fn last(&self) -> Option<&EvaluationRecord> {
         self.evaluations.iter().rfind(|evaluation| evaluation.after_layer.is_some())
     }
+}
+
+impl LinearRecord {
+    /// Its spec as the user wrote it; `None` if it is dense.
+    pub fn spec_as_written(&self) -> Option<&str> {
+        self.spec_as_written.as_deref().or(self.spec.as_deref())
+    }
+}
+
+impl PassRecord {
+    /// Its spec as the user wrote it.
+    pub fn spec_as_written(&self) -> &str {
+        self.spec_as_written.as_deref().unwrap_or(&self.spec)
+    }
+}
+
+/// Texts without repetition, in the order of first occurrence.
+pub(super) fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = Vec::new();
+    for text in texts {
+        if !seen.contains(&text) {
+            seen.push(text);
+        }
+    }
+    seen
 }

@@ -1,8 +1,8 @@
-//! Axes: from values to places, and round numbers to mark.
+//! Axes: map values to positions, and choose round tick values.
 
 use crate::format::tick;
 
-/// Where values lie on an axis.
+/// An axis, linear or logarithmic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     low: f64,
@@ -11,14 +11,14 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// From 0 to the largest of the finite values.
+    /// From 0 to the largest finite value.
     pub fn from_zero(values: impl Iterator<Item = f64>) -> Self {
         let high = values.filter(|x| x.is_finite()).fold(0.0, f64::max);
         let high = if high > 0.0 { high } else { 1.0 };
         Self { low: 0.0, high: round_up(high, step(0.0, high)), log: false }
     }
 
-    /// Around the finite positive values; by logarithms if they differ much.
+    /// Around the finite positive values; logarithmic if they span a large range.
     pub fn around(values: impl Iterator<Item = f64>) -> Self {
         const MUCH: f64 = 4.0;
         let (low, high) = ends(values);
@@ -54,12 +54,12 @@ impl Scale {
         }
     }
 
-    /// Whether equal ratios are equally far apart.
+    /// Whether the axis is logarithmic.
     pub fn is_log(&self) -> bool {
         self.log
     }
 
-    /// The place of a value, from 0 to 1; none if it has none.
+    /// The position of a value from 0 to 1; `None` if it is not on the axis.
     pub fn place(&self, x: f64) -> Option<f64> {
         let at = match self.log {
             true if x <= 0.0 => return None,
@@ -71,7 +71,7 @@ impl Scale {
         at.is_finite().then(|| at.clamp(0.0, 1.0))
     }
 
-    /// Round numbers with their places, about five of them.
+    /// About five round numbers with their positions.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let values = if self.log { self.log_ticks() } else { self.even_ticks() };
         values.into_iter().filter_map(|x| Some((self.place(x)?, tick(x)))).collect()
@@ -80,7 +80,8 @@ impl Scale {
     fn even_ticks(&self) -> Vec<f64> {
         const MOST: usize = 12;
         let by = step(self.low, self.high);
-        let first = (self.low / by).ceil();
+        // A bound that is a tick may lie just above it by rounding.
+        let first = (self.low / by - 1e-9).ceil();
         (0..MOST)
             .map(|i| round((first + i as f64) * by))
             .take_while(|&x| x <= self.high * (1.0 + 1e-9))
@@ -95,7 +96,7 @@ impl Scale {
             d if d < 1.8 => &[1.0, 2.0, 5.0],
             _ => &[1.0],
         };
-        // Where decades are many, some are passed by.
+        // With many decades, some are skipped.
         let every = (decades / 6.0).ceil().max(1.0) as i32;
         let first = self.low.log10().floor() as i32;
         let last = self.high.log10().ceil() as i32;
@@ -130,7 +131,7 @@ fn round_up(x: f64, by: f64) -> f64 {
     if up.is_finite() { up } else { x }
 }
 
-/// Twelve digits: what rounding added is gone.
+/// Rounds to twelve significant digits, which removes rounding errors.
 fn round(x: f64) -> f64 {
     format!("{x:.11e}").parse().unwrap_or(x)
 }
@@ -153,6 +154,10 @@ mod tests {
         assert_eq!(labels(Scale::around(all(&[22.7, 74.0]))), ["20", "40", "60", "80"]);
         assert_eq!(labels(Scale::around(all(&[22.7, 9000.0]))), ["100", "1000", "10000"]);
         assert_eq!(labels(Scale::log(all(&[0.03, 0.3]))), ["0.05", "0.1", "0.2"]);
+        assert_eq!(
+            labels(Scale::around(all(&[5.343, 5.467]))),
+            ["5.3", "5.35", "5.4", "5.45", "5.5"]
+        );
         assert_eq!(labels(Scale::exact(0.0, 3.0)), ["0", "1", "2", "3"]);
     }
 

@@ -1,11 +1,11 @@
-//! The end of a run, in a few lines.
+//! Summarises a run in a few lines for the terminal.
 
-use super::Record;
-use crate::format::{format_bytes, format_seconds};
+use super::{Record, SizeChange};
+use crate::format::{format_bytes, format_seconds, grouped, percent};
 use crate::shrink::{Change, ranges};
 use std::fmt::Write;
 
-/// What a run did and measured, for a person.
+/// The summary that `openwork prune` prints.
 pub fn summary(record: &Record) -> String {
     let mut text = String::new();
     let mut put = |line: String| {
@@ -14,18 +14,27 @@ pub fn summary(record: &Record) -> String {
     };
     put(format!("model        {} ({})", record.model, record.family));
     if record.passes.is_empty() {
-        put(format!("spec         {}", record.spec));
+        put(format!("spec         {}", record.spec_as_written()));
         put(format!("method       {}", record.method));
     }
     for (i, pass) in record.passes.iter().enumerate() {
         let change = Change { before: pass.before, after: pass.after };
-        put(format!("pass {:<8}{} by {}", i + 1, pass.spec, pass.method));
+        put(format!("pass {:<8}{} by {}", i + 1, pass.spec_as_written(), pass.method));
         put(format!("             {change}"));
         if !pass.dropped.is_empty() {
             put(format!("             layers {} dropped", ranges(&pass.dropped)));
         }
     }
-    put(format!("density      {:.2}%", 100.0 * record.totals.density));
+    if let Some(SizeChange { before, after }) = record.sizes.filter(|s| s.before != s.after) {
+        let (from, to) = (grouped(before.parameters), grouped(after.parameters));
+        put(format!("parameters   {to} (before {from})"));
+        let (from, to) = (format_bytes(before.bytes), format_bytes(after.bytes));
+        put(format!("size         {to} (before {from})"));
+    }
+    // Where structures were removed, the linears that are left are often dense.
+    if record.sizes.is_none() || percent(record.totals.density) != "100%" {
+        put(format!("density      {} of the weights in linears", percent(record.totals.density)));
+    }
     put(format!("mean error   {:.4}", record.totals.mean_error));
     if let Some(last) = record.last() {
         let dense = record

@@ -1,4 +1,4 @@
-//! Laws of the page, on records that were made up.
+//! Laws of the page, on made-up records.
 
 use super::*;
 use crate::format::number;
@@ -14,7 +14,7 @@ const LINEARS: [(&str, [usize; 2]); 7] = [
     ("mlp.down_proj", [576, 1536]),
 ];
 
-/// A run as it could have been: errors grow with depth, and `quality` scales them.
+/// A plausible run: errors grow with depth, and `quality` scales them.
 fn fake(layers: usize, quality: f64) -> Record {
     let error = |layer: usize, i: usize| {
         quality * (0.08 + 0.02 * i as f64 + 0.1 * (layer as f64 + 1.0) / (layers as f64 + 1.0))
@@ -23,6 +23,7 @@ fn fake(layers: usize, quality: f64) -> Record {
         name: format!("model.layers.{layer}.{}.weight", LINEARS[i].0),
         shape: LINEARS[i].1,
         spec: Some("2:4".to_string()),
+        spec_as_written: None,
         method: Some("s-obs".to_string()),
         error: error(layer, i),
         density: 0.5,
@@ -61,6 +62,14 @@ fn fake(layers: usize, quality: f64) -> Record {
             seq_len: 1024,
             ..Default::default()
         },
+        evaluation: Some(EvaluationText {
+            text: "wiki.txt".to_string(),
+            windows: 16,
+            seq_len: 1024,
+            tokens: 16_368,
+            sha256: "aa".to_string(),
+        }),
+        sizes: None,
         layers: (0..layers).map(layer).collect(),
         evaluations: evaluations.map(evaluation).collect(),
         totals: Totals {
@@ -169,10 +178,12 @@ fn nothing_in_a_record_leaves_its_place() {
     record.options.dtype = evil();
     (record.options.include, record.options.exclude) = (Some(evil()), Some(evil()));
     (record.calibration.text, record.calibration.sha256) = (evil(), evil());
+    record.evaluation.as_mut().unwrap().text = evil();
     record.notes = vec![evil()];
     for linear in record.layers.iter_mut().flat_map(|layer| &mut layer.linears) {
         (linear.spec, linear.method, linear.damping) = (Some(evil()), Some(evil()), Some(evil()));
         linear.notes = vec![evil()];
+        linear.spec_as_written = Some(format!("{} as written", evil()));
     }
     record.layers[1].linears[0].name = evil();
     for runs in [1, 3] {
@@ -195,7 +206,7 @@ fn layers_may_differ_in_their_linears() {
     check(&page);
     // Two projections are called q, so both go by more of their names.
     assert!(page.contains("cross_attn.q_proj</span>") && page.contains("self_attn.q_proj</span>"));
-    assert!(page.contains("left dense"));
+    assert!(page.contains("&#10;dense"));
 }
 
 #[test]
@@ -211,12 +222,144 @@ fn runs_are_compared_with_the_first_of_their_pattern() {
     check(&page);
     let titles = |page: &str| -> Vec<String> {
         let parts = page.split("<h3>").filter_map(|part| part.split_once("</h3>"));
-        parts.map(|(title, _)| title.to_string()).filter(|t| t.contains(" against ")).collect()
+        parts.map(|(title, _)| title.to_string()).filter(|t| t.contains(" vs. ")).collect()
     };
-    assert_eq!(titles(&page), ["b against a", "d against c"]);
-    assert!(page.contains("b has the lower error in 21 of 21 linears; -50.0% in geometric mean."));
+    assert_eq!(titles(&page), ["b vs. a", "d vs. c"]);
+    assert!(page.contains("b has a lower error in 21 of 21 linears; geometric mean -50.0%."));
     let page = super::page(&runs[..3]);
-    assert_eq!(titles(&page), ["b against a", "c against a"]);
+    assert_eq!(titles(&page), ["b vs. a", "c vs. a"]);
+}
+
+/// Titles of the cards of a page.
+fn cards(page: &str) -> Vec<&str> {
+    page.split("<h3>").filter_map(|part| Some(part.split_once("</h3>")?.0)).collect()
+}
+
+#[test]
+fn runs_on_different_texts_are_not_ranked_together() {
+    let on = |text: &str, factor: f64| {
+        let mut record = fake(3, factor);
+        let evaluation = record.evaluation.as_mut().unwrap();
+        (evaluation.text, evaluation.sha256) = (text.to_string(), text.to_string());
+        for evaluation in &mut record.evaluations {
+            evaluation.token_perplexity *= text.len() as f64;
+        }
+        record
+    };
+    let alike = [named("a", on("wiki", 1.0)), named("b", on("wiki", 2.0))];
+    assert_eq!(warnings(&alike), Vec::<String>::new());
+    let bold =
+        |page: &str| page.matches("<td class=\"share\">").count() > 0 && page.contains("<span><b>");
+    assert!(bold(&page(&alike)));
+
+    let runs = [named("a", on("wiki", 1.0)), named("b", on("c4", 2.0))];
+    let said = warnings(&runs);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("not ranked together"), "{said:?}");
+    assert!(said[0].contains("a: wiki, 16 windows of 1,024 tokens, dense perplexity 91.00"));
+    let page = page(&runs);
+    check(&page);
+    assert!(page.contains("class=\"warning\"") && !bold(&page));
+    let titles = cards(&page);
+    for text in ["wiki", "c4"] {
+        let title = format!("Perplexity on {text}, 16 windows of 1,024 tokens");
+        assert!(titles.contains(&title.as_str()), "{titles:?}");
+    }
+    assert!(page.contains("</svg>dense 91.00</li>") && page.contains("</svg>dense 45.50</li>"));
+}
+
+#[test]
+fn each_difference_between_runs_has_its_warning() {
+    let differ = |change: &dyn Fn(&mut Record)| {
+        let mut other = fake(2, 1.0);
+        change(&mut other);
+        warnings(&[named("a", fake(2, 1.0)), named("b", other)])
+    };
+    assert!(differ(&|_| ()).is_empty());
+    assert!(differ(&|r| r.seed = 1).is_empty(), "the windows are the same");
+    let evaluated = |said: Vec<String>| {
+        assert!(said.len() == 1 && said[0].contains("evaluation text"), "{said:?}");
+    };
+    evaluated(differ(&|r| r.evaluation.as_mut().unwrap().seq_len = 512));
+    evaluated(differ(&|r| r.evaluation.as_mut().unwrap().sha256 = "bb".to_string()));
+    evaluated(differ(&|r| r.evaluations[0].token_perplexity = 30.0));
+    let said = differ(&|r| r.calibration.sha256 = "bb".to_string());
+    assert!(said.len() == 1 && said[0].contains("calibrated on different windows"), "{said:?}");
+    // Records of earlier versions do not name the text: the number of tokens and
+    // the dense perplexity decide.
+    assert!(differ(&|r| r.evaluation = None).is_empty());
+    evaluated(differ(&|r| {
+        r.evaluation = None;
+        r.evaluations.iter_mut().for_each(|e| e.tokens = 100);
+    }));
+    assert!(differ(&|r| (r.evaluation, r.evaluations) = (None, Vec::new())).is_empty());
+}
+
+#[test]
+fn specs_are_shown_as_the_user_wrote_them() {
+    const WRITTEN: &str = "mlp keep 75%";
+    const EXPANDED: &str = "blocks gate weight 1: block (1,_) & up weight 1: block (1,_) keep 1152";
+    let mut record = fake(2, 1.0);
+    record.spec = EXPANDED.to_string();
+    for linear in record.layers.iter_mut().flat_map(|layer| &mut layer.linears) {
+        linear.spec = Some(EXPANDED.to_string());
+        linear.spec_as_written = Some(WRITTEN.to_string());
+    }
+    assert_eq!(record.spec_as_written(), WRITTEN);
+    assert!(summary(&record).contains("spec         mlp keep 75%\n"));
+    for runs in [1, 2] {
+        let page = page(&vec![named("a", record.clone()); runs]);
+        let expanded = EXPANDED.replace('&', "&amp;");
+        for (at, _) in page.match_indices(&expanded) {
+            let before = &page[..at];
+            let hidden = before.ends_with(" title=\"")
+                || before.ends_with("<summary>expanded</summary><code>");
+            assert!(hidden, "{}", &before[before.len() - 60..]);
+        }
+        assert!(page.contains(&expanded) && page.contains(&format!(">{WRITTEN}</code>")));
+    }
+}
+
+#[test]
+fn removed_structures_are_told_by_sizes() {
+    let mut record = fake(2, 1.0);
+    record.totals.density = 1.0;
+    let size = |parameters, bytes| ModelSize { parameters, bytes };
+    record.sizes = Some(SizeChange { before: size(2000, 4000), after: size(1500, 3000) });
+    let said = summary(&record);
+    assert!(said.contains("parameters   1,500 (before 2,000)\n"), "{said}");
+    assert!(said.contains("size         3.0 kB (before 4.0 kB)\n"), "{said}");
+    let page = page(&[named("a", record.clone())]);
+    assert!(!said.contains("100%") && !page.contains("<dd>100%</dd>"), "{said}");
+    assert!(page.contains("from 2,000 (-25.0%)"));
+    // What is left may be sparse as well.
+    record.totals.density = 0.5;
+    assert!(summary(&record).contains("density      50%"));
+}
+
+#[test]
+fn a_page_has_no_empty_cards() {
+    let mut record = fake(2, 1.0);
+    (record.evaluation, record.evaluations, record.notes) = (None, Vec::new(), Vec::new());
+    for linear in record.layers.iter_mut().flat_map(|layer| &mut layer.linears) {
+        (linear.damping, linear.notes) = (None, Vec::new());
+    }
+    let page = page(&[named("a", record)]);
+    for title in ["Perplexity", "Damping", "Notes"] {
+        assert!(!cards(&page).contains(&title), "{title}");
+    }
+    let nothing = super::page(&[named("a", fake(0, 1.0))]);
+    assert_eq!(cards(&nothing), ["Perplexity", "How it was run", "Notes"]);
+}
+
+#[test]
+fn the_page_says_how_the_run_was_evaluated() {
+    let page = page(&[named("a", fake(2, 1.0))]);
+    let row =
+        "<dt>evaluation</dt><dd>wiki.txt, 16 windows of 1,024 tokens, 16,368 tokens scored</dd>";
+    assert!(page.contains(row));
+    assert!(page.contains(&format!("<dt>time</dt><dd>{}</dd>", "5 min 12 s")));
+    assert!(summary(&fake(2, 1.0)).contains("time         5 min 12 s\n"));
 }
 
 #[test]
@@ -229,11 +372,17 @@ fn a_record_that_is_not_finite_can_be_read_again() {
     write(&serde_json::to_string(&record).expect("records can be written"));
     let again = Record::read(&file).expect("what was written can be read");
     assert!(again.evaluations[1].token_perplexity.is_nan());
+    assert_eq!(again.evaluation, record.evaluation);
+    // Records of earlier versions have no text of evaluation and no sizes.
+    let mut old = serde_json::to_value(&record).expect("records can be written");
+    old.as_object_mut().expect("an object").remove("evaluation");
+    write(&old.to_string());
+    assert_eq!(Record::read(&file).expect("old records can be read").evaluation, None);
     assert_eq!(again.evaluations[0].token_perplexity, 22.75);
 }
 
 #[test]
-fn what_was_not_measured_is_said() {
+fn missing_measurements_are_named() {
     let mut record = fake(2, 1.0);
     record.evaluations.clear();
     let alone = page(&[named("a", record.clone())]);

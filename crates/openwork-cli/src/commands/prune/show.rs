@@ -3,7 +3,7 @@
 use crate::args::Global;
 use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
-use openwork_llm::format::format_seconds;
+use openwork_llm::format::format_estimate;
 use openwork_llm::pipeline::{Event, Observer, Stage};
 use openwork_llm::report::LayerRecord;
 use std::io::IsTerminal;
@@ -91,7 +91,7 @@ impl Screen {
         if done > 0 {
             let left = state.layers.saturating_sub(layer) as f64;
             let each = state.started.elapsed().as_secs_f64() / done as f64;
-            overall.set_message(format!("{} left", format_seconds(each * left)));
+            overall.set_message(format!("{} left", format_estimate(each * left)));
         }
     }
 }
@@ -143,6 +143,6 @@ fn layer_line(record: &LayerRecord, state: &State) -> String {
         state.layers,
         record.decoder_error,
         record.seconds,
-        format_seconds(each * left)
+        format_estimate(each * left)
     )
 }

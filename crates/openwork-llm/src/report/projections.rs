@@ -1,24 +1,24 @@
-//! Projections: what the linears of different layers have in common.
+//! Projections: the linears that layers have in common, `q`, `k`, .. `down`.
 
 use super::record::{LinearRecord, Record};
 use std::collections::HashMap;
 
-/// The projections of one or more runs, in the order in which they are first met.
-pub(super) struct Kinds {
+/// The projections of one or more runs, in order of first occurrence.
+pub(super) struct Projections {
     keys: Vec<String>,
-    /// Names for people: `q`, or more of the tensor's name where that is not enough.
+    /// Short names, `q`; longer ones where the short name is ambiguous.
     pub names: Vec<String>,
 }
 
-/// A run's linears by layer (its place in the record) and projection.
-pub(super) struct Cells<'a> {
+/// The linears of a run by layer (its position in the record) and projection.
+pub(super) struct LinearGrid<'a> {
     pub layers: usize,
     cells: HashMap<(usize, usize), &'a LinearRecord>,
 }
 
-impl Kinds {
-    /// Of all layers of all runs.
-    pub fn of<'a>(runs: impl Iterator<Item = &'a Record>) -> Self {
+impl Projections {
+    /// The projections of all layers of all runs.
+    pub fn new<'a>(runs: impl Iterator<Item = &'a Record>) -> Self {
         let mut keys: Vec<String> = Vec::new();
         for linear in runs.flat_map(Record::linears) {
             let key = key(&linear.name);
@@ -36,40 +36,42 @@ impl Kinds {
         Self { keys, names }
     }
 
-    /// How many there are.
+    /// Number of projections.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
     /// The linears of one run.
-    pub fn cells<'a>(&self, record: &'a Record) -> Cells<'a> {
+    pub fn cells<'a>(&self, record: &'a Record) -> LinearGrid<'a> {
         let places: HashMap<&str, usize> =
             self.keys.iter().enumerate().map(|(i, key)| (key.as_str(), i)).collect();
         let mut cells = HashMap::new();
         for (layer, one) in record.layers.iter().enumerate() {
             for linear in &one.linears {
-                if let Some(&kind) = places.get(key(&linear.name)) {
-                    cells.insert((layer, kind), linear);
+                if let Some(&projection) = places.get(key(&linear.name)) {
+                    cells.insert((layer, projection), linear);
                 }
             }
         }
-        Cells { layers: record.layers.len(), cells }
+        LinearGrid { layers: record.layers.len(), cells }
     }
 }
 
-impl<'a> Cells<'a> {
-    /// A linear that the run has.
-    pub fn get(&self, layer: usize, kind: usize) -> Option<&'a LinearRecord> {
-        self.cells.get(&(layer, kind)).copied()
+impl<'a> LinearGrid<'a> {
+    /// The linear, if the run has it.
+    pub fn get(&self, layer: usize, projection: usize) -> Option<&'a LinearRecord> {
+        self.cells.get(&(layer, projection)).copied()
     }
 
-    /// The error of a linear that was pruned.
-    pub fn error(&self, layer: usize, kind: usize) -> Option<f64> {
-        self.get(layer, kind).filter(|linear| linear.method.is_some()).map(|linear| linear.error)
+    /// The error of the linear, if it was pruned.
+    pub fn error(&self, layer: usize, projection: usize) -> Option<f64> {
+        self.get(layer, projection)
+            .filter(|linear| linear.method.is_some())
+            .map(|linear| linear.error)
     }
 }
 
-/// A tensor's name without its layer: `self_attn.q_proj`.
+/// A tensor name without its layer: `self_attn.q_proj`.
 fn key(name: &str) -> &str {
     let name = name.strip_suffix(".weight").unwrap_or(name);
     // After the first part of the name that is a number.
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_what_layers_share() {
+    fn a_key_is_the_name_without_the_layer() {
         assert_eq!(key("model.layers.12.self_attn.q_proj.weight"), "self_attn.q_proj");
         assert_eq!(key("lm_head.weight"), "lm_head");
         assert_eq!(key("model.layers.3"), "model.layers.3");
