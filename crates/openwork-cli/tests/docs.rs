@@ -1,6 +1,12 @@
-//! docs/methods.md lists what the tables have.
+//! The documentation is true: every command, recipe and help example runs, printed
+//! output is what the command prints, and tables list what the code has.
+
+mod common;
+mod pages;
 
 use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, MethodInfo, Needs, OptionInfo};
+use pages::sandbox::Sandbox;
+use pages::{Simple, blocks, logical_lines, mentions, shell};
 
 const START: &str = "<!-- methods:";
 const END: &str = "<!-- end of methods -->";
@@ -55,4 +61,208 @@ fn the_methods_page_lists_every_method_and_option() {
             "docs/methods.md is old: UPDATE_DOCS=1 cargo test -p openwork-cli --test docs"
         );
     }
+}
+
+/// Commands that are not run here, by their first words, with the reason.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("cargo", "builds what this test is a part of"),
+    ("./test", "runs this test"),
+    ("pip install", "needs the network"),
+    ("ray start", "starts a service; python/tests/test_ray.py makes a cluster of its own"),
+    ("python -m openwork.ray", "run by python/tests/test_docs.py"),
+    ("openwork demo", "ten runs: minutes without optimisation; its steps are run as commands"),
+];
+
+/// Recipes that do not run yet, by page, with the reason.
+const NOT_YET: &[(&str, &str)] =
+    &[("docs/pruning.md", "a later rule must be able to prune what an earlier one left dense")];
+
+fn reason(command: &Simple) -> Option<&'static (&'static str, &'static str)> {
+    let text = command.words.join(" ");
+    NOT_RUN.iter().find(|(start, _)| text == *start || text.starts_with(&format!("{start} ")))
+}
+
+/// Runs the commands of a shell line; what failed.
+fn run(sandbox: &mut Sandbox, place: &str, line: &str) -> Vec<String> {
+    let commands = shell(line);
+    let mut failures = Vec::new();
+    for pipeline in commands.chunk_by(|_, next| next.piped) {
+        if pipeline.iter().any(|command| reason(command).is_some()) {
+            continue;
+        }
+        match sandbox.run(pipeline) {
+            Some(output) if output.code == 0 => {}
+            Some(output) => failures.push(format!("{place}: {line}\n{}{}", output.out, output.err)),
+            None => {
+                failures.push(format!("{place}: {line}\nnot run; mend it or list it in NOT_RUN"))
+            }
+        }
+    }
+    failures
+}
+
+fn assert_none(failures: &[String]) {
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn every_command_of_the_pages_runs() {
+    let mut failures = Vec::new();
+    let mut used = std::collections::BTreeSet::new();
+    for (page, text) in pages::pages() {
+        let mut sandbox = Sandbox::new();
+        for block in blocks(&page, &text) {
+            if !["sh", "bash", "shell", "console"].contains(&block.language.as_str()) {
+                continue;
+            }
+            for line in logical_lines(&block.text) {
+                let line = line.strip_prefix("$ ").unwrap_or(&line);
+                used.extend(shell(line).iter().filter_map(reason).map(|(start, _)| *start));
+                failures.extend(run(&mut sandbox, &block.place, line));
+            }
+        }
+    }
+    for (start, reason) in NOT_RUN {
+        // Help examples use it too.
+        if !used.contains(start) && !start.starts_with("openwork") {
+            failures.push(format!("NOT_RUN has `{start}` ({reason}), but no page does"));
+        }
+    }
+    assert_none(&failures);
+}
+
+/// Prose mentions commands: those with an output are run, of the others the
+/// command and its flags must exist.
+#[test]
+fn every_command_mentioned_in_the_pages_exists() {
+    let mut failures = Vec::new();
+    let mut sandbox = Sandbox::new();
+    for (page, text) in pages::pages() {
+        for (place, span) in mentions(&page, &text) {
+            let span = span.replace("SPEC", "2:4").replace("M,K", "16,32");
+            let mut commands = shell(&span);
+            let words = commands[0].words.split_off(1);
+            let is_output = |word: &String| ["--out", "--save", "--svg"].contains(&word.as_str());
+            if words.iter().any(is_output) && words[1] != "--format" {
+                failures.extend(run(&mut sandbox, &place, &span));
+                continue;
+            }
+            if words[0] == "help" {
+                failures.extend(run(&mut sandbox, &place, &span));
+                continue;
+            }
+            let help = sandbox.run_command(&[words[0].clone(), "--help".to_string()], "");
+            if help.code != 0 {
+                failures.push(format!("{place}: `{span}`: {}", help.err));
+            }
+            let known: Vec<&str> = help.out.split([' ', ',', '\n', '[', ']', '=']).collect();
+            for flag in words.iter().filter(|word| word.starts_with('-')) {
+                if !known.contains(&flag.as_str()) {
+                    failures.push(format!("{place}: `{span}`: the command has no {flag}"));
+                }
+            }
+        }
+    }
+    assert_none(&failures);
+}
+
+#[test]
+fn every_example_of_the_help_texts_runs() {
+    let folder = common::Folder::new();
+    let help = |command: &str| {
+        let output = folder.run(&format!("{command} --help"));
+        (output.code == 0).then_some(output.out)
+    };
+    let top = help("").expect("the command has help");
+    // Commands are listed by name with two spaces before it; so are other things.
+    let names = top.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let mut texts = vec![("", top.clone())];
+    texts.extend(
+        names
+            .filter(|name| name.starts_with(char::is_alphabetic))
+            .filter_map(|name| Some((name, help(name)?))),
+    );
+    assert!(texts.len() > 10 && texts.iter().any(|(name, _)| *name == "prune"), "{top}");
+    let mut failures = Vec::new();
+    for (command, text) in texts {
+        let mut sandbox = Sandbox::new();
+        let mut examples = logical_lines(&text);
+        examples.retain(|line| line.starts_with("openwork ") || line.contains("| openwork "));
+        if examples.is_empty() {
+            failures.push(format!("openwork {command} --help has no examples"));
+        }
+        for line in examples {
+            failures.extend(run(&mut sandbox, &format!("openwork {command} --help"), &line));
+        }
+    }
+    assert_none(&failures);
+}
+
+#[test]
+fn every_recipe_of_the_pages_runs() {
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for (page, text) in pages::pages() {
+        for block in blocks(&page, &text).iter().filter(|block| block.language == "toml") {
+            count += 1;
+            let mut sandbox = Sandbox::new();
+            sandbox.write("recipe.toml", &block.text);
+            let line = "prune model --recipe recipe.toml --calib c4.jsonl --samples 4 --seq-len 32 --out out";
+            let words = shell(line).remove(0).words;
+            let output = sandbox.run_command(&words, "");
+            let is_expected = NOT_YET.iter().any(|(start, _)| *start == page)
+                && block.text.contains("dense = true");
+            if output.code != 0 && !is_expected {
+                failures.push(format!("{}\n{}\n{}", block.place, block.text, output.err));
+            }
+        }
+    }
+    assert!(count > 0, "no recipe was found");
+    assert_none(&failures);
+}
+
+/// A `text` block with `$ openwork ..` shows what the command prints; a line `..`
+/// stands for any lines.
+#[test]
+fn output_in_the_pages_is_what_the_command_prints() {
+    let mut failures = Vec::new();
+    for (page, text) in pages::pages() {
+        let mut sandbox = Sandbox::new();
+        for block in blocks(&page, &text).iter().filter(|block| block.language == "text") {
+            for session in format!("\n{}", block.text).split("\n$ ").skip(1) {
+                let (line, expected) = session.split_once('\n').unwrap_or((session, ""));
+                let commands = shell(line);
+                if reason(&commands[0]).is_some() {
+                    continue;
+                }
+                let output =
+                    sandbox.run(&commands).unwrap_or_else(|| panic!("{}: {line}", block.place));
+                let printed = output.out + &output.err;
+                if !matches(&printed, expected) {
+                    failures.push(format!("{}: $ {line}\n{printed}", block.place));
+                }
+            }
+        }
+    }
+    assert_none(&failures);
+}
+
+/// Whether a text has the lines of a pattern, `..` for any lines in between.
+fn matches(text: &str, pattern: &str) -> bool {
+    let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
+    let mut rest = &lines[..];
+    let mut free = false;
+    for wanted in pattern.trim_end().lines().map(str::trim_end) {
+        if wanted.trim() == ".." {
+            free = true;
+            continue;
+        }
+        let at = if free { rest.iter().position(|line| *line == wanted) } else { Some(0) };
+        match at {
+            Some(at) if rest.get(at) == Some(&wanted) => rest = &rest[at + 1..],
+            _ => return false,
+        }
+        free = false;
+    }
+    free || rest.is_empty()
 }

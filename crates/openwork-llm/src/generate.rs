@@ -249,7 +249,7 @@ pub fn generate(
             logits = decoder.next(&[token])?;
         };
         let seconds = started.elapsed().as_secs_f64();
-        let (text, rest) = (stream.whole()?, stream.finish()?);
+        let (text, rest) = (stream.decode_all()?, stream.finish()?);
         if !rest.is_empty() {
             let _ = on_text(&rest);
         }

@@ -1,14 +1,15 @@
-//! A bound spec as JSON, for `openwork show --json` and for Python's `Spec.show`.
+//! The JSON description of a bound spec: what `openwork show --json` prints and
+//! Python's `BoundSpec.show` returns.
 
 use openwork::Spec;
 use openwork::spec::{Coupling, Tensor};
 use openwork::viz;
 use serde_json::{Value, json};
 
-/// The most densities that are listed one by one.
+/// Up to this many densities are listed individually.
 const MAX_DENSITIES: usize = 64;
 
-/// Grids, scopes, densities and facts.
+/// Grids, scopes, densities, storage and memory-access facts of a spec.
 pub fn spec_json(spec: &Spec) -> Value {
     let coupled = spec.coupling() == Coupling::Scopes;
     let facts = spec.facts();

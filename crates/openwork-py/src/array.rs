@@ -1,6 +1,6 @@
-//! Tensors as Python hands them over: `(kind, array)`, where the array is
-//! numpy's over the tensor's own memory and the kind is `f32`, `f64`, `f16` or
-//! `bf16`. The last two come as 16-bit integers.
+//! Tensors from Python: pairs `(kind, array)` of a numpy array that shares the
+//! tensor's memory and the type of its numbers, `f32`, `f64`, `f16` or `bf16`. The
+//! 16-bit types arrive as `u16`, because numpy has no bf16.
 
 use crate::error;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
@@ -16,21 +16,21 @@ use pyo3::prelude::*;
 use rayon::prelude::*;
 use std::borrow::Cow;
 
-/// A tensor of numpy or torch as a kind and an array over its memory.
-pub fn adapted<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<(String, Bound<'py, PyAny>)> {
-    tensor.py().import("openwork._tensor")?.getattr("borrowed")?.call1((tensor,))?.extract()
+/// The pair of a numpy array or torch tensor.
+pub fn as_pair<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<(String, Bound<'py, PyAny>)> {
+    tensor.py().import("openwork._tensor")?.getattr("as_array")?.call1((tensor,))?.extract()
 }
 
-/// What a number in memory means.
+/// A number type.
 pub trait Kind: Send + Sync + 'static {
-    /// How numpy holds it.
+    /// The element type of the numpy array.
     type Item: Element + Weight + PartialEq + Default;
     /// Its name.
     const NAME: &'static str;
-    /// As an f32.
-    fn f32(item: Self::Item) -> f32;
-    /// From an f32, rounded.
-    fn of(x: f32) -> Self::Item;
+    /// Converts to f32.
+    fn to_f32(item: Self::Item) -> f32;
+    /// Converts from f32, rounding to nearest.
+    fn from_f32(x: f32) -> Self::Item;
 }
 
 macro_rules! kind {
@@ -41,11 +41,11 @@ macro_rules! kind {
             type Item = $item;
             const NAME: &'static str = $name;
             #[inline]
-            fn f32(item: $item) -> f32 {
+            fn to_f32(item: $item) -> f32 {
                 ($widen)(item)
             }
             #[inline]
-            fn of(x: f32) -> $item {
+            fn from_f32(x: f32) -> $item {
                 ($narrow)(x)
             }
         }
@@ -57,36 +57,36 @@ kind!(F64, f64, "f64", |x: f64| x as f32, f64::from);
 kind!(F16, u16, "f16", |x| f16::from_bits(x).to_f32(), |x| f16::from_f32(x).to_bits());
 kind!(Bf16, u16, "bf16", |x| bf16::from_bits(x).to_f32(), |x| bf16::from_f32(x).to_bits());
 
-/// A tensor, borrowed from Python.
+/// A tensor borrowed from Python.
 pub enum Tensor<'py> {
     /// f32.
-    F32(Held<'py, F32>),
-    /// f64: computed with as f32.
-    F64(Held<'py, F64>),
+    F32(Array<'py, F32>),
+    /// f64, computed on as f32.
+    F64(Array<'py, F64>),
     /// f16.
-    F16(Held<'py, F16>),
+    F16(Array<'py, F16>),
     /// bf16.
-    Bf16(Held<'py, Bf16>),
+    Bf16(Array<'py, Bf16>),
 }
 
-/// `match` over the kinds of a tensor.
+/// Matches a tensor of any kind.
 macro_rules! each_kind {
-    ($tensor:expr, $held:ident => $body:expr) => {
+    ($tensor:expr, $array:ident => $body:expr) => {
         match $tensor {
-            $crate::array::Tensor::F32($held) => $body,
-            $crate::array::Tensor::F64($held) => $body,
-            $crate::array::Tensor::F16($held) => $body,
-            $crate::array::Tensor::Bf16($held) => $body,
+            $crate::array::Tensor::F32($array) => $body,
+            $crate::array::Tensor::F64($array) => $body,
+            $crate::array::Tensor::F16($array) => $body,
+            $crate::array::Tensor::Bf16($array) => $body,
         }
     };
 }
 pub(crate) use each_kind;
 
-/// An array for reading, or for writing too.
-pub enum Held<'py, K: Kind> {
-    /// Only read.
+/// A numpy array borrowed for reading or for writing.
+pub enum Array<'py, K: Kind> {
+    /// Shared.
     Read(PyReadonlyArrayDyn<'py, K::Item>),
-    /// Written to, and nobody else may.
+    /// Exclusive.
     Write(PyReadwriteArrayDyn<'py, K::Item>),
 }
 
@@ -94,10 +94,10 @@ impl<'py> Tensor<'py> {
     /// Borrows an array of the given kind.
     pub fn borrow(kind: &str, array: &Bound<'py, PyAny>, write: bool) -> PyResult<Self> {
         Ok(match kind {
-            "f32" => Self::F32(Held::borrow(array, write)?),
-            "f64" => Self::F64(Held::borrow(array, write)?),
-            "f16" => Self::F16(Held::borrow(array, write)?),
-            "bf16" => Self::Bf16(Held::borrow(array, write)?),
+            "f32" => Self::F32(Array::borrow(array, write)?),
+            "f64" => Self::F64(Array::borrow(array, write)?),
+            "f16" => Self::F16(Array::borrow(array, write)?),
+            "bf16" => Self::Bf16(Array::borrow(array, write)?),
             other => {
                 return Err(error::tensor(format!(
                     "tensors of type {other} cannot be pruned; use float32, float16 or bfloat16"
@@ -106,41 +106,41 @@ impl<'py> Tensor<'py> {
         })
     }
 
-    /// Its dims.
+    /// The shape.
     pub fn shape(&self) -> Vec<usize> {
-        each_kind!(self, held => held.shape().to_vec())
+        each_kind!(self, array => array.shape().to_vec())
     }
 
-    /// The numbers as f32, row-major: borrowed where they lie so in memory.
+    /// The elements as f32 in row-major order, without a copy if they are stored so.
     pub fn read(&self) -> PyResult<Cow<'_, [f32]>> {
         match self {
-            Self::F32(held) if held.slice().is_some() => {
-                Ok(Cow::Borrowed(held.slice().expect("just looked")))
+            Self::F32(array) if array.slice().is_some() => {
+                Ok(Cow::Borrowed(array.slice().expect("checked by the guard")))
             }
-            _ => each_kind!(self, held => held.widened()).map(Cow::Owned),
+            _ => each_kind!(self, array => array.to_f32()).map(Cow::Owned),
         }
     }
 
-    /// The same in the tensor's own type; f64 as f32. What does not lie row-major
-    /// is copied in that type.
-    pub fn values(&self) -> PyResult<Read<'_>> {
+    /// The elements in the tensor's own type, f64 as f32, in row-major order; copied
+    /// if they are not stored so.
+    pub fn values(&self) -> PyResult<ValuesCow<'_>> {
         Ok(match self {
             Self::F32(_) | Self::F64(_) => match self.read()? {
-                Cow::Borrowed(all) => Read::Lent(ValuesRef::F32(all)),
-                Cow::Owned(all) => Read::Own(Values::F32(all)),
+                Cow::Borrowed(all) => ValuesCow::Borrowed(ValuesRef::F32(all)),
+                Cow::Owned(all) => ValuesCow::Owned(Values::F32(all)),
             },
-            Self::F16(held) => match held.slice() {
-                Some(all) => Read::Lent(ValuesRef::F16(all.reinterpret_cast())),
-                None => Read::Own(Values::F16(held.copied(f16::from_bits))),
+            Self::F16(array) => match array.slice() {
+                Some(all) => ValuesCow::Borrowed(ValuesRef::F16(all.reinterpret_cast())),
+                None => ValuesCow::Owned(Values::F16(array.map_elements(f16::from_bits))),
             },
-            Self::Bf16(held) => match held.slice() {
-                Some(all) => Read::Lent(ValuesRef::Bf16(all.reinterpret_cast())),
-                None => Read::Own(Values::Bf16(held.copied(bf16::from_bits))),
+            Self::Bf16(array) => match array.slice() {
+                Some(all) => ValuesCow::Borrowed(ValuesRef::Bf16(all.reinterpret_cast())),
+                None => ValuesCow::Owned(Values::Bf16(array.map_elements(bf16::from_bits))),
             },
         })
     }
 
-    /// Refuses new weights that the tensor's type cannot hold.
+    /// Checks that the tensor's type can represent new weights.
     pub fn check(&self, name: &str, new: &[f32]) -> PyResult<()> {
         let Self::F16(_) = self else { return Ok(()) };
         rounded(new, &mut vec![f16::ZERO; new.len()]).map_err(|offset| {
@@ -150,33 +150,33 @@ impl<'py> Tensor<'py> {
         })
     }
 
-    /// Writes new weights of the type that [`Tensor::values`] gave.
-    pub fn put(&mut self, new: &Values) {
+    /// Stores new weights of the type that [`Tensor::values`] returned.
+    pub fn store(&mut self, new: &Values) {
         match (self, new) {
-            (Self::F16(held), Values::F16(new)) => held.put(new.reinterpret_cast()),
-            (Self::Bf16(held), Values::Bf16(new)) => held.put(new.reinterpret_cast()),
-            (tensor, Values::F32(new)) => tensor.write(new),
+            (Self::F16(array), Values::F16(new)) => array.store(new.reinterpret_cast()),
+            (Self::Bf16(array), Values::Bf16(new)) => array.store(new.reinterpret_cast()),
+            (tensor, Values::F32(new)) => tensor.store_f32(new),
             _ => unreachable!("values of the tensor's own type"),
         }
     }
 
-    /// Writes new weights; those that did not change keep their bits.
-    pub fn write(&mut self, new: &[f32]) {
-        each_kind!(self, held => held.write(new));
+    /// Stores new weights; those that did not change keep their bits.
+    pub fn store_f32(&mut self, new: &[f32]) {
+        each_kind!(self, array => array.store_f32(new));
     }
 }
 
-impl<'py, K: Kind> Held<'py, K> {
+impl<'py, K: Kind> Array<'py, K> {
     fn borrow(array: &Bound<'py, PyAny>, write: bool) -> PyResult<Self> {
         let array = array
             .cast::<PyArrayDyn<K::Item>>()
-            .map_err(|_| error::tensor(format!("this array does not hold {} numbers", K::NAME)))?;
+            .map_err(|_| error::tensor(format!("the array does not hold {} numbers", K::NAME)))?;
         let wrong = |why: BorrowError| {
             error::tensor(match why {
                 BorrowError::NotWriteable => {
                     "the array is read-only; copy it first, or use inplace=False"
                 }
-                _ => "the tensor is in use by another call; wait for that one to end",
+                _ => "the tensor is in use by another call; wait until it returns",
             })
         };
         Ok(if write {
@@ -193,14 +193,14 @@ impl<'py, K: Kind> Held<'py, K> {
         }
     }
 
-    /// Its dims.
+    /// The shape.
     pub fn shape(&self) -> &[usize] {
         self.array().shape()
     }
 
-    /// All numbers, where they lie row-major in memory.
+    /// All elements, if they are stored in row-major order.
     pub fn slice(&self) -> Option<&[K::Item]> {
-        // `as_slice` alone would also give what lies column-major.
+        // `as_slice` alone also accepts column-major arrays.
         if !self.array().is_c_contiguous() {
             return None;
         }
@@ -210,7 +210,7 @@ impl<'py, K: Kind> Held<'py, K> {
         }
     }
 
-    /// The same for writing.
+    /// All elements for writing, if they are stored in row-major order.
     pub fn slice_mut(&mut self) -> Option<&mut [K::Item]> {
         if !self.array().is_c_contiguous() {
             return None;
@@ -221,23 +221,23 @@ impl<'py, K: Kind> Held<'py, K> {
         }
     }
 
-    /// Numbers as f32.
-    fn widened(&self) -> PyResult<Vec<f32>> {
+    /// The elements as f32 in row-major order.
+    fn to_f32(&self) -> PyResult<Vec<f32>> {
         Ok(match self.slice() {
-            Some(slice) => slice.par_iter().map(|&x| K::f32(x)).collect(),
-            None => self.copied(K::f32),
+            Some(slice) => slice.par_iter().map(|&x| K::to_f32(x)).collect(),
+            None => self.map_elements(K::to_f32),
         })
     }
 
-    /// What `of` makes of each number, row-major.
-    fn copied<T>(&self, of: impl Fn(K::Item) -> T) -> Vec<T> {
+    /// Applies `f` to each element in row-major order.
+    fn map_elements<T>(&self, f: impl Fn(K::Item) -> T) -> Vec<T> {
         match self {
-            Self::Read(array) => array.as_array().iter().map(|&x| of(x)).collect(),
-            Self::Write(array) => array.as_array().iter().map(|&x| of(x)).collect(),
+            Self::Read(array) => array.as_array().iter().map(|&x| f(x)).collect(),
+            Self::Write(array) => array.as_array().iter().map(|&x| f(x)).collect(),
         }
     }
 
-    fn put(&mut self, new: &[K::Item]) {
+    fn store(&mut self, new: &[K::Item]) {
         if let Some(slice) = self.slice_mut() {
             slice.copy_from_slice(new);
         } else if let Self::Write(array) = self {
@@ -245,12 +245,12 @@ impl<'py, K: Kind> Held<'py, K> {
         }
     }
 
-    fn write(&mut self, new: &[f32]) {
-        // Without a branch, which half of the weights would take at random.
+    fn store_f32(&mut self, new: &[f32]) {
+        // Branch-free: whether a weight changed is unpredictable.
         let put = |item: &mut K::Item, &new: &f32| {
             let old = *item;
-            let changed = (K::f32(old) != new) | ((new == 0.0) & (old != K::Item::default()));
-            *item = if changed { K::of(new) } else { old };
+            let changed = (K::to_f32(old) != new) | ((new == 0.0) & (old != K::Item::default()));
+            *item = if changed { K::from_f32(new) } else { old };
         };
         if let Some(slice) = self.slice_mut() {
             slice.iter_mut().zip(new).for_each(|(item, new)| put(item, new));
@@ -260,20 +260,20 @@ impl<'py, K: Kind> Held<'py, K> {
     }
 }
 
-/// Numbers by their row-major offset.
-pub enum Read<'a> {
-    /// In place.
-    Lent(ValuesRef<'a>),
-    /// A copy.
-    Own(Values),
+/// The elements of a tensor in row-major order, borrowed or copied.
+pub enum ValuesCow<'a> {
+    /// The tensor's own memory.
+    Borrowed(ValuesRef<'a>),
+    /// A row-major copy.
+    Owned(Values),
 }
 
-impl Read<'_> {
-    /// All of them.
+impl ValuesCow<'_> {
+    /// The elements.
     pub fn view(&self) -> ValuesRef<'_> {
         match self {
-            Self::Lent(all) => *all,
-            Self::Own(all) => all.view(),
+            Self::Borrowed(all) => *all,
+            Self::Owned(all) => all.view(),
         }
     }
 }

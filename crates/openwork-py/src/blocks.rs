@@ -1,6 +1,7 @@
-//! Numbers over blocks, in place: reductions, thresholds, masks.
+//! Operations on the blocks of tensors: reductions, selection, masks and updates in
+//! place. One number per block is passed as an array ordered by scope.
 
-use crate::array::{Held, Kind, Read, Tensor, each_kind};
+use crate::array::{Array, Kind, Tensor, ValuesCow, each_kind};
 use crate::error;
 use crate::spec::BoundSpec;
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArray1};
@@ -12,7 +13,7 @@ use pyo3::prelude::*;
 /// Tensors as `(kind, array)` pairs.
 pub type Arrays<'py> = Vec<(String, Bound<'py, PyAny>)>;
 
-/// Borrows all tensors of a spec.
+/// Borrows the tensors of a spec.
 pub fn borrow<'py>(
     spec: &openwork::Spec,
     arrays: &Arrays<'py>,
@@ -22,12 +23,12 @@ pub fn borrow<'py>(
         .iter()
         .map(|(kind, array)| Tensor::borrow(kind, array, write))
         .collect::<PyResult<Vec<_>>>()?;
-    fits(spec, &tensors)?;
+    check_shapes(spec, &tensors)?;
     Ok(tensors)
 }
 
-/// Checks that tensors are those of the spec.
-pub fn fits(spec: &openwork::Spec, tensors: &[Tensor<'_>]) -> PyResult<()> {
+/// Checks that tensors have the number and shapes the spec is bound to.
+pub fn check_shapes(spec: &openwork::Spec, tensors: &[Tensor<'_>]) -> PyResult<()> {
     let (found, expected) = (tensors.len(), spec.tensors().len());
     if found != expected {
         let error = openwork::prune::PruneError::Count { found, expected };
@@ -36,7 +37,7 @@ pub fn fits(spec: &openwork::Spec, tensors: &[Tensor<'_>]) -> PyResult<()> {
     for (tensor, wanted) in tensors.iter().zip(spec.tensors()) {
         if tensor.shape() != wanted.dims() {
             return Err(error::tensor(format!(
-                "tensor `{}` has shape {:?}, the spec is bound to {:?}",
+                "tensor `{}` has shape {:?}, but the spec is bound to {:?}",
                 wanted.name(),
                 tensor.shape(),
                 wanted.dims()
@@ -46,14 +47,14 @@ pub fn fits(spec: &openwork::Spec, tensors: &[Tensor<'_>]) -> PyResult<()> {
     Ok(())
 }
 
-/// The numbers of all tensors; those that are not finite are refused.
-pub fn finite<'a>(
+/// The elements of all tensors; an error if any is not finite.
+pub fn finite_values<'a>(
     spec: &openwork::Spec,
     tensors: &'a [Tensor<'_>],
     py: Python<'_>,
-) -> PyResult<Vec<Read<'a>>> {
-    let read = tensors.iter().map(Tensor::values).collect::<PyResult<Vec<_>>>()?;
-    for (read, tensor) in read.iter().zip(spec.tensors()) {
+) -> PyResult<Vec<ValuesCow<'a>>> {
+    let values = tensors.iter().map(Tensor::values).collect::<PyResult<Vec<_>>>()?;
+    for (read, tensor) in values.iter().zip(spec.tensors()) {
         if let Some((at, value)) = py.detach(|| read.view().first_not_finite()) {
             let cols = tensor.matrix().1;
             return Err(error::prune(openwork::prune::PruneError::Weight {
@@ -64,13 +65,13 @@ pub fn finite<'a>(
             }));
         }
     }
-    Ok(read)
+    Ok(values)
 }
 
-/// One number for each block: `sum`, `min`, `max`, `nnz`, or the p-norm.
+/// Reduces each block by `sum`, `min`, `max`, `nnz` or `norm` (the p-norm).
 #[pyfunction]
 #[pyo3(signature = (spec, arrays, how, p=2.0))]
-pub fn fold<'py>(
+pub fn reduce_blocks<'py>(
     py: Python<'py>,
     spec: &BoundSpec,
     arrays: Arrays<'py>,
@@ -78,8 +79,8 @@ pub fn fold<'py>(
     p: f64,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
     let tensors = borrow(&spec.0, &arrays, false)?;
-    let read = tensors.iter().map(Tensor::values).collect::<PyResult<Vec<_>>>()?;
-    let views: Vec<ValuesRef<'_>> = read.iter().map(Read::view).collect();
+    let values = tensors.iter().map(Tensor::values).collect::<PyResult<Vec<_>>>()?;
+    let views: Vec<ValuesRef<'_>> = values.iter().map(ValuesCow::view).collect();
     let blocks = Blocks::new(&spec.0);
     let at = |e: openwork::Element| f64::from(views[e.tensor].at(e.offset));
     let folded = py.detach(|| match how {
@@ -101,122 +102,133 @@ pub fn fold<'py>(
         _ => None,
     });
     let folded = folded.ok_or_else(|| {
-        error::tensor(format!("there is no reduction `{how}` with p = {p}; p must not be negative"))
+        error::tensor(format!(
+            "unknown reduction `{how}` with p = {p}; use sum, min, max, nnz or norm with p >= 0"
+        ))
     })?;
     Ok(folded.into_pyarray(py))
 }
 
-/// Which blocks stay: in every scope those of highest L2 norm.
+/// Selects the blocks to keep: those of highest L2 norm in every scope.
 #[pyfunction]
-pub fn stays<'py>(
+pub fn top_blocks<'py>(
     py: Python<'py>,
     spec: &BoundSpec,
     arrays: Arrays<'py>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let tensors = borrow(&spec.0, &arrays, false)?;
-    let read = finite(&spec.0, &tensors, py)?;
-    let views: Vec<ValuesRef<'_>> = read.iter().map(Read::view).collect();
-    let stays = py.detach(|| {
+    let values = finite_values(&spec.0, &tensors, py)?;
+    let views: Vec<ValuesRef<'_>> = values.iter().map(ValuesCow::view).collect();
+    let kept = py.detach(|| {
         Blocks::new(&spec.0).stays(|e| {
             let w = f64::from(views[e.tensor].at(e.offset));
             w * w
         })
     });
-    Ok(stays.into_pyarray(py))
+    Ok(kept.into_pyarray(py))
 }
 
-/// The same by scores, one for each block.
+/// Selects the blocks to keep: those of highest score in every scope.
 #[pyfunction]
-pub fn stays_by<'py>(
+pub fn top_blocks_by_score<'py>(
     py: Python<'py>,
     spec: &BoundSpec,
     scores: PyReadonlyArray1<'py, f64>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let scores = scores.as_slice()?;
-    count(&spec.0, scores.len(), "scores")?;
+    check_count(&spec.0, scores.len(), "scores")?;
     Ok(py.detach(|| Blocks::new(&spec.0).stays_by(scores)).into_pyarray(py))
 }
 
-/// Refuses anything but one entry for each block.
-pub fn count(spec: &openwork::Spec, found: usize, what: &str) -> PyResult<()> {
+/// Checks that there is one entry per block.
+pub fn check_count(spec: &openwork::Spec, found: usize, what: &str) -> PyResult<()> {
     if found == spec.blocks() {
         return Ok(());
     }
     let blocks = spec.blocks();
-    Err(error::tensor(format!("{found} {what} were given, but there are {blocks} blocks")))
+    Err(error::tensor(format!("{found} {what} were given for {blocks} blocks")))
 }
 
-/// Keeps the blocks of highest L2 norm of every scope and writes zeros to the
-/// others: `stays` and `clear` in one.
+/// Zeroes all but the blocks of highest L2 norm of every scope: `top_blocks` and
+/// `zero_blocks` in one pass.
 #[pyfunction]
-pub fn threshold<'py>(py: Python<'py>, spec: &BoundSpec, arrays: Arrays<'py>) -> PyResult<()> {
+pub fn keep_top_blocks<'py>(
+    py: Python<'py>,
+    spec: &BoundSpec,
+    arrays: Arrays<'py>,
+) -> PyResult<()> {
     let mut tensors = borrow(&spec.0, &arrays, true)?;
-    finite(&spec.0, &tensors, py)?;
+    finite_values(&spec.0, &tensors, py)?;
     let blocks = Blocks::new(&spec.0);
     if let [tensor] = &mut tensors[..]
-        && each_kind!(tensor, held => in_place(py, &blocks, held))
+        && each_kind!(tensor, array => keep_top_in_place(py, &blocks, array))
     {
         return Ok(());
     }
     drop(tensors);
-    let stays = stays(py, spec, arrays.clone())?;
-    clear(py, spec, arrays, stays.readonly())
+    let kept = top_blocks(py, spec, arrays.clone())?;
+    zero_blocks(py, spec, arrays, kept.readonly())
 }
 
-/// Thresholds a tensor that lies row-major in memory; says whether it does.
-fn in_place<K: Kind>(py: Python<'_>, blocks: &Blocks<'_>, held: &mut Held<'_, K>) -> bool {
-    let Some(all) = held.slice_mut() else { return false };
-    py.detach(|| blocks.threshold(all, K::f32));
+/// Does it without a copy if the tensor is stored in row-major order; otherwise
+/// returns false.
+fn keep_top_in_place<K: Kind>(
+    py: Python<'_>,
+    blocks: &Blocks<'_>,
+    array: &mut Array<'_, K>,
+) -> bool {
+    let Some(all) = array.slice_mut() else { return false };
+    py.detach(|| blocks.threshold(all, K::to_f32));
     true
 }
 
-/// Writes zero to every weight of a block that does not stay.
+/// Zeroes the blocks that are not kept.
 #[pyfunction]
-pub fn clear<'py>(
+pub fn zero_blocks<'py>(
     py: Python<'py>,
     spec: &BoundSpec,
     arrays: Arrays<'py>,
-    stays: PyReadonlyArray1<'py, bool>,
+    kept: PyReadonlyArray1<'py, bool>,
 ) -> PyResult<()> {
-    let stays = stays.as_slice()?;
-    count(&spec.0, stays.len(), "entries")?;
+    let kept = kept.as_slice()?;
+    check_count(&spec.0, kept.len(), "entries")?;
     let mut tensors = borrow(&spec.0, &arrays, true)?;
     let blocks = Blocks::new(&spec.0);
     for (t, tensor) in tensors.iter_mut().enumerate() {
-        // In place where the tensor lies row-major in memory.
-        let in_place = each_kind!(tensor, held => match held.slice_mut() {
+        // Without a copy if the tensor is stored in row-major order.
+        let in_place = each_kind!(tensor, array => match array.slice_mut() {
             Some(all) => {
-                py.detach(|| blocks.update(t, all, |block, w| zero(w, stays[block])));
+                py.detach(|| blocks.update(t, all, |block, w| zero_unless(w, kept[block])));
                 true
             }
             None => false,
         });
         if !in_place {
             let mut all = tensor.read()?.into_owned();
-            py.detach(|| blocks.update(t, &mut all, |block, w| zero(w, stays[block])));
-            tensor.write(&all);
+            py.detach(|| blocks.update(t, &mut all, |block, w| zero_unless(w, kept[block])));
+            tensor.store_f32(&all);
         }
     }
     Ok(())
 }
 
-/// A zero, unless the weight stays.
-fn zero<T: Default>(w: &mut T, stays: bool) {
-    if !stays {
+/// Zeroes a weight unless it is kept.
+fn zero_unless<T: Default>(w: &mut T, kept: bool) {
+    if !kept {
         *w = T::default();
     }
 }
 
-/// Multiplies every weight by the factor of its block.
+/// Multiplies each block by its factor.
 #[pyfunction]
-pub fn scale<'py>(
+pub fn scale_blocks<'py>(
     py: Python<'py>,
     spec: &BoundSpec,
     arrays: Arrays<'py>,
     factors: PyReadonlyArray1<'py, f64>,
 ) -> PyResult<()> {
     let factors = factors.as_slice()?;
-    count(&spec.0, factors.len(), "factors")?;
+    check_count(&spec.0, factors.len(), "factors")?;
     let mut tensors = borrow(&spec.0, &arrays, true)?;
     let blocks = Blocks::new(&spec.0);
     let mut new = Vec::with_capacity(tensors.len());
@@ -228,32 +240,32 @@ pub fn scale<'py>(
         tensor.check(spec.0.tensors()[t].name(), &all)?;
         new.push(all);
     }
-    tensors.iter_mut().zip(new).for_each(|(tensor, new)| tensor.write(&new));
+    tensors.iter_mut().zip(new).for_each(|(tensor, new)| tensor.store_f32(&new));
     Ok(())
 }
 
-/// A mask for each tensor, in its shape; true where a weight stays, and outside
-/// the domain.
+/// Expands a mask over blocks to one mask per tensor, true where a weight is kept or
+/// outside the domain.
 #[pyfunction]
-pub fn masks<'py>(
+pub fn block_masks<'py>(
     py: Python<'py>,
     spec: &BoundSpec,
-    stays: PyReadonlyArray1<'py, bool>,
+    kept: PyReadonlyArray1<'py, bool>,
 ) -> PyResult<Vec<Bound<'py, PyArrayDyn<bool>>>> {
-    let stays = stays.as_slice()?;
-    count(&spec.0, stays.len(), "entries")?;
+    let kept = kept.as_slice()?;
+    check_count(&spec.0, kept.len(), "entries")?;
     let blocks = Blocks::new(&spec.0);
     let mut masks = Vec::new();
     for (t, tensor) in spec.0.tensors().iter().enumerate() {
         let mut all = vec![true; tensor.size()];
-        py.detach(|| blocks.update(t, &mut all, |block, bit| *bit = stays[block]));
+        py.detach(|| blocks.update(t, &mut all, |block, bit| *bit = kept[block]));
         masks.push(all.into_pyarray(py).reshape(tensor.dims())?);
     }
     Ok(masks)
 }
 
-/// For each block, scope after scope, its row-major place in the grid of blocks;
-/// where scopes are coupled, in the grids of all tensors, one after the other.
+/// The row-major index in the grid of blocks of each block, ordered by scope. For
+/// coupled scopes, the grids of all tensors are concatenated.
 #[pyfunction]
 pub fn grid_order<'py>(py: Python<'py>, spec: &BoundSpec) -> Bound<'py, PyArray1<i64>> {
     let spec = &spec.0;
@@ -275,7 +287,7 @@ pub fn grid_order<'py>(py: Python<'py>, spec: &BoundSpec) -> Bound<'py, PyArray1
     order.into_pyarray(py)
 }
 
-/// The row-major offsets of some blocks' weights in one tensor, block after
+/// The row-major offsets in one tensor of the weights of some blocks, ordered by
 /// block.
 #[pyfunction]
 pub fn block_elements<'py>(
@@ -290,7 +302,7 @@ pub fn block_elements<'py>(
     for &number in numbers {
         let block = usize::try_from(number).ok().filter(|&block| block < blocks);
         let block = block.ok_or_else(|| {
-            error::tensor(format!("there is no block {number}; there are {blocks}"))
+            error::tensor(format!("block {number} does not exist; there are {blocks} blocks"))
         })?;
         let here = spec.elements(block / count, block % count).filter(|e| e.tensor == tensor);
         offsets.extend(here.map(|e| e.offset as i64));

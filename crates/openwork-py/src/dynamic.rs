@@ -1,7 +1,7 @@
-//! Drop and grow, for sparse training.
+//! Mask updates for sparse training: drop blocks and grow others.
 
-use crate::array::Read;
-use crate::blocks::{Arrays, borrow, count, finite};
+use crate::array::ValuesCow;
+use crate::blocks::{Arrays, borrow, check_count, finite_values};
 use crate::error;
 use crate::spec::BoundSpec;
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
@@ -12,9 +12,9 @@ use openwork::saliency::SALIENCIES;
 use openwork::values::ValuesRef;
 use pyo3::prelude::*;
 
-/// A mask at random: exactly `keep` blocks of every scope stay.
+/// Selects exactly `keep` random blocks of every scope.
 #[pyfunction]
-pub fn random_stays<'py>(
+pub fn random_blocks<'py>(
     py: Python<'py>,
     spec: &BoundSpec,
     seed: u64,
@@ -22,8 +22,8 @@ pub fn random_stays<'py>(
     py.detach(|| dynamic::random(&spec.0, seed)).into_pyarray(py)
 }
 
-/// The saliency of every block by name; `squares` has the mean square of each
-/// column's input, tensor by tensor, where the saliency needs it.
+/// The saliency of every block. `squares` holds the mean square of each input column
+/// of each tensor, for saliencies that need it.
 #[pyfunction]
 #[pyo3(signature = (spec, arrays, name, squares=None))]
 pub fn saliency<'py>(
@@ -36,13 +36,13 @@ pub fn saliency<'py>(
     let kind = SALIENCIES.iter().find(|kind| kind.name == name).ok_or_else(|| {
         let names: Vec<_> = SALIENCIES.iter().map(|kind| kind.name).collect();
         error::MethodError::new_err(format!(
-            "there is no saliency `{name}`; there are {}",
+            "unknown saliency `{name}`; choose from {}",
             names.join(", ")
         ))
     })?;
     let tensors = borrow(&spec.0, &arrays, false)?;
-    let read = finite(&spec.0, &tensors, py)?;
-    let views: Vec<ValuesRef<'_>> = read.iter().map(Read::view).collect();
+    let values = finite_values(&spec.0, &tensors, py)?;
+    let views: Vec<ValuesRef<'_>> = values.iter().map(ValuesCow::view).collect();
     let mut columns = Vec::new();
     for (t, tensor) in spec.0.tensors().iter().enumerate() {
         let cols = tensor.matrix().1;
@@ -58,7 +58,7 @@ pub fn saliency<'py>(
             None if kind.needs == Needs::Weights => vec![1.0; cols],
             None => {
                 return Err(error::tensor(format!(
-                    "{name} needs statistics of the inputs of `{}`",
+                    "{name} needs input statistics of `{}`; give squares",
                     tensor.name()
                 )));
             }
@@ -66,43 +66,44 @@ pub fn saliency<'py>(
     }
     let scores = py.detach(|| {
         Blocks::new(&spec.0).fold(0.0, |sum, e| {
-            let of = &columns[e.tensor];
+            let squares = &columns[e.tensor];
             let w = f64::from(views[e.tensor].at(e.offset));
-            sum + (kind.element)(w, of[e.offset % of.len()])
+            sum + (kind.element)(w, squares[e.offset % squares.len()])
         })
     });
     Ok(scores.into_pyarray(py))
 }
 
-/// Drops the share `fraction` of the blocks that stay, of least saliency, and
-/// grows as many in the same scopes: those of highest `growth`, or at random by
-/// `seed`. Gives what stays now, and how many moved.
+/// Drops a fraction of the kept blocks, those of lowest saliency, and grows as many in
+/// the same scopes: those of highest `growth`, or random ones. Returns the kept blocks
+/// and how many were replaced.
 #[pyfunction]
-#[pyo3(signature = (spec, stays, saliency, fraction, growth=None, seed=0))]
-pub fn update_stays<'py>(
+#[pyo3(signature = (spec, kept, saliency, fraction, growth=None, seed=0))]
+pub fn update_blocks<'py>(
     py: Python<'py>,
     spec: &BoundSpec,
-    stays: PyReadonlyArray1<'py, bool>,
+    kept: PyReadonlyArray1<'py, bool>,
     saliency: PyReadonlyArray1<'py, f64>,
     fraction: f64,
     growth: Option<PyReadonlyArray1<'py, f64>>,
     seed: u64,
 ) -> PyResult<(Bound<'py, PyArray1<bool>>, usize)> {
     let spec = &spec.0;
-    let mut stays = stays.as_slice()?.to_vec();
+    let mut kept = kept.as_slice()?.to_vec();
     let saliency = saliency.as_slice()?;
-    count(spec, stays.len(), "entries")?;
-    count(spec, saliency.len(), "saliencies")?;
-    let chance = growth.is_none().then(|| dynamic::numbers(seed, spec.blocks()));
+    check_count(spec, kept.len(), "entries")?;
+    check_count(spec, saliency.len(), "saliencies")?;
+    let random = growth.is_none().then(|| dynamic::numbers(seed, spec.blocks()));
     let growth = growth.as_ref().map(|all| all.as_slice()).transpose()?;
-    let growth = growth.or(chance.as_deref()).unwrap_or(&[]);
-    count(spec, growth.len(), "growths")?;
-    let moved = py.detach(|| dynamic::update(spec, &mut stays, saliency, growth, fraction));
-    Ok((stays.into_pyarray(py), moved))
+    let growth = growth.or(random.as_deref()).unwrap_or(&[]);
+    check_count(spec, growth.len(), "growths")?;
+    let moved = py.detach(|| dynamic::update(spec, &mut kept, saliency, growth, fraction));
+    Ok((kept.into_pyarray(py), moved))
 }
 
-/// The share that moves at a step by the cosine schedule; `None` if none is due.
+/// The fraction of blocks to replace at a step of the cosine schedule; `None` if no
+/// update is due.
 #[pyfunction]
-pub fn scheduled(step: u64, fraction: f64, every: u64, end: u64) -> Option<f64> {
+pub fn update_fraction(step: u64, fraction: f64, every: u64, end: u64) -> Option<f64> {
     Schedule { fraction, every, end }.at(step)
 }

@@ -1,4 +1,5 @@
-//! Errors in the command's words, as `ValueError`s.
+//! Python exceptions: library errors as `ValueError` subclasses with the same text as
+//! the command's.
 
 use openwork_llm::pipeline::PipelineError;
 use pyo3::PyErr;
@@ -9,55 +10,61 @@ create_exception!(
     openwork,
     OpenworkError,
     PyValueError,
-    "Something is wrong with what was given: what was asked, what was found, what to do."
+    "An invalid argument or input file. Base class of all errors of openwork."
 );
 create_exception!(
     openwork,
     SpecError,
     OpenworkError,
-    "A pattern that cannot be read or does not fit."
+    "A spec that cannot be parsed or does not fit the tensors."
 );
-create_exception!(openwork, MethodError, OpenworkError, "A method or option that does not exist.");
+create_exception!(openwork, MethodError, OpenworkError, "An unknown method or option.");
 create_exception!(
     openwork,
     HessianError,
     OpenworkError,
-    "Inputs or a matrix that cannot be a Hessian."
+    "Inputs or a matrix that do not form a valid Hessian."
 );
-create_exception!(openwork, PruneError, OpenworkError, "Weights that cannot be pruned as asked.");
+create_exception!(
+    openwork,
+    PruneError,
+    OpenworkError,
+    "Weights that cannot be pruned as requested."
+);
 
-/// An error of the library as one of Python's.
+/// Converts a spec error.
 pub fn spec(error: openwork::SpecError) -> PyErr {
     SpecError::new_err(error.to_string())
 }
 
-/// An error of the library as one of Python's.
+/// Converts a method error.
 pub fn method(error: openwork::prune::MethodError) -> PyErr {
     MethodError::new_err(error.to_string())
 }
 
-/// An error of the library as one of Python's.
+/// Converts a Hessian error.
 pub fn hessian(error: openwork::hessian::HessianError) -> PyErr {
     HessianError::new_err(error.to_string())
 }
 
-/// An error of the library as one of Python's.
+/// Converts a pruning error to the exception of its cause.
 pub fn prune(error: openwork::prune::PruneError) -> PyErr {
-    use openwork::prune::PruneError as Why;
+    use openwork::prune::PruneError as Cause;
     match error {
-        Why::Hessian { .. } => HessianError::new_err(error.to_string()),
-        Why::TooWide(_) => SpecError::new_err(error.to_string()),
+        Cause::Hessian { .. } => HessianError::new_err(error.to_string()),
+        Cause::TooWide(_) => SpecError::new_err(error.to_string()),
         _ => PruneError::new_err(error.to_string()),
     }
 }
 
-/// An error of a run: the user's, or the run's own.
+/// Converts an error of a run: `OpenworkError` for invalid input, `RuntimeError` for a
+/// failure while running.
 pub fn raised(error: &PipelineError) -> PyErr {
     let words = error.to_string();
     if error.is_input() { OpenworkError::new_err(words) } else { PyRuntimeError::new_err(words) }
 }
 
-/// Something is wrong with a tensor.
+/// A `PruneError` about a tensor.
 pub fn tensor(words: impl Into<String>) -> PyErr {
     PruneError::new_err(words.into())
 }

@@ -1,9 +1,9 @@
-//! `Hessian`: statistics of a layer's inputs, batch by batch.
+//! `Hessian`: input statistics X'X/n of a layer, accumulated batch by batch.
 
-use crate::array::{Tensor, adapted};
+use crate::array::{Tensor, as_pair};
 use crate::error;
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods};
-use openwork::hessian::{Hessian as Known, HessianError, HessianSum};
+use openwork::hessian::{Hessian as CoreHessian, HessianError, HessianSum};
 use openwork::values::ValuesRef;
 use openwork::{Matrix, MatrixRef};
 use openwork_llm::tensors::TensorFile;
@@ -12,9 +12,9 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// H = X'X / n over the inputs of a layer, one sample in each row of X. Batches
-/// are added as they come, float32, float16 or bfloat16, of numpy or torch; of a
-/// batch with more axes the last one is the columns.
+/// The Hessian H = X'X / n of a layer with inputs X, one sample per row. Batches are
+/// numpy arrays or torch tensors of float32, float16 or bfloat16; the last axis is the
+/// columns.
 ///
 /// >>> import numpy
 /// >>> from openwork import Hessian
@@ -25,43 +25,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "openwork", name = "Hessian")]
 pub struct Hessian(Mutex<State>);
 
-/// Refuses an H that no machine holds, or that has no columns.
+/// Checks the number of columns before memory is allocated.
 fn check_columns(columns: usize) -> PyResult<()> {
     match (1..=MAX_COLUMNS).contains(&columns) {
         true => Ok(()),
-        false => {
-            Err(wrong(format!("H would have {columns} columns; it may have 1 to {MAX_COLUMNS}")))
-        }
+        false => Err(hessian_error(format!(
+            "H would have {columns} columns; it may have 1 to {MAX_COLUMNS}"
+        ))),
     }
 }
 
-fn wrong(error: impl std::fmt::Display) -> PyErr {
+/// Converts any error about a Hessian.
+fn hessian_error(error: impl std::fmt::Display) -> PyErr {
     error::HessianError::new_err(error.to_string())
 }
 
 enum State {
-    /// Samples still come; what was made of those so far.
-    Open(Box<HessianSum>, Option<Arc<Known>>),
-    /// From a matrix or a file.
-    Closed(Arc<Known>),
+    /// Accepts samples; the Hessian of those so far is cached.
+    Open(Box<HessianSum>, Option<Arc<CoreHessian>>),
+    /// From a matrix or a file; accepts no samples.
+    Closed(Arc<CoreHessian>),
 }
 
 impl Hessian {
-    /// The finished Hessian.
-    pub fn known(&self) -> Result<Arc<Known>, HessianError> {
+    /// The Hessian of the samples so far.
+    pub fn finish(&self) -> Result<Arc<CoreHessian>, HessianError> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *state {
-            State::Closed(known) | State::Open(_, Some(known)) => Ok(known.clone()),
-            State::Open(sum, made) => {
-                let known = Arc::new(HessianSum::clone(sum).finish()?);
-                *made = Some(known.clone());
-                Ok(known)
+            State::Closed(hessian) | State::Open(_, Some(hessian)) => Ok(hessian.clone()),
+            State::Open(sum, cache) => {
+                let hessian = Arc::new(HessianSum::clone(sum).finish()?);
+                *cache = Some(hessian.clone());
+                Ok(hessian)
             }
         }
     }
 
-    fn closed(known: Known) -> Self {
-        Self(Mutex::new(State::Closed(Arc::new(known))))
+    fn closed(hessian: CoreHessian) -> Self {
+        Self(Mutex::new(State::Closed(Arc::new(hessian))))
     }
 }
 
@@ -73,14 +74,14 @@ impl Hessian {
         Ok(Self(Mutex::new(State::Open(Box::new(HessianSum::new(columns)), None))))
     }
 
-    /// H of inputs at hand.
+    /// The Hessian of inputs X.
     ///
     /// >>> import numpy
     /// >>> Hessian.of(numpy.ones((3, 4), "float32")).columns
     /// 4
     #[staticmethod]
     fn of(py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let (kind, array) = adapted(inputs)?;
+        let (kind, array) = as_pair(inputs)?;
         let shape = Tensor::borrow(&kind, &array, false)?.shape();
         let columns = shape.last().copied().unwrap_or(0);
         let hessian = Self::new(columns)?;
@@ -88,7 +89,7 @@ impl Hessian {
         Ok(hessian)
     }
 
-    /// H that someone else made, float32 or float64.
+    /// The Hessian from a precomputed matrix X'X / n.
     ///
     /// >>> import numpy
     /// >>> Hessian.from_matrix(numpy.eye(3)).columns
@@ -96,18 +97,18 @@ impl Hessian {
     #[staticmethod]
     #[pyo3(signature = (h, samples=None))]
     fn from_matrix(py: Python<'_>, h: &Bound<'_, PyAny>, samples: Option<usize>) -> PyResult<Self> {
-        let (kind, array) = adapted(h)?;
+        let (kind, array) = as_pair(h)?;
         let tensor = Tensor::borrow(&kind, &array, false)?;
         let &[rows, cols] = &tensor.shape()[..] else {
             let shape = tensor.shape();
             return Err(error::HessianError::new_err(format!(
-                "H has shape {shape:?}; it must be a square matrix"
+                "h has shape {shape:?}; it must be a square matrix"
             )));
         };
         check_columns(cols)?;
         let data: Vec<f64> = match &tensor {
-            Tensor::F64(held) if held.slice().is_some() => {
-                held.slice().expect("just looked").to_vec()
+            Tensor::F64(array) if array.slice().is_some() => {
+                array.slice().expect("checked by the guard").to_vec()
             }
             Tensor::F64(_) => {
                 let contiguous = array.call_method1("ravel", ())?;
@@ -117,34 +118,36 @@ impl Hessian {
             other => other.read()?.iter().map(|&x| f64::from(x)).collect(),
         };
         let matrix = Matrix::from_vec(rows, cols, data);
-        py.detach(|| Known::from_matrix(matrix, samples)).map(Self::closed).map_err(error::hessian)
+        py.detach(|| CoreHessian::from_matrix(matrix, samples))
+            .map(Self::closed)
+            .map_err(error::hessian)
     }
 
-    /// Adds samples. On an error nothing was added.
+    /// Adds a batch of samples. On an error nothing is added.
     fn add(&self, py: Python<'_>, batch: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (kind, array) = adapted(batch)?;
+        let (kind, array) = as_pair(batch)?;
         let tensor = Tensor::borrow(&kind, &array, false)?;
         let shape = tensor.shape();
         let columns = match shape.split_last() {
             Some((&columns, _)) if shape.len() > 1 => columns,
             _ => {
                 return Err(error::HessianError::new_err(format!(
-                    "a batch has shape {shape:?}; inputs are [samples, columns] or \
+                    "the batch has shape {shape:?}; it must be [samples, columns] or \
                      [batch, positions, columns]"
                 )));
             }
         };
         let rows = shape[..shape.len() - 1].iter().product();
-        let read = tensor.values()?;
+        let values = tensor.values()?;
         py.detach(|| {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let State::Open(sum, made) = &mut *state else { return Ok(false) };
-            match read.view() {
+            let State::Open(sum, cache) = &mut *state else { return Ok(false) };
+            match values.view() {
                 ValuesRef::F32(all) => sum.add(MatrixRef::new(all, rows, columns)),
                 ValuesRef::F16(all) => sum.add(MatrixRef::new(all, rows, columns)),
                 ValuesRef::Bf16(all) => sum.add(MatrixRef::new(all, rows, columns)),
             }?;
-            *made = None;
+            *cache = None;
             Ok(true)
         })
         .map_err(error::hessian)
@@ -153,51 +156,51 @@ impl Hessian {
                 return Ok(());
             }
             Err(error::HessianError::new_err(
-                "this H came from a matrix or a file; samples can be added to Hessian(columns) only",
+                "this Hessian was made from a matrix or a file; start one with Hessian(columns) to add samples",
             ))
         })
     }
 
-    /// The number of columns.
+    /// Number of columns.
     #[getter]
     fn columns(&self, py: Python<'_>) -> usize {
         py.detach(|| match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Open(sum, _) => sum.columns(),
-            State::Closed(known) => known.columns(),
+            State::Closed(hessian) => hessian.columns(),
         })
     }
 
-    /// The samples in H, where known.
+    /// Number of samples; `None` if unknown.
     #[getter]
     fn samples(&self, py: Python<'_>) -> Option<usize> {
         py.detach(|| match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Open(sum, _) => Some(sum.samples()),
-            State::Closed(known) => known.samples(),
+            State::Closed(hessian) => hessian.samples(),
         })
     }
 
-    /// H, in float64.
+    /// The matrix H in float64.
     fn matrix<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        let known = py.detach(|| self.known()).map_err(error::hessian)?;
-        let k = known.columns();
-        known.matrix().data().to_vec().into_pyarray(py).reshape([k, k])
+        let hessian = py.detach(|| self.finish()).map_err(error::hessian)?;
+        let k = hessian.columns();
+        hessian.matrix().data().to_vec().into_pyarray(py).reshape([k, k])
     }
 
-    /// Writes H to a safetensors file, as `openwork hessian` does.
+    /// Writes the Hessian to a safetensors file that `openwork tensor --hessian` reads.
     #[pyo3(signature = (path, name="H"))]
     fn save(&self, py: Python<'_>, path: PathBuf, name: &str) -> PyResult<()> {
         py.detach(|| {
-            let known = self.known().map_err(error::hessian)?;
-            hessian::save(&path, &[(name, &known)]).map(|_| ()).map_err(wrong)
+            let finished = self.finish().map_err(error::hessian)?;
+            hessian::save(&path, &[(name, &finished)]).map(|_| ()).map_err(hessian_error)
         })
     }
 
-    /// Reads H from a safetensors file.
+    /// Reads a Hessian from a safetensors file.
     #[staticmethod]
     #[pyo3(signature = (path, name="H"))]
     fn load(py: Python<'_>, path: PathBuf, name: &str) -> PyResult<Self> {
         let load = || TensorFile::open(&path).and_then(|file| hessian::load(&file, name));
-        py.detach(load).map(Self::closed).map_err(wrong)
+        py.detach(load).map(Self::closed).map_err(hessian_error)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -1,6 +1,7 @@
-//! The native part of the Python package `openwork`. It is thin: convert,
-//! release the interpreter, call the library, convert back. What a user sees is
-//! in `python/openwork`; every item here has its type in `_native.pyi`.
+//! `openwork._native`, the Rust half of the Python package. Each function converts
+//! its arguments, releases the interpreter, calls the library and converts the
+//! result back. The public API is in `python/openwork`; types are declared in
+//! `_native.pyi`.
 
 mod array;
 mod background;
@@ -22,10 +23,11 @@ mod _native {
 
     #[pymodule_export]
     use super::blocks::{
-        block_elements, clear, fold, grid_order, masks, scale, stays, stays_by, threshold,
+        block_elements, block_masks, grid_order, keep_top_blocks, reduce_blocks, scale_blocks,
+        top_blocks, top_blocks_by_score, zero_blocks,
     };
     #[pymodule_export]
-    use super::dynamic::{random_stays, saliency, scheduled, update_stays};
+    use super::dynamic::{random_blocks, saliency, update_blocks, update_fraction};
     #[pymodule_export]
     use super::error::{HessianError, MethodError, OpenworkError, PruneError, SpecError};
     #[pymodule_export]
@@ -43,6 +45,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("DEFAULT_METHOD", openwork_llm::pipeline::METHOD)
     }
 }

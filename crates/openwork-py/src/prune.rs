@@ -1,4 +1,4 @@
-//! `prune`: one task of the library.
+//! `prune`: prunes tensors in memory.
 
 use crate::blocks::{Arrays, borrow};
 use crate::hessian::Hessian;
@@ -13,8 +13,8 @@ use pyo3::types::PyDict;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Prunes tensors together. In place, they are written to after all is done; an
-/// error or an interruption leaves them as they were.
+/// Prunes tensors under one spec. In place, they are modified when pruning has
+/// finished; an error or an interruption leaves them unchanged.
 #[pyfunction]
 #[pyo3(signature = (spec, arrays, hessians, method, inplace=true, progress=None))]
 pub fn prune<'py>(
@@ -29,24 +29,23 @@ pub fn prune<'py>(
     let method: Method = method.parse().map_err(error::method)?;
     let spec = &spec.0;
     let mut tensors = borrow(spec, &arrays, inplace)?;
-    let known = hessians
+    let hessians = hessians
         .iter()
-        .map(|h| h.as_ref().map(|h| py.detach(|| h.get().known())).transpose())
+        .map(|h| h.as_ref().map(|h| py.detach(|| h.get().finish())).transpose())
         .collect::<Result<Vec<_>, _>>()
         .map_err(error::hessian)?;
-    if known.len() != tensors.len() {
+    if hessians.len() != tensors.len() {
         return Err(error::tensor(format!(
             "{} Hessians were given for {} tensors",
-            known.len(),
+            hessians.len(),
             tensors.len()
         )));
     }
-    let read = tensors.iter().map(Tensor::values).collect::<PyResult<Vec<_>>>()?;
-    // One Hessian given twice is one Hessian.
-    let members: Vec<Member<'_>> = read
+    let values = tensors.iter().map(Tensor::values).collect::<PyResult<Vec<_>>>()?;
+    let members: Vec<Member<'_>> = values
         .iter()
-        .zip(&known)
-        .map(|(read, h)| Member { weights: read.view(), hessian: h.as_ref().map(Arc::as_ref) })
+        .zip(&hessians)
+        .map(|(values, h)| Member { weights: values.view(), hessian: h.as_ref().map(Arc::as_ref) })
         .collect();
     let flag = background::Flag::default();
     let tell = |py: Python<'_>| match &progress {
@@ -65,7 +64,7 @@ pub fn prune<'py>(
     )?
     .map_err(error::prune)?;
     let (pruned, total) = pruned;
-    drop(read);
+    drop(values);
 
     let result = PyDict::new(py);
     result.set_item("error", pruned.error)?;
@@ -81,7 +80,7 @@ pub fn prune<'py>(
     result.set_item("masks", masks)?;
     if inplace {
         for (new, tensor) in pruned.weights.iter().zip(&mut tensors) {
-            tensor.put(new);
+            tensor.store(new);
         }
     } else {
         for (new, tensor) in pruned.weights.into_iter().zip(spec.tensors()) {
@@ -92,7 +91,7 @@ pub fn prune<'py>(
     Ok(result)
 }
 
-/// New weights as an array; f16 and bf16 as 16-bit integers.
+/// New weights as an array; f16 and bf16 as `u16`.
 fn into_array<'py>(py: Python<'py>, new: Values, dims: &[usize]) -> PyResult<Bound<'py, PyAny>> {
     Ok(match new {
         Values::F32(new) => new.into_pyarray(py).reshape(dims)?.into_any(),

@@ -1,6 +1,6 @@
-//! Patterns and bound specs.
+//! `Spec` and `BoundSpec`: a pattern, and a pattern bound to the shapes of tensors.
 
-use crate::array::{Tensor, adapted};
+use crate::array::{Tensor, as_pair};
 use crate::error;
 use openwork::spec::{Coupling, Element};
 use openwork::{Mask, Pattern, viz};
@@ -8,10 +8,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-/// The seed of the example mask in a picture.
+/// Seed of the example mask in drawings.
 const SEED: u64 = 0;
 
-/// A sparsity pattern as text; `bind` checks it against the shapes of tensors.
+/// A sparsity pattern; `bind` checks it against the shapes of tensors.
 ///
 /// >>> from openwork import Spec
 /// >>> Spec.parse("2:4").bind((16, 32)).num_scopes
@@ -22,7 +22,7 @@ pub struct Spec(pub Pattern);
 
 #[pymethods]
 impl Spec {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// >>> print(Spec.parse("scope (1,4)  keep 2  # two of four"))
     /// scope (1,4) keep 2
@@ -31,8 +31,8 @@ impl Spec {
         text.parse().map(Self).map_err(error::spec)
     }
 
-    /// Checks the pattern against a shape; for coupled tensors, a shape for each
-    /// name.
+    /// Binds the pattern to the shape of a tensor, or to one shape per name for coupled
+    /// tensors.
     ///
     /// >>> Spec.parse("channel(50%)").bind((8, 4)).keep
     /// 4
@@ -47,7 +47,7 @@ impl Spec {
     ) -> PyResult<BoundSpec> {
         let given = match (shape, shapes) {
             (Some(_), Some(_)) => {
-                return Err(PyTypeError::new_err("give one shape, or a shape for each name"));
+                return Err(PyTypeError::new_err("give one shape or named shapes, not both"));
             }
             (Some(shape), None) => match shape.cast::<PyDict>() {
                 Ok(shapes) => Some(shapes.clone()),
@@ -67,7 +67,7 @@ impl Spec {
         self.0.bind_all(&tensors).map(BoundSpec).map_err(error::spec)
     }
 
-    /// The names of the tensors that the pattern couples; none if it is for one.
+    /// Names of the tensors that the pattern couples; empty if it is for one tensor.
     #[getter]
     fn members(&self) -> Vec<String> {
         self.0.members().into_iter().map(str::to_string).collect()
@@ -94,16 +94,18 @@ impl Spec {
     }
 }
 
-/// A tuple of dims; anything with whole numbers in it, such as `tensor.shape`.
+/// Any sequence of integers as a shape, such as `tensor.shape`.
 fn dims(shape: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     shape.extract::<Vec<usize>>().map_err(|_| {
         let shown = shape.repr().map_or_else(|_| "that".to_string(), |repr| repr.to_string());
         let shown: String = shown.chars().take(60).collect();
-        error::SpecError::new_err(format!("{shown} is no shape; give a tuple of whole numbers"))
+        error::SpecError::new_err(format!(
+            "{shown} is not a shape; give a tuple of non-negative integers"
+        ))
     })
 }
 
-/// A pattern bound to tensors: every promise checked.
+/// A pattern bound to the shapes of tensors, with all conditions checked.
 ///
 /// >>> spec = Spec.parse("rows16").bind((32, 64))
 /// >>> spec.num_scopes, spec.blocks_per_scope, spec.keep, spec.density
@@ -113,25 +115,25 @@ pub struct BoundSpec(pub openwork::Spec);
 
 #[pymethods]
 impl BoundSpec {
-    /// The pattern's text.
+    /// The text of the pattern.
     #[getter]
     fn text(&self) -> &str {
         self.0.text()
     }
 
-    /// The pattern's text with presets written out.
+    /// The text of the pattern with presets expanded.
     #[getter]
     fn expanded(&self) -> &str {
         self.0.expanded()
     }
 
-    /// The tensors' names, in the pattern's order.
+    /// Names of the tensors, in the order of the pattern.
     #[getter]
     fn names(&self) -> Vec<String> {
         self.0.tensors().iter().map(|tensor| tensor.name().to_string()).collect()
     }
 
-    /// The tensors' shapes, in the pattern's order.
+    /// Shapes of the tensors, in the order of the pattern.
     #[getter]
     fn shapes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         self.0.tensors().iter().map(|tensor| PyTuple::new(py, tensor.dims())).collect()
@@ -143,56 +145,56 @@ impl BoundSpec {
         self.0.tensors().iter().map(openwork::spec::Tensor::matrix).collect()
     }
 
-    /// `"blocks"` or `"scopes"` where tensors are coupled, else `None`.
+    /// `"blocks"` or `"scopes"` for coupled tensors, otherwise `None`.
     #[getter]
     fn coupling(&self) -> Option<String> {
         let alone = self.0.tensors().len() == 1 && self.0.coupling() == Coupling::Blocks;
         (!alone).then(|| self.0.coupling().to_string())
     }
 
-    /// The common grid: of blocks, or of scopes where scopes are coupled.
+    /// Shape of the common grid: of blocks, or of scopes if scopes are coupled.
     #[getter]
     fn grid<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.0.grid())
     }
 
-    /// The scopes along each axis.
+    /// Number of scopes along each axis.
     #[getter]
     fn scope_grid<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.0.scope_grid())
     }
 
-    /// How many blocks there are, a coupled block counting once.
+    /// Number of blocks; a coupled block counts once.
     #[getter]
     fn num_blocks(&self) -> usize {
         self.0.blocks()
     }
 
-    /// How many scopes there are.
+    /// Number of scopes.
     #[getter]
     fn num_scopes(&self) -> usize {
         self.0.scopes()
     }
 
-    /// How many blocks each scope has.
+    /// Number of blocks of a scope.
     #[getter]
     fn blocks_per_scope(&self) -> usize {
         self.0.blocks_per_scope()
     }
 
-    /// How many blocks of each scope stay.
+    /// Number of blocks kept in each scope.
     #[getter]
     fn keep(&self) -> usize {
         self.0.keep()
     }
 
-    /// The share of blocks that stay.
+    /// Fraction of the blocks that is kept.
     #[getter]
     fn density(&self) -> f64 {
         self.0.density()
     }
 
-    /// The share of blocks that go.
+    /// Fraction of the blocks that is pruned.
     #[getter]
     fn sparsity(&self) -> f64 {
         1.0 - self.0.density()
@@ -206,27 +208,27 @@ impl BoundSpec {
         let blocks = self.0.blocks_per_scope();
         if keep > blocks {
             return Err(error::SpecError::new_err(format!(
-                "keep {keep} is more than there are: a scope has {blocks} blocks"
+                "keep is {keep}, but a scope has {blocks} blocks"
             )));
         }
         Ok(Self(self.0.with_keep(keep)))
     }
 
-    /// All that `openwork show --json` says, as a dict.
+    /// The output of `openwork show --json` as a dict.
     ///
     /// >>> Spec.parse("2:4").bind((16, 32)).show()["facts"]["storage"][0]["ratio"]
     /// 0.5625
-    fn show<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn show<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let text = openwork_llm::spec_json(&self.0).to_string();
-        py.import("json")?.call_method1("loads", (text,))
+        Ok(py.import("json")?.call_method1("loads", (text,))?.cast_into()?)
     }
 
-    /// The same in words.
+    /// The output of `openwork show` as text, without the drawing.
     fn describe(&self) -> String {
         viz::sheet(&self.0)
     }
 
-    /// A picture of the structure and of an example mask, as SVG.
+    /// A drawing of the structure and an example mask, as SVG.
     ///
     /// >>> Spec.parse("2:4").bind((8, 16)).svg().startswith("<svg")
     /// True
@@ -243,13 +245,13 @@ impl BoundSpec {
         self.svg(SEED)
     }
 
-    /// The row-major offsets of a block's weights, tensor after tensor. Scopes
-    /// count row-major over their grid, blocks within their scope.
+    /// The row-major offsets of the weights of a block in each tensor. Scopes are
+    /// numbered row-major over their grid, blocks within their scope.
     ///
     /// >>> Spec.parse("rows16").bind((32, 64)).elements(0, 1)[0][:3]
     /// [512, 513, 514]
     fn elements(&self, scope: usize, block: usize) -> PyResult<Vec<Vec<usize>>> {
-        self.has(scope, block)?;
+        self.check_block(scope, block)?;
         let mut offsets = vec![Vec::new(); self.0.tensors().len()];
         for element in self.0.elements(scope, block) {
             offsets[element.tensor].push(element.offset);
@@ -257,7 +259,7 @@ impl BoundSpec {
         Ok(offsets)
     }
 
-    /// The scope of a weight and its block there; `None` outside the domain.
+    /// The scope of a weight and its block in that scope; `None` outside the domain.
     ///
     /// >>> Spec.parse("rows16").bind((32, 64)).locate(512)
     /// (0, 1)
@@ -267,20 +269,21 @@ impl BoundSpec {
         if tensor >= tensors.len() || offset >= tensors[tensor].size() {
             let sizes: Vec<usize> = tensors.iter().map(openwork::spec::Tensor::size).collect();
             return Err(error::SpecError::new_err(format!(
-                "there is no weight {offset} of tensor {tensor}; the tensors have {sizes:?} weights"
+                "weight {offset} of tensor {tensor} does not exist; the tensors have {sizes:?} weights"
             )));
         }
         Ok(self.0.locate(Element { tensor, offset }))
     }
 
-    /// Where a block stands in its grid, row-major, and its tensor if scopes are
-    /// coupled.
+    /// The tensor of a block (`None` unless scopes are coupled) and its row-major index
+    /// in the grid of blocks.
     fn block_index(&self, scope: usize, block: usize) -> PyResult<(Option<usize>, usize)> {
-        self.has(scope, block)?;
+        self.check_block(scope, block)?;
         Ok(self.0.block_index(scope, block))
     }
 
-    /// The first place where weights break the pattern, or `None`.
+    /// Describes the first violation of the pattern by these weights; `None` if they
+    /// conform.
     ///
     /// >>> import numpy
     /// >>> Spec.parse("2:4").bind((1, 4)).breach(numpy.ones((1, 4), "float32"))
@@ -289,10 +292,10 @@ impl BoundSpec {
     fn breach(&self, weights: &Bound<'_, PyTuple>) -> PyResult<Option<String>> {
         let mut values = Vec::new();
         for tensor in weights {
-            let (kind, array) = adapted(&tensor)?;
+            let (kind, array) = as_pair(&tensor)?;
             values.push(Tensor::borrow(&kind, &array, false)?);
         }
-        crate::blocks::fits(&self.0, &values)?;
+        crate::blocks::check_shapes(&self.0, &values)?;
         let read = values.iter().map(Tensor::read).collect::<PyResult<Vec<_>>>()?;
         let slices: Vec<&[f32]> = read.iter().map(|cow| &cow[..]).collect();
         let allowed = weights.py().detach(|| Mask::nonzero(&slices).allows(&self.0));
@@ -307,13 +310,13 @@ impl BoundSpec {
 }
 
 impl BoundSpec {
-    fn has(&self, scope: usize, block: usize) -> PyResult<()> {
+    fn check_block(&self, scope: usize, block: usize) -> PyResult<()> {
         let (scopes, blocks) = (self.0.scopes(), self.0.blocks_per_scope());
         if scope < scopes && block < blocks {
             return Ok(());
         }
         Err(error::SpecError::new_err(format!(
-            "there is no block {block} of scope {scope}; there are {scopes} scopes of {blocks} blocks"
+            "block {block} of scope {scope} does not exist; there are {scopes} scopes of {blocks} blocks"
         )))
     }
 }

@@ -1,12 +1,11 @@
-//! The tables of presets and methods, the number of threads, the machine's
-//! instructions.
+//! The tables of presets and methods, and settings of the process.
 
 use openwork::prune::{METHODS, MODIFIERS, Method, MethodInfo, Needs};
 use openwork::spec::PRESETS;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Every preset: its name, an example, a shape for it and one line.
+/// All presets, each with its name, an example, a shape for it and a summary.
 ///
 /// >>> import openwork
 /// >>> openwork.presets()[0]["example"]
@@ -24,7 +23,7 @@ pub fn presets(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     PRESETS.iter().map(row).collect()
 }
 
-/// Every method and modifier, with what it needs and its options.
+/// All methods and modifiers, each with what it needs and its options.
 ///
 /// >>> import openwork
 /// >>> [row["name"] for row in openwork.methods()]
@@ -39,7 +38,7 @@ fn row<'py>(py: Python<'py>, method: &MethodInfo, plus: &str) -> PyResult<Bound<
     let needs = match method.name.parse::<Method>().map(|method| method.needs()) {
         Ok(Needs::Weights) => "weights",
         Ok(Needs::Norms) => "norms",
-        // Every modifier needs H.
+        // Every modifier needs the Hessian.
         Ok(Needs::Hessian) | Err(_) => "hessian",
     };
     let row = PyDict::new(py);
@@ -58,7 +57,8 @@ fn row<'py>(py: Python<'py>, method: &MethodInfo, plus: &str) -> PyResult<Bound<
     Ok(row)
 }
 
-/// The instructions that products use here; bytes may differ where they do.
+/// The instruction set used for matrix products; results may differ in rounding
+/// between machines that differ in it.
 ///
 /// >>> from openwork import _native
 /// >>> _native.instructions() == _native.instructions() != ""
@@ -68,8 +68,9 @@ pub fn instructions() -> String {
     openwork::linalg::instructions()
 }
 
-/// Sets how many threads all calls share. Works once, before the first long call;
-/// says whether it did. Without it the machine's cores or `RAYON_NUM_THREADS`.
+/// Sets the number of threads shared by all calls, by default `RAYON_NUM_THREADS` or
+/// the number of cores. Must be called before the first long call; returns whether it
+/// had an effect.
 #[pyfunction]
 pub fn set_threads(threads: usize) -> bool {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok()

@@ -9,9 +9,9 @@ use std::process::Command;
 /// A folder of its own for one test.
 pub struct Folder(tempfile::TempDir);
 
-/// What the command said.
+/// The output of a command.
 #[derive(Debug)]
-pub struct Said {
+pub struct CommandOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
@@ -113,18 +113,18 @@ impl Folder {
     }
 
     /// Runs the command in the folder, with arguments separated by spaces.
-    pub fn run(&self, args: &str) -> Said {
+    pub fn run(&self, args: &str) -> CommandOutput {
         self.run_list(&args.split_whitespace().collect::<Vec<_>>())
     }
 
     /// Runs the command in the folder.
-    pub fn run_list(&self, args: &[&str]) -> Said {
+    pub fn run_list(&self, args: &[&str]) -> CommandOutput {
         let output = Command::new(env!("CARGO_BIN_EXE_openwork"))
             .args(args)
             .current_dir(self.0.path())
             .output()
             .unwrap();
-        let said = Said {
+        let said = CommandOutput {
             code: output.status.code().expect("it ended by itself"),
             out: String::from_utf8(output.stdout).unwrap(),
             err: String::from_utf8(output.stderr).unwrap(),

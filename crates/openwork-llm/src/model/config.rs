@@ -190,7 +190,7 @@ impl Config {
         let (qkv_bias, out_bias, mlp_bias) = match family.bias {
             Bias::Never => (false, false, false),
             Bias::Qkv => {
-                // Some files say so too; these models have them whatever is said.
+                // Some files have the key; these models have the biases regardless.
                 keys.flag_or("attention_bias", true)?;
                 (true, false, false)
             }

@@ -41,7 +41,7 @@ impl<'a> DecodeStream<'a> {
     }
 
     /// The text of all tokens so far, decoded at once.
-    pub fn whole(&self) -> Result<String, TextError> {
+    pub fn decode_all(&self) -> Result<String, TextError> {
         self.tokenizer.decode(&self.ids)
     }
 

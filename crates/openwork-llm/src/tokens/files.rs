@@ -26,7 +26,7 @@ impl Tokenizer {
         validate::check(&bytes).map_err(wrong)?;
         let read = || tokenizers::Tokenizer::from_bytes(&bytes);
         let mut inner = validate::catch_panic(read).map_err(wrong)?.map_err(failed)?;
-        whole(&mut inner).map_err(failed)?;
+        disable_training_options(&mut inner).map_err(failed)?;
         let json = |name: &str| match model.companion(name)? {
             None => Ok(Value::Null),
             Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
@@ -161,7 +161,7 @@ fn complete(
 
 /// Disables truncation, padding and BPE dropout, which some files keep from
 /// their training run.
-fn whole(inner: &mut tokenizers::Tokenizer) -> tokenizers::Result<()> {
+fn disable_training_options(inner: &mut tokenizers::Tokenizer) -> tokenizers::Result<()> {
     inner.with_truncation(None)?;
     inner.with_padding(None);
     if let ModelWrapper::BPE(bpe) = inner.get_model()

@@ -219,11 +219,11 @@ impl GgufTokenizer<'_> {
 /// folder converted from the file.
 fn before_every_text(bos: &str, id: u32) -> Result<Option<PostProcessorWrapper>, Fault> {
     let special = json!({"SpecialToken": {"id": bos, "type_id": 0}});
-    let of = |part: &str, n: u32| json!({"Sequence": {"id": part, "type_id": n}});
+    let sequence = |part: &str, n: u32| json!({"Sequence": {"id": part, "type_id": n}});
     part(json!({
         "type": "TemplateProcessing",
-        "single": [special, of("A", 0)],
-        "pair": [special, of("A", 0), {"SpecialToken": {"id": bos, "type_id": 1}}, of("B", 1)],
+        "single": [special, sequence("A", 0)],
+        "pair": [special, sequence("A", 0), {"SpecialToken": {"id": bos, "type_id": 1}}, sequence("B", 1)],
         "special_tokens": {bos: {"id": bos, "ids": [id], "tokens": [bos]}},
     }))
 }

@@ -22,7 +22,8 @@ use std::path::PathBuf;
   openwork prune MODEL --recipe recipe.toml --calib c4.jsonl --out pruned --dry-run
   openwork prune MODEL --spec 2:4 --calib c4.jsonl --out pruned --resume
   openwork prune MODEL --spec 'mlp keep 75%' --remove --calib c4.jsonl --out smaller
-  openwork prune MODEL --spec 'heads keep 2' --method s-obs+refit --remove --calib c4.jsonl --out smaller
+  openwork prune MODEL --spec 'heads keep 2' --method s-obs+refit --remove \\
+      --calib c4.jsonl --out smaller
   openwork prune MODEL --spec 'layers keep 24' --calib c4.jsonl --out shorter
 
 mlp, heads, query-heads and layers are structures of the model (docs/structures.md).

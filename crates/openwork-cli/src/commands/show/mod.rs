@@ -18,10 +18,12 @@ const EXAMPLES: &str = "\
 Examples:
   openwork show 2:4 --shape 8,16
   openwork show 'block(16,16)' --shape 4096,4096 --json
-  openwork show 'view m (g j i) -> m g i j, j=2 i=8 block (1,1,1,2) scope (1,1,4,1) keep 2' --shape 8,32
+  openwork show 'view m (g j i) -> m g i j, j=2 i=8 block (1,1,1,2) scope (1,1,4,1) keep 2' \\
+      --shape 8,32
   openwork show 'in (M/4,0)+(M*3/4,K) scope (1,4) keep 2' --shape 8,16 --svg pattern.svg
   openwork show rows16 --shape 16,32 --fragment m16n8k16
-  openwork show 'blocks up: block (1,_) & down perm (1,0): block (_,1) scope (4,1) keep 2' --shape up=16,8 --shape down=8,16
+  openwork show 'blocks up: block (1,_) & down perm (1,0): block (_,1) scope (4,1) keep 2' \\
+      --shape up=16,8 --shape down=8,16
 
 docs/spec-language.md describes the spec language; `openwork presets` lists the presets.";
 
