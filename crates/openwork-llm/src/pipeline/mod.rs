@@ -8,7 +8,7 @@
 //!     shard and measurements           to the disk
 //! ```
 //!
-//! The loop in [`run`] is made of the functions in [`steps`], which a [`Executor`]
+//! The loop in [`run`] is made of the functions in [`stages`], which an [`Executor`]
 //! does: this process ([`LocalExecutor`]), or others that get the same bytes. What is asked for
 //! is a [`Recipe`], bound to the model as a [`Plan`]; what was measured is a
 //! [`Record`](crate::report::Record).
