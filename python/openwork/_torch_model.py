@@ -101,8 +101,9 @@ def prune_module(
         if not allow_dense:
             _left_dense.check(dense)
         notes = _left_dense.note(dense)
-        for note in notes if on_event is not None else []:
-            on_event(dict(event="note", text=note))
+        if on_event is not None:
+            for note in notes:
+                on_event(dict(event="note", text=note))
         runner = BlockRunner(model, [block[0].block for block in blocks], batches)
         for number, block in enumerate(blocks):
             block_started = time.monotonic()
