@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _native
 from ._native import OpenworkError
 
 Progress = Callable[[dict[str, Any]], Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# The options of a run, from the library's table: `openwork prune` has the same.
+OPTIONS: dict[str, dict[str, Any]] = {option["name"]: option for option in _native.run_options()}
+
+_TYPES = {"flag": "bool", "count": "int", "text": "str", "bytes": "str | int", "path": "str | os.PathLike[str]"}
 
 
+def default(option: dict[str, Any]) -> Any:
+    """The default of a keyword; None if the library computes it."""
+    if option["kind"] == "flag":
+        return False
+    words = option["default"] or ""
+    return int(words) if words.isdigit() else None
+
+
+def with_options(function: Function) -> Function:
+    """Gives a function with `**options` the keywords of a run, in its signature and its docstring."""
+    signature = inspect.signature(function)
+    parameters = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    given = {parameter.name for parameter in parameters}
+    lines = []
+    for option in OPTIONS.values():
+        lines.append(f"    {option['name']}: {option['help']}")
+        if option["default"] is not None:
+            lines[-1] += f" [default: {option['default']}]"
+        if option["name"] in given:
+            continue
+        annotation = _TYPES[option["kind"]]
+        if option["kind"] != "flag" and default(option) is None:
+            annotation += " | None"
+        parameters.append(inspect.Parameter(
+            option["name"], inspect.Parameter.KEYWORD_ONLY, default=default(option), annotation=annotation
+        ))
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOptions of a model on disk:\n\n" + "\n".join(lines)
+    return function
+
+
+@with_options
 def prune_model(
     model: Any,
     *,
@@ -24,33 +63,29 @@ def prune_model(
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Prunes a whole model, layer by layer, and gives the record of it.
+    """Prune a whole model, layer by layer, and return the record of the run.
 
-    A path (a Hugging Face folder or a .gguf file) is read and pruned by the Rust
-    pipeline and written to the folder `out`, which transformers loads as it is:
-    `calib` is a text file (.txt, or .jsonl with a `text` field); options are those
-    of `openwork prune`: recipe, samples, seq_len, single_tokens, seed, include, exclude, eval,
-    eval_every, eval_tokens, eval_seq_len, resume, force, remove, dtype, sequential,
-    max_memory (as "4G"), dry_run (gives what would be done, and does nothing), events
-    (a line of JSON on stderr for everything that happens), and spill (hidden states
-    are kept in a file).
+    A path (a Hugging Face folder or a .gguf file) is pruned by the Rust pipeline and
+    written to the folder `out`, which transformers loads as it is. `calib` is a text
+    file (.txt, or .jsonl with a `text` field), and the options are those of
+    `openwork prune`, listed below. A dry run returns the plan.
 
-    A torch module of any architecture is pruned in place: its `nn.Linear`,
-    `nn.Conv1d` and `nn.Conv2d` layers in the order in which they run, each on the
-    inputs that the layers pruned before it give. `calib` is a list of batches (a
-    tensor, a tuple of arguments or a dict of keywords each), or, with
-    `tokenizer=`, a text, a list of texts or a text file; options: tokenizer,
-    samples, seq_len, single_tokens, seed, include, exclude, rules, allow_dense. On an
-    error or Ctrl-C all weights are restored. `dense` of the result lists every parameter of
-    two or more dimensions that stays dense, and a note names them; if that is more
-    than half of the weights and you did not exclude them, the call fails unless
-    allow_dense=True.
+    A torch module of any architecture is pruned in place: its `nn.Linear`, `nn.Conv1d`
+    and `nn.Conv2d` layers in the order in which they run, each on the inputs that the
+    pruned layers before it produce. `calib` is a list of batches (a tensor, a tuple of
+    arguments or a dict of keywords each), or, with `tokenizer=`, a text, a list of texts
+    or a text file. Its options are tokenizer, samples, seq_len, single_tokens, seed,
+    include, exclude, rules and allow_dense. On an error or Ctrl-C all weights are
+    restored. `dense` of the result lists every parameter of two or more dimensions that
+    stays dense, and a note names them; if that is more than half of the weights and you
+    did not exclude them, the call fails unless allow_dense=True.
 
-    progress: called with a dict for everything that happens; True for a bar of
-        tqdm, False for silence; by default a bar where there is a terminal.
+    progress: called with a dict for every event, with the keys of `openwork prune
+        --events`; True for a tqdm bar, False for silence; by default a bar if stderr
+        is a terminal.
     """
     if isinstance(model, (str, os.PathLike)):
-        return on_disk(model, out, spec, method, calib, progress, options)[0]
+        return on_disk(model, options | dict(out=out, spec=spec, method=method, calib=calib), progress)[0]
     with _Bar(progress) as tell:
         if out is not None:
             raise OpenworkError("out is for models on disk; a model in memory is pruned in place")
@@ -61,44 +96,24 @@ def prune_model(
         return prune_module(model, spec, method or _native.DEFAULT_METHOD, calib, tell, **options)
 
 
-_USUAL = dict(
-    recipe=None, samples=128, seq_len=None, single_tokens=None, seed=0, include=None, exclude=None, eval=None, eval_every=None,
-    eval_tokens=None, eval_seq_len=None, resume=False, force=False, remove=False, dtype=None, sequential=False,
-    max_memory=None, dry_run=False, events=False, spill=False,
-)
-
-
 def on_disk(
-    path: Any,
-    out: Any,
-    spec: Any,
-    method: Any,
-    calib: Any,
-    progress: Progress | bool | None,
-    options: dict[str, Any],
-    executor: Any = None,
+    path: Any, options: dict[str, Any], progress: Progress | bool | None, executor: Any = None, flags: bool = False
 ) -> tuple[dict[str, Any], str]:
-    """A model on disk, by this process or by a executor: the record, and a text for a person."""
-    if out is None:
-        raise OpenworkError("a model on disk is written to a folder; give out")
+    """Prune a model on disk, in this process or by an executor: the record, and a summary."""
     for name in options:
-        if name not in _USUAL:
-            raise TypeError(f"prune_model of a path has no option {name!r}; it has {', '.join(_USUAL)}")
-    asked = _USUAL | options | dict(spec=None if spec is None else str(spec), method=method, calib=calib)
-    asked["state_memory_limit"] = 0 if asked.pop("spill") else None
-    asked["workers"] = None
-    if asked["max_memory"] is not None:
-        asked["max_memory"] = str(asked["max_memory"])
+        if name not in OPTIONS:
+            raise TypeError(f"prune_model of a path has no option {name!r}; it has {', '.join(OPTIONS)}")
+    if options.get("spec") is not None:
+        options = options | dict(spec=str(options["spec"]))
     with _Bar(progress) as tell:
         if executor is not None:
             executor.tell = tell
-            asked |= executor.size()
-        record, text = _native.prune_folder(os.fspath(path), os.fspath(out), asked, tell, executor)
+        record, text = _native.prune_folder(os.fspath(path), options, tell, executor, flags)
         return json.loads(record), text
 
 
 class _Bar:
-    """Who hears of progress: the caller's function, a bar of tqdm, or nobody."""
+    """Where events go: to the caller's function, to a tqdm bar, or nowhere."""
 
     def __init__(self, progress: Progress | bool | None) -> None:
         self.progress = progress
@@ -118,13 +133,16 @@ class _Bar:
         return self._show
 
     def _show(self, event: dict[str, Any]) -> None:
-        if event["event"] == "progress":
+        kind = event["event"]
+        if "layers" in event and kind != "cluster":
             self.bar.total = event["layers"]
+        if kind == "start":
+            self.bar.update(event["first"] - self.bar.n)
+        elif kind == "progress":
             self.bar.set_description(f"{event['stage']} {event['layer']}")
-        elif event["event"] == "layer":
-            self.bar.total = event["layers"]
+        elif kind == "layer":
             self.bar.update(event["layer"] + 1 - self.bar.n)
-        elif event["event"] == "note":
+        elif kind == "note":
             self.bar.write(f"note: {event['text']}")
 
     def __exit__(self, *_: Any) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "SpecError",
     "Hessian",
     "prune_folder",
+    "run_options",
     "prune",
     "BoundSpec",
     "Spec",
@@ -138,11 +139,12 @@ def prune(
 ) -> dict[str, Any]: ...
 def prune_folder(
     path: str | PathLike[str],
-    out: str | PathLike[str],
-    asked: Mapping[str, Any],
+    options: dict[str, Any],
     progress: Callable[[dict[str, Any]], Any] | None = None,
     executor: Any = None,
+    flags: bool = False,
 ) -> tuple[str, str]: ...
+def run_options() -> list[dict[str, Any]]: ...
 def shard_linears(
     model: str | PathLike[str], shard: str | PathLike[str], dtype: str, layer: int
 ) -> list[tuple[int, NDArray[np.uint8]]]: ...

@@ -11,7 +11,8 @@ import ray
 
 from . import _native
 from ._native import OpenworkError
-from .ray import prune_and_tell
+from ._model import OPTIONS
+from .ray import prune_with_summary
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -25,40 +26,42 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Example: python -m openwork.ray prune smollm2.gguf --spec 2:4 --calib c4.jsonl --out pruned "
         "--address auto",
     )
-    add = prune.add_argument
-    add("model", metavar="MODEL", help="a Hugging Face folder or a .gguf file, at the same path on every node")
-    add("--address", metavar="ADDRESS", help="a cluster to join, or auto [default: a new one on this machine]")
-    add("--workers", type=int, metavar="N", help="workers [default: one for every node]")
-    add("--worker-threads", type=int, metavar="N", help="threads of each [default: the CPUs of its node]")
-    add("--spill-over", type=int, metavar="BYTES", help="hidden states a worker keeps in memory [default: all]")
-    add("--spec", metavar="SPEC", help="the pattern of every linear that no rule of a recipe names")
-    add("--method", metavar="METHOD", help="how to prune (see `openwork methods`) [default: admm]")
-    add("--recipe", metavar="FILE", help="specs and methods by tensor, as a TOML file")
-    add("--calib", required=True, metavar="TEXT", help="the text that inputs are measured on: .txt or .jsonl")
-    add("--out", required=True, metavar="DIR", help="the folder to write; it must be empty or new")
-    add("--samples", type=int, default=128, metavar="N", help="calibration windows [default: 128]")
-    add("--seq-len", type=int, metavar="L", help="tokens in a calibration window [default: 1024 or the model's limit]")
-    add("--single-tokens", "--starts", type=int, metavar="N", help="further windows of a single token [default: one for 16 tokens]")
-    add("--seed", type=int, default=0, metavar="N", help="what draws the calibration windows [default: 0]")
-    add("--include", metavar="RE", help="prune only tensors whose names match")
-    add("--exclude", metavar="RE", help="leave tensors whose names match dense")
-    add("--eval", metavar="TEXT", help="measure perplexity on this text, in this process")
-    add("--eval-every", type=int, metavar="N", help="measure perplexity after every N layers too")
-    add("--eval-tokens", type=int, metavar="N", help="use only the first N tokens of the evaluation text")
-    add("--eval-seq-len", type=int, metavar="L", help="tokens in an evaluation window")
-    add("--resume", action="store_true", help="go on with a run that was stopped, also by `openwork prune`")
-    add("--force", action="store_true", help="overwrite what an earlier run left in DIR")
-    add("--remove", action="store_true", help="leave pruned heads and channels out of the tensors")
-    add("--dry-run", action="store_true", help="say what would be done, and what each worker needs; write nothing")
-    add("--max-memory", metavar="BYTES", help="memory of one worker, for instance 4G; states go to files if need be")
-    add("--dtype", metavar="TYPE", help="type of the written weights: bf16, f16 or f32")
-    add("--sequential", nargs="?", const="on", default="off", choices=["on", "off"],
-        help="capture inputs anew after each of a layer's four sites")
-    add("--events", action="store_true", help="print a line of JSON on stderr for everything that happens")
-    add("--threads", type=int, metavar="N", help="threads of this process [default: all cores]")
-    add("--json", action="store_true", help="print exactly one JSON object on stdout")
-    add("--quiet", action="store_true", help="no progress and no notes on stderr")
+    prune.add_argument(
+        "model", metavar="MODEL", help="a Hugging Face folder or a .gguf file, at the same path on every node"
+    )
+    cluster = prune.add_argument_group("Cluster")
+    cluster.add_argument("--address", help="a cluster to join, or auto [default: a new one on this machine]")
+    cluster.add_argument("--workers", type=int, metavar="N", help="number of workers [default: one per node]")
+    cluster.add_argument(
+        "--worker-threads", type=int, metavar="N", help="threads per worker [default: the CPUs of its node]"
+    )
+    groups: dict[str, Any] = {}
+    for option in OPTIONS.values():
+        if option["group"] not in groups:
+            groups[option["group"]] = prune.add_argument_group(option["group"])
+        _add(groups[option["group"]], option)
+    output = prune.add_argument_group("Global options")
+    output.add_argument("--threads", type=int, metavar="N", help="threads of this process [default: all cores]")
+    output.add_argument("--json", action="store_true", help="print exactly one JSON object on stdout")
+    output.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr")
     return top
+
+
+def _add(group: Any, option: dict[str, Any]) -> None:
+    """Adds the flag of an option, and hides its other names."""
+    text = option["help"] if option["default"] is None else f"{option['help']} [default: {option['default']}]"
+    how: dict[str, Any] = dict(dest=option["name"], default=argparse.SUPPRESS)
+    if option["kind"] == "flag" and not option["value"]:
+        how |= dict(action="store_true")
+    elif option["kind"] == "flag":
+        how |= dict(nargs="?", const="on", choices=["on", "off"], metavar=option["value"])
+    else:
+        how |= dict(type=int if option["kind"] == "count" else str, metavar=option["value"])
+    flags = [f"--{option['flag']}"] + ([f"-{option['short']}"] if option["short"] else [])
+    # Every name is a flag of its own: required ones are checked by the library.
+    group.add_argument(*flags, help=text.replace("%", "%%"), **how)
+    for alias in option["aliases"]:
+        group.add_argument(f"--{alias}", help=argparse.SUPPRESS, **how)
 
 
 def _lines(event: dict[str, Any]) -> None:
@@ -68,7 +71,7 @@ def _lines(event: dict[str, Any]) -> None:
         print(f"note: {event['text']}", file=sys.stderr)
     elif kind == "layer":
         print(
-            f"layer {event['layer'] + 1} of {event['layers']}: error {event['error']:.4f}, {event['seconds']:.1f} s",
+            f"layer {event['layer']}: decoder error {event['decoder_error']:.4f}, {event['seconds']:.1f} s",
             file=sys.stderr,
         )
     elif kind == "cluster":
@@ -85,14 +88,13 @@ def _events(event: dict[str, Any]) -> None:
         print(json.dumps(event), file=sys.stderr)
 
 
-def main(given: list[str] | None = None) -> int:
-    """The command; what was wrong with the input ends it with 2, what went wrong with 1."""
-    asked = vars(_parser().parse_args(given))
-    asked.pop("command")
-    quiet, as_json, threads = (asked.pop(name) for name in ("quiet", "json", "threads"))
-    asked["sequential"] = asked["sequential"] == "on"
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; exit code 2 if the input is wrong, 1 if the run fails."""
+    options = vars(_parser().parse_args(arguments))
+    options.pop("command")
+    quiet, as_json, threads = (options.pop(name) for name in ("quiet", "json", "threads"))
     progress: Any = None if sys.stderr.isatty() else _lines
-    if asked["events"]:
+    if options.get("events"):
         progress = _events
     elif quiet:
         progress = False
@@ -101,7 +103,7 @@ def main(given: list[str] | None = None) -> int:
             raise OpenworkError(f"--threads {threads}: give a number from 1 to 1024")
         if threads is not None and not _native.set_threads(threads):
             raise RuntimeError(f"--threads {threads}: the threads of this process run already")
-        record, text = prune_and_tell(asked.pop("model"), progress=progress, **asked)
+        record, text = prune_with_summary(options.pop("model"), progress=progress, flags=True, **options)
     except OpenworkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -109,7 +111,7 @@ def main(given: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; what is done is kept, and --resume goes on from there", file=sys.stderr)
+        print("stopped; finished layers are kept, and --resume continues from there", file=sys.stderr)
         return 130
     if as_json:
         print(json.dumps(record))
@@ -121,6 +123,6 @@ def main(given: list[str] | None = None) -> int:
             f"worker {worker['worker']} ({worker['host']}, {worker['threads']} threads): "
             f"{0 if rate is None else rate:.0f} tokens/s, {worker['jobs']} jobs in {worker['prune_seconds']:.1f} s"
         )
-    if not asked["dry_run"]:
-        print(f"written to {asked['out']}")
+    if not options.get("dry_run"):
+        print(f"written to {options['out']}")
     return 0

@@ -1,7 +1,7 @@
 """The same run on a Ray cluster: `python -m openwork.ray prune MODEL ..`.
 
-Workers hold the hidden states of chunks of windows and do the steps that
-`openwork prune` does on one machine; sums are merged in the order of the chunks,
+Workers hold the hidden states of chunks of windows and compute the stages that
+`openwork prune` computes on one machine; sums are merged in the order of the chunks,
 so the result has the same bytes for any number of workers.
 """
 
@@ -21,19 +21,20 @@ from typing import Any
 import ray
 
 from . import __version__, _native
-from ._model import Progress, on_disk
+from ._model import Progress, on_disk, with_options
 from ._native import OpenworkError
 
 __all__ = ["prune_model"]
 
-# How long a new worker may take until it answers, in seconds.
+# Seconds until a new worker must have answered.
 PATIENCE = 60.0
-# Chunks that a worker is given ahead of the one that is waited for.
+# Chunks that are submitted ahead of the one that is awaited.
 AHEAD = 2
 
 _DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError)
 
 
+@with_options
 def prune_model(
     model: str | os.PathLike[str],
     *,
@@ -44,45 +45,39 @@ def prune_model(
     address: str | None = None,
     workers: int | None = None,
     worker_threads: int | None = None,
-    spill_over: int | None = None,
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Prunes a model on disk by the workers of a Ray cluster, and gives the record.
+    """Prune a model on disk by the workers of a Ray cluster, and return the record.
 
     Options are those of `openwork.prune_model` for a path. The model must be at the
-    same path on every node; `out` is written by this process alone.
+    same path on every node; `out` is written by this process alone. `max_memory` and
+    `spill_over` apply to each worker.
 
     address: a cluster to join, or "auto"; by default the one this process has
         joined, or a new one on this machine.
-    workers: how many there are, by default one for every node.
-    worker_threads: threads of each, by default the CPUs of its node.
-    spill_over: bytes of hidden states that a worker keeps in memory; beyond that
-        they go to files on its node. `max_memory` is for each worker too.
+    workers: number of workers, by default one per node.
+    worker_threads: threads per worker, by default the CPUs of its node.
     """
-    return prune_and_tell(
+    return prune_with_summary(
         model, out=out, calib=calib, spec=spec, method=method, address=address, workers=workers,
-        worker_threads=worker_threads, spill_over=spill_over, progress=progress, **options,
+        worker_threads=worker_threads, progress=progress, **options,
     )[0]
 
 
-def prune_and_tell(
+def prune_with_summary(
     model: Any,
     *,
-    out: Any,
-    calib: Any,
-    spec: str | None,
-    method: str | None,
-    address: str | None,
-    workers: int | None,
-    worker_threads: int | None,
-    spill_over: int | None,
-    progress: Progress | bool | None,
+    address: str | None = None,
+    workers: int | None = None,
+    worker_threads: int | None = None,
+    progress: Progress | bool | None = None,
+    flags: bool = False,
     **options: Any,
 ) -> tuple[dict[str, Any], str]:
-    """As `prune_model`: the record, and a text for a person."""
-    with _joined(address), _RayExecutor(workers, worker_threads, spill_over) as executor:
-        return on_disk(model, out, spec, method, calib, progress, options, executor)
+    """As `prune_model`: the record, and a summary as text. Errors name flags instead of keywords if asked to."""
+    with _joined(address), _RayExecutor(workers, worker_threads) as executor:
+        return on_disk(model, options, progress, executor, flags)
 
 
 @contextlib.contextmanager
@@ -116,16 +111,16 @@ class _Worker:
             pid=os.getpid(),
         )
 
-    def start(self, asked: dict[str, Any], shapes: list[tuple[int, int]], spill: bool) -> list[tuple[str, str]]:
+    def start(self, setup: dict[str, Any], shapes: list[tuple[int, int]], spill: bool) -> list[tuple[str, str]]:
         folder = tempfile.gettempdir() if spill else None
-        self.worker = _native.StageWorker(asked["model"], asked["dtype"], shapes, folder)
+        self.worker = _native.StageWorker(setup["model"], setup["dtype"], shapes, folder)
         return self.worker.files()
 
     def embed(self, chunk: int, windows: Any) -> None:
         self.worker.embed(chunk, windows)
 
-    def capture(self, chunk: int, *asked: Any) -> Any:
-        return self._timed(self.worker.capture, chunk, *asked)
+    def capture(self, chunk: int, *call: Any) -> Any:
+        return self._timed(self.worker.capture, chunk, *call)
 
     def advance(self, chunk: int, layer: int) -> Any:
         return self._timed(self.worker.advance, chunk, layer)
@@ -163,10 +158,10 @@ class _WorkerHandle:
 
 
 class _RayExecutor:
-    """Does the steps of a run by workers; the run itself is the library's, and
+    """Computes the stages of a run on workers. The run itself is in the library, which
     calls the methods without an underscore."""
 
-    def __init__(self, workers: int | None, threads: int | None, spill_over: int | None) -> None:
+    def __init__(self, workers: int | None, threads: int | None) -> None:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         cpus = [int(node["Resources"].get("CPU", 0)) for node in nodes]
         self.count = workers or max(1, sum(1 for n in cpus if n > 0))
@@ -174,11 +169,10 @@ class _RayExecutor:
         if workers and not threads:
             usual = max(1, sum(cpus) // workers)
         self.threads = threads or usual
-        self.spill_over = spill_over
         self.members: list[_WorkerHandle] = []
         self.gone: list[dict[str, Any]] = []
         self.started = 0
-        self.asked: dict[str, Any] = {}
+        self.setup: dict[str, Any] = {}
         self.layers: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.tell: Progress | None = None
@@ -191,19 +185,18 @@ class _RayExecutor:
         for member in self.members:
             ray.kill(member.actor)
 
-    def size(self) -> dict[str, Any]:
-        """What a run has to know of it."""
-        known: dict[str, Any] = dict(workers=(self.count, self.threads))
-        return known if self.spill_over is None else known | dict(state_memory_limit=self.spill_over)
-
     # Called by the run.
+
+    def size(self) -> tuple[int, int]:
+        """Workers, and threads of each."""
+        return self.count, self.threads
 
     def stop(self) -> None:
         """From another thread: ends the wait for workers."""
         self.stopped = True
 
-    def start(self, asked: dict[str, Any], chunks: list[Any]) -> None:
-        self.asked = asked
+    def start(self, setup: dict[str, Any], chunks: list[Any]) -> None:
+        self.setup = setup
         self.chunks = [ray.put(windows) for windows in chunks]
         self.shapes = [windows.shape for windows in chunks]
         self.done = 0
@@ -213,7 +206,7 @@ class _RayExecutor:
         if self.members:
             for member in self.members:
                 member.chunks = set()
-                ray.get(member.actor.start.remote(asked, self.shapes, self._spills()))
+                ray.get(member.actor.start.remote(setup, self.shapes, self._spills()))
         else:
             self.members = self._hire(self.count)
         embedded = []
@@ -228,8 +221,8 @@ class _RayExecutor:
     def capture(self, layer: int, begin: bool, attend: bool, sites: list[str]) -> Iterator[Any]:
         self._enter(layer)
         at, waited, moved = time.perf_counter(), 0.0, 0
-        asked = (layer, begin, attend, sites)
-        results = self._each("capture", asked)
+        call = (layer, begin, attend, sites)
+        results = self._each("capture", call)
         while True:
             before = time.perf_counter()
             try:
@@ -239,7 +232,7 @@ class _RayExecutor:
             waited += time.perf_counter() - before
             moved += sum(part.nbytes for _, parts in sums for part in parts[4:])
             yield sums
-        self.log.append(("capture", asked))
+        self.log.append(("capture", call))
         self._spent("forward", waited)
         self._spent("reduce", time.perf_counter() - at - waited)
         self._moved("partial_sums", moved)
@@ -314,7 +307,7 @@ class _RayExecutor:
             notes=self.notes,
         ))
 
-    # What it rests on.
+    # Helpers.
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -323,14 +316,14 @@ class _RayExecutor:
 
     def _tell(self, event: dict[str, Any]) -> None:
         if self.tell is not None:
-            self.tell(event | dict(layers=len(self.asked.get("shards", []))))
+            self.tell(event)
 
     def _spills(self) -> bool:
         """Whether the states of a worker, and as many targets, are too many for its memory."""
-        if self.asked["state_memory_limit"] is None:
+        if self.setup["state_memory_limit"] is None:
             return False
         share = -(-len(self.shapes) // max(1, self.count)) / max(1, len(self.shapes))
-        return share * self.asked["state_bytes"] > self.asked["state_memory_limit"]
+        return share * self.setup["state_bytes"] > self.setup["state_memory_limit"]
 
     def _enter(self, layer: int) -> None:
         if layer != self.layer:
@@ -347,14 +340,14 @@ class _RayExecutor:
         moved[what] = moved.get(what, 0) + size
 
     def _hire(self, count: int, share: float = 1.0) -> list[_WorkerHandle]:
-        """New workers, checked; fewer than asked for if the cluster has no room."""
+        """New workers, checked; fewer than `count` if the cluster has no room."""
         patience = PATIENCE * share
         made: Any = ray.remote(num_cpus=self.threads, max_restarts=0)(_Worker)
         actors = [made.options(scheduling_strategy="SPREAD").remote(self.threads) for _ in range(count)]
-        asked = {actor.hello.remote(): actor for actor in actors}
-        ready, late = ray.wait(list(asked), num_returns=count, timeout=patience)
+        pending = {actor.hello.remote(): actor for actor in actors}
+        ready, late = ray.wait(list(pending), num_returns=count, timeout=patience)
         for ref in late:
-            ray.kill(asked[ref])
+            ray.kill(pending[ref])
         members, died = [], ""
         for ref in ready:
             try:
@@ -363,7 +356,7 @@ class _RayExecutor:
                 died = str(error).strip()
                 continue
             about |= dict(worker=self.started, threads=self.threads, spills=self._spills())
-            members.append(_WorkerHandle(asked[ref], about))
+            members.append(_WorkerHandle(pending[ref], about))
             self.started += 1
         if died and not members and not self.members:
             raise RuntimeError(f"no worker could start; the last one said: {died}")
@@ -378,11 +371,11 @@ class _RayExecutor:
         _check(members)
         if len({member.about["machine"] for member in members + self.members}) > 1:
             self._note("workers have different CPUs: products may round differently there")
-        files = [member.actor.start.remote(self.asked, self.shapes, self._spills()) for member in members]
+        files = [member.actor.start.remote(self.setup, self.shapes, self._spills()) for member in members]
         alive = []
         for member, found in zip(members, files):
             try:
-                _check_files(member.about, [tuple(file) for file in ray.get(found)], self.asked)
+                _check_files(member.about, [tuple(file) for file in ray.get(found)], self.setup)
                 alive.append(member)
             except _DEAD:
                 continue
@@ -480,8 +473,8 @@ class _RayExecutor:
         actor = member.actor
         calls = [actor.embed.remote(chunk, self.chunks[chunk]) for chunk in chunks]
         for layer in range(self.done if chunks else 0):
-            shard = self.asked["shards"][layer]
-            linears = _native.shard_linears(self.asked["model"], shard, self.asked["dtype"], layer)
+            shard = self.setup["shards"][layer]
+            linears = _native.shard_linears(self.setup["model"], shard, self.setup["dtype"], layer)
             calls.append(actor.changed.remote(layer, linears))
             calls += [actor.advance.remote(chunk, layer) for chunk in chunks]
         for method, given in self.log:
@@ -517,13 +510,13 @@ def _check(members: list[_WorkerHandle]) -> None:
             )
 
 
-def _check_files(about: dict[str, Any], found: list[tuple[str, str]], asked: dict[str, Any]) -> None:
+def _check_files(about: dict[str, Any], found: list[tuple[str, str]], setup: dict[str, Any]) -> None:
     """Refuses a worker whose model is another."""
-    wanted = [tuple(file) for file in asked["files"]]
+    wanted = [tuple(file) for file in setup["files"]]
     if found != wanted:
         names = [name for name, _ in set(found) ^ set(wanted)] or ["its files"]
         raise OpenworkError(
-            f"the worker on {about['host']} (node {about['node']}) has another model at {asked['model']}: "
+            f"the worker on {about['host']} (node {about['node']}) has another model at {setup['model']}: "
             f"{', '.join(sorted(set(names))[:3])} differ; put the same files there"
         )
 

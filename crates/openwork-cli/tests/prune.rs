@@ -263,7 +263,11 @@ fn mistakes_are_found_before_anything_is_written() {
     );
     let coupled =
         "[[rule]]\nmatch = 'gate'\nspec = 'blocks gate: block (1,_) & up: block (1,_) keep 50%'";
-    assert!(recipe(coupled).contains("says something else"), "{}", recipe(coupled));
+    assert!(
+        recipe(coupled).contains("which other rules of the recipe change"),
+        "{}",
+        recipe(coupled)
+    );
 
     // A dry run with a clash says who wins.
     folder.bytes(
@@ -272,7 +276,7 @@ fn mistakes_are_found_before_anything_is_written() {
     );
     let said = folder.run(&format!("prune {llama} --recipe clash.toml --calib calib.txt --samples 2 --seq-len 16 --out out --dry-run"));
     assert_eq!(said.code, 0, "{}", said.err);
-    assert!(said.out.contains("rule 2 wins over rule 1 for 1 tensors"), "{}", said.out);
+    assert!(said.out.contains("rule 2 overrides rule 1 for 1 tensor\n"), "{}", said.out);
     assert!(!folder.path("out").exists());
 }
 

@@ -3,7 +3,7 @@
 
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::model::LINEARS;
-use crate::pipeline::linear_called;
+use crate::pipeline::find_linear;
 use crate::report::Record;
 use openwork::mask::Bits;
 use openwork::{Mask, Pattern, Spec};
@@ -246,7 +246,7 @@ fn expected_pattern(
 fn applies_to(model: &Checkpoint, pattern: &Pattern, name: &str, shape: &[usize]) -> bool {
     let is_linear = |linear: usize| name.ends_with(&format!("{}.weight", LINEARS[linear].0));
     let members = pattern.members();
-    let is_member = |member: &&str| linear_called(member).is_some_and(is_linear);
+    let is_member = |member: &&str| find_linear(member).is_some_and(is_linear);
     match (model.config().is_null(), members.is_empty()) {
         (true, true) => shape.len() == 2,
         (true, false) => members.contains(&name),
@@ -292,7 +292,7 @@ fn bound<'a>(
     let layer =
         LINEARS.iter().find_map(|(name, _)| tensor.name().strip_suffix(&format!("{name}.weight")));
     let find = |member: &&str| {
-        let name = match (layer, linear_called(member)) {
+        let name = match (layer, find_linear(member)) {
             (None, _) => member.to_string(),
             (Some(layer), Some(linear)) => format!("{layer}{}.weight", LINEARS[linear].0),
             (Some(_), None) => return Err(format!("a layer has no tensor {member}")),

@@ -6,8 +6,10 @@ use openwork::{MatrixRef, Pattern};
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::model::{Hidden, LINEARS, Layer, Model, NoTap, Site, Storage, Tap};
 use openwork_llm::pipeline::{
-    Budget, Calibration, Job, Plan, Recipe, Rule, Sampling, Start, TensorFilter, run,
+    Budget, Calibration, Job, LocalExecutor, Passes, PipelineError, PreparedRun, Recipe, Rule,
+    Sampling, Start, TensorFilter,
 };
+use openwork_llm::report::Record;
 use std::path::{Path, PathBuf};
 
 fn model(name: &str) -> PathBuf {
@@ -85,24 +87,22 @@ fn by_hand(
     all
 }
 
-fn job<'a>(
-    source: &'a Checkpoint,
+fn job(calibration: &Calibration) -> Job {
+    let calibration = calibration.clone();
+    Job { calibration, evaluation: None, dtype: Dtype::BF16, state_memory_limit: None }
+}
+
+/// Runs a recipe of one pass.
+fn run(
+    source: &Checkpoint,
     recipe: &Recipe,
-    calibration: &Calibration,
+    job: Job,
     sequential: bool,
-) -> Job<'a> {
-    let config = Model::open(source).unwrap().config().clone();
-    Job {
-        source,
-        plan: Plan::new(recipe, &TensorFilter::default(), &config, sequential).unwrap(),
-        calibration: calibration.clone(),
-        evaluation: None,
-        dtype: Dtype::BF16,
-        sequential,
-        state_memory_limit: None,
-        include: None,
-        exclude: None,
-    }
+    out: &Path,
+) -> Result<Record, PipelineError> {
+    let model = Model::open(source)?;
+    let passes = Passes::new(recipe, &TensorFilter::default(), model.config(), sequential)?;
+    PreparedRun::new(model, job, passes, out, Start::Fresh).run(&(), &mut LocalExecutor::default())
 }
 
 fn weights(folder: &Path) -> Vec<Vec<f32>> {
@@ -123,8 +123,7 @@ fn a_run_is_its_definition() {
             for sequential in [false, true] {
                 let folder = tempfile::tempdir().unwrap();
                 let recipe = Recipe::new("2:4", method);
-                let job = job(&source, &recipe, &calibration, sequential);
-                run(&job, folder.path(), Start::Fresh, &()).unwrap();
+                run(&source, &recipe, job(&calibration), sequential, folder.path()).unwrap();
                 let expected = by_hand(&source, &calibration, method, sequential);
                 assert!(weights(folder.path()) == expected, "{name}, {method}, {sequential}");
             }
@@ -156,7 +155,7 @@ fn single_tokens_follow_what_texts_begin_with() {
             assert_eq!(bos.filter(|_| begins), start.first().copied().filter(|_| begins), "{name}");
         }
         assert_eq!(usual.tokens(), 8 * 16 + usual.single_tokens.iter().flatten().count(), "{name}");
-        // A text has no more starts than tokens.
+        // A text has no more single tokens than tokens.
         let how = Sampling { samples: 8, length: 16, single_tokens: Some(1 << 40), seed: 3 };
         let error = Calibration::draw(&tokenizer, ("text", &text), how).unwrap_err().to_string();
         assert!(error.contains("the text has only"), "{error}");
@@ -175,10 +174,9 @@ fn threads_and_files_for_states_do_not_change_a_byte() {
     let mut first = None;
     for (threads, spill) in [(1, false), (2, true), (3, false)] {
         let folder = tempfile::tempdir().unwrap();
-        let mut job = job(&source, &recipe, &calibration, true);
-        job.state_memory_limit = spill.then_some(0);
+        let job = Job { state_memory_limit: spill.then_some(0), ..job(&calibration) };
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| run(&job, folder.path(), Start::Fresh, &())).unwrap();
+        pool.install(|| run(&source, &recipe, job, true, folder.path())).unwrap();
         let found = weights(folder.path());
         assert!(*first.get_or_insert(found.clone()) == found, "{threads} threads");
     }
@@ -208,8 +206,8 @@ fn rules_couplings_and_dense_exceptions_are_followed() {
         ..Recipe::default()
     };
     let folder = tempfile::tempdir().unwrap();
-    let job = job(&source, &recipe, &calibration(4, 16), true);
-    let record = run(&job, folder.path(), Start::Fresh, &()).unwrap();
+    let job = job(&calibration(4, 16));
+    let record = run(&source, &recipe, job, true, folder.path()).unwrap();
     let spec = |layer: usize, linear: usize| record.layers[layer].linears[linear].spec.clone();
     assert_eq!(spec(0, 0).as_deref(), Some("2:4"));
     assert!(spec(0, 6).unwrap().starts_with("blocks gate:"));
@@ -219,7 +217,7 @@ fn rules_couplings_and_dense_exceptions_are_followed() {
     assert_eq!(record.layers[0].linears[4].density, 0.5);
     assert_eq!(
         record.notes,
-        ["rule 2 wins over rule 1 for 3 tensors", "rule 3 wins over rule 2 for 1 tensors"]
+        ["rule 2 overrides rule 1 for 3 tensors", "rule 3 overrides rule 2 for 1 tensor"]
     );
     // Rows of gate and up go with columns of down.
     let written = Checkpoint::open(folder.path()).unwrap();
@@ -245,16 +243,16 @@ fn a_budget_keeps_its_mean() {
     let mut recipe = Recipe::new("rowwise(50%)", "wanda");
     recipe.budget = Some(Budget { density: 0.5, spread: 0.2 });
     let folder = tempfile::tempdir().unwrap();
-    let job = job(&source, &recipe, &calibration(4, 32), true);
-    let record = run(&job, folder.path(), Start::Fresh, &()).unwrap();
+    let job = job(&calibration(4, 32));
+    let record = run(&source, &recipe, job, true, folder.path()).unwrap();
     let of = |layer: usize| record.layers[layer].linears[0].density;
     assert!((record.totals.density - 0.5).abs() < 0.02, "{}", record.totals.density);
     assert!((0..4).any(|layer| of(layer) != of(0)), "all layers have density {}", of(0));
     // A pattern that cannot vary is refused with the plan.
     let fixed = Recipe { budget: recipe.budget, ..Recipe::new("2:4", "wanda") };
     let config = Model::open(&source).unwrap().config().clone();
-    let error = Plan::new(&fixed, &TensorFilter::default(), &config, true).unwrap_err().to_string();
-    assert!(error.contains("whose density can vary"), "{error}");
+    let error = Passes::new(&fixed, &TensorFilter::default(), &config, true).unwrap_err();
+    assert!(error.to_string().contains("whose density can vary"), "{error}");
 }
 
 #[test]
@@ -264,8 +262,8 @@ fn a_wide_spread_tells_layers_apart() {
         let mut recipe = Recipe::new("rowwise(50%)", "wanda");
         recipe.budget = Some(Budget { density: 0.5, spread });
         let folder = tempfile::tempdir().unwrap();
-        let job = job(&source, &recipe, &calibration(4, 32), false);
-        let record = run(&job, folder.path(), Start::Fresh, &()).unwrap();
+        let job = job(&calibration(4, 32));
+        let record = run(&source, &recipe, job, false, folder.path()).unwrap();
         assert!((record.totals.density - 0.5).abs() < 0.03, "{}", record.totals.density);
         let densities = record.layers.iter().map(|layer| layer.linears[0].density);
         let (low, high) = densities.fold((1.0f64, 0.0f64), |(a, b), d| (a.min(d), b.max(d)));
@@ -284,7 +282,7 @@ fn a_rule_after_dense_goes_on_from_the_recipe() {
     let plan = |rules: &str| {
         let text = format!("spec = '2:4'\nmethod = 'wanda'\n{rules}");
         let recipe = Recipe::parse(&text).unwrap();
-        Plan::new(&recipe, &TensorFilter::default(), &config, false).unwrap()
+        Passes::new(&recipe, &TensorFilter::default(), &config, false).unwrap()
     };
     let dense = "[[rule]]\nmatch = 'down_proj'\ndense = true\n";
     let lines = plan(&format!("{dense}[[rule]]\nmatch = 'down_proj'\nspec = '1:4'\n")).lines();

@@ -6,10 +6,10 @@ use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::evaluate::{Bos, ScoredWindows, nats};
 use openwork_llm::model::{LINEARS, Layer, Model, NoTap, Storage};
 use openwork_llm::pipeline::{
-    Calibration, Evaluation, Job, Passes, Plan, Recipe, Start, TensorFilter, depth, run,
-    run_passes, structure,
+    Calibration, Evaluation, Job, LocalExecutor, Passes, PreparedRun, Recipe, Start, TensorFilter,
+    depth, structure,
 };
-use openwork_llm::report::Record;
+use openwork_llm::report::{Record, SizeChange};
 use openwork_llm::shrink::{Cut, Sizes, Spare, Uneven, shrink, write};
 use std::path::{Path, PathBuf};
 
@@ -59,52 +59,39 @@ fn assert_close(got: &Matrix, want: &Matrix, what: &str) {
 
 /// Prunes a tiny model by a recipe.
 fn prune(name: &str, recipe: &Recipe, out: &Path) {
-    let source = Checkpoint::open(&folder(name)).unwrap().rounded(Dtype::F32);
-    let config = Model::open(&source).unwrap().config().clone();
-    let job = Job {
-        source: &source,
-        plan: Plan::new(recipe, &TensorFilter::default(), &config, true).unwrap(),
-        calibration: calibration(4, 16),
-        evaluation: None,
-        dtype: Dtype::F32,
-        sequential: true,
-        state_memory_limit: None,
-        include: None,
-        exclude: None,
-    };
-    run(&job, out, Start::Fresh, &()).unwrap();
+    run_recipe(name, recipe, None, out, Start::Fresh).unwrap();
 }
 
-/// Runs all passes of a recipe on a tiny model.
+/// Runs all passes of a recipe on a tiny model, and evaluates.
 fn run_all(name: &str, recipe: &str, out: &Path, start: Start) -> Result<Record, String> {
-    let source = Checkpoint::open(&folder(name)).unwrap().rounded(Dtype::F32);
-    let config = Model::open(&source).unwrap().config().clone();
     let recipe = Recipe::parse(recipe).unwrap();
-    let passes = Passes::new(&recipe, &TensorFilter::default(), &config, true);
-    let passes = passes.map_err(|error| error.to_string())?;
     let windows = calibration(3, 12).windows;
     let (words, bytes, tokens) = (1, 1, 3 * 11);
     let scored = ScoredWindows { windows, tokens, words, bytes, bos: Bos::None };
-    let job = Job {
-        source: &source,
-        plan: passes.list[0].plan.clone(),
-        calibration: calibration(4, 16),
-        evaluation: Some(Evaluation { text: "eval.txt".to_string(), scored, every: None }),
-        dtype: Dtype::F32,
-        sequential: true,
-        state_memory_limit: None,
-        include: None,
-        exclude: None,
-    };
-    run_passes(
-        &job,
-        &passes,
+    run_recipe(
+        name,
+        &recipe,
+        Some(Evaluation { text: "eval.txt".to_string(), scored, every: None }),
         out,
         start,
-        &(),
-        &mut openwork_llm::pipeline::LocalExecutor::default(),
     )
-    .map_err(|error| error.to_string())
+}
+
+fn run_recipe(
+    name: &str,
+    recipe: &Recipe,
+    evaluation: Option<Evaluation>,
+    out: &Path,
+    start: Start,
+) -> Result<Record, String> {
+    let source = Checkpoint::open(&folder(name)).unwrap().rounded(Dtype::F32);
+    let model = Model::open(&source).unwrap();
+    let passes = Passes::new(recipe, &TensorFilter::default(), model.config(), true);
+    let passes = passes.map_err(|error| error.to_string())?;
+    let calibration = calibration(4, 16);
+    let job = Job { calibration, evaluation, dtype: Dtype::F32, state_memory_limit: None };
+    let run = PreparedRun::new(model, job, passes, out, start);
+    run.run(&(), &mut LocalExecutor::default()).map_err(|error| error.to_string())
 }
 
 /// What a model can lose, beside channels: key heads, query heads of each, or both.
@@ -227,20 +214,17 @@ fn structures_are_specs_that_know_the_shapes() {
         ("heads keep 0%", "`heads keep 0%`: that removes all 2 key heads; keep at least 1"),
         (
             "query-heads keep 3",
-            "`query-heads keep 3`: the 4 query heads are in 2 groups that keep as many each; give a multiple of 2",
+            "`query-heads keep 3`: the 4 query heads form 2 groups that keep the same number each; give a multiple of 2",
         ),
-        (
-            "mlp",
-            "`mlp`: it does not say how many stay; write `mlp keep 75%`, or `mlp weight 1 keep 75%`",
-        ),
+        ("mlp", "`mlp`: it lacks a `keep`; write `mlp keep 75%`, or `mlp weight 1 keep 75%`"),
         (
             "heads keep",
-            "`heads keep`: keep what? write `heads keep 75%`, or `heads weight 1 keep 75%`",
+            "`heads keep`: `keep` needs a value; write `heads keep 75%`, or `heads weight 1 keep 75%`",
         ),
-        ("mlp keep 75% weight -1", "`mlp keep 75% weight -1`: weight -1 is no number from 0 on"),
+        ("mlp keep 75% weight -1", "`mlp keep 75% weight -1`: weight -1 is not a number from 0 on"),
         (
             "layers keep 1",
-            "`layers keep 1`: whole layers are dropped by a recipe or a [[pass]] of its own, not by a rule",
+            "`layers keep 1`: layers are dropped by a recipe or a [[pass]] of its own, not by a rule",
         ),
     ] {
         let found = structure::pattern(text, &config).map(|p| p.to_string());
@@ -258,7 +242,7 @@ fn a_coupling_is_within_a_layer_and_of_different_tensors() {
     let config = Model::open(&source).unwrap().config().clone();
     let why = |spec: &str| {
         let recipe = Recipe::new(spec, "magnitude");
-        Plan::new(&recipe, &TensorFilter::default(), &config, true).unwrap_err().to_string()
+        Passes::new(&recipe, &TensorFilter::default(), &config, true).unwrap_err().to_string()
     };
     let other = why("blocks up_0: block (1,_) & up_1: block (1,_) keep 50%");
     assert!(other.contains("a coupling is within one layer, of q_proj,"), "{other}");
@@ -295,7 +279,7 @@ fn passes_read_what_the_one_before_left() {
     let found = nats(&model, &mut layer, &calibration(3, 12).windows, &mut |_| {}).unwrap();
     let said = record.last().unwrap().token_perplexity;
     assert!(((found / 33.0).exp() - said).abs() < 1e-9 * said);
-    // The same again is there already; other options are refused.
+    // The same again is there already; anything else is refused.
     let again = run_all("gemma3", &recipe, out.path(), Start::Resume).unwrap();
     assert_eq!(again, written);
     let other = recipe.replace("50%", "16");
@@ -312,6 +296,11 @@ fn what_is_removed_is_dense_in_the_record() {
     let recipe = "spec = 'mlp keep 75%'\nmethod = 's-obd'\nremove = true";
     let record = run_all("llama-tied", recipe, out.path(), Start::Fresh).unwrap();
     assert!(record.passes[0].spec.starts_with("blocks gate weight"), "{}", record.spec);
+    assert_eq!(record.spec_as_written(), "mlp keep 75%");
+    let SizeChange { before, after } = record.sizes.unwrap();
+    // Two layers lose 14 channels of three linears, 32 wide, and of two biases.
+    assert_eq!(before.parameters - after.parameters, 2 * 14 * (3 * 32 + 2));
+    assert_eq!(after.bytes, 4 * after.parameters);
     let down = &record.layers[0].linears[6];
     assert_eq!((down.shape, down.density, &down.spec), ([32, 42], 1.0, &None));
     assert!(down.error > 0.0 && down.notes.last().unwrap().starts_with("was 32 x 56 before"));
@@ -341,7 +330,7 @@ fn passes_that_cannot_be_run_are_refused_before_anything_is() {
     let rules = why("spec='layers keep 1'\n[[rule]]\nlayers='0'\nspec='2:4'");
     assert!(rules.contains("a pass that drops layers does nothing else"), "{rules}");
     let budget = why("spec='mlp keep 50%'\nremove=true\n[budget]\ndensity=0.5");
-    assert!(budget.contains("remove and [budget] do not go together"), "{budget}");
+    assert!(budget.contains("remove and [budget] exclude each other"), "{budget}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Long calls: the interpreter is free, Ctrl-C stops them, and somebody may hear
-//! how far they are.
+//! Long calls: run in the background with the interpreter released; Ctrl-C stops
+//! them, and a callback hears of their progress.
 
 use openwork::prune::Monitor;
 use pyo3::prelude::*;
@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long a call runs before the interpreter is asked for signals, and how
-/// often from then on.
+/// Interval at which a call looks for signals and reports progress.
 const TICK: Duration = Duration::from_millis(40);
 
-/// What the working threads see.
+/// Progress and cancellation of a call, shared with its threads.
 #[derive(Default)]
 pub struct Flag {
     stopped: AtomicBool,
@@ -40,10 +39,9 @@ impl Monitor for Flag {
     }
 }
 
-/// Runs `work` on another thread with the interpreter released. This thread
-/// looks for signals and lets `tick` say what is new; if either raises, `stop`
-/// is called to end the work, and what was raised is raised here after it has
-/// ended.
+/// Runs `work` on another thread with the interpreter released. This thread looks
+/// for signals and calls `tick`; if either raises, `stop` is called to end the work,
+/// and the exception is raised once it has ended.
 pub fn run<T: Send>(
     py: Python<'_>,
     mut tick: impl FnMut(Python<'_>) -> PyResult<()> + Send,

@@ -1,7 +1,7 @@
 //! Python exceptions: library errors as `ValueError` subclasses with the same text as
 //! the command's.
 
-use openwork_llm::pipeline::PipelineError;
+use openwork_llm::pipeline::{PipelineError, Spelling};
 use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -57,10 +57,15 @@ pub fn prune(error: openwork::prune::PruneError) -> PyErr {
     }
 }
 
+/// Converts an error of a run, with options as keywords.
+pub fn raised(error: &PipelineError) -> PyErr {
+    raised_as(error, Spelling::Keywords)
+}
+
 /// Converts an error of a run: `OpenworkError` for invalid input, `RuntimeError` for a
 /// failure while running.
-pub fn raised(error: &PipelineError) -> PyErr {
-    let words = error.to_string();
+pub fn raised_as(error: &PipelineError, spelling: Spelling) -> PyErr {
+    let words = error.spelled(spelling);
     if error.is_input() { OpenworkError::new_err(words) } else { PyRuntimeError::new_err(words) }
 }
 

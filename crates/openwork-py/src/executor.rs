@@ -1,7 +1,8 @@
-//! A executor in Python: objects there hold the states and do the steps, and this
-//! side tells them what comes next. What crosses over:
+//! An executor in Python: objects there hold the hidden states and compute the
+//! stages, and this side tells them what comes next. What crosses over:
 //!
 //! ```text
+//! size      workers, and threads of each
 //! start     the model, its dtype, the windows of every chunk
 //! capture   sums of X'X, chunk by chunk in their order
 //! share     the Hessians of a capture
@@ -19,19 +20,17 @@ use openwork_llm::checkpoint::Dtype;
 use openwork_llm::checkpoint::write::{encode, shard_name};
 use openwork_llm::model::{Layer, Model, Site};
 use openwork_llm::pipeline::stages::{Sums, TaskResult, merge};
-use openwork_llm::pipeline::{
-    Capture, Event, Executor, Job, Observer, PipelineError, Stage, TaskPlan,
-};
+use openwork_llm::pipeline::{Capture, Executor, Job, Observer, PipelineError, Stage, TaskPlan};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use std::path::Path;
 
-/// A sum of X'X as Python carries it: columns, first, count, held_count, fit, held.
+/// A sum of X'X for Python: columns, first, count, held_count, fit, held.
 pub type PackedSum<'py> =
     (usize, usize, usize, usize, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
 
-/// The executor behind a Python object.
+/// An executor that is a Python object.
 pub struct PyExecutor {
     executor: Py<PyAny>,
     dtype: Dtype,
@@ -39,7 +38,7 @@ pub struct PyExecutor {
 }
 
 impl PyExecutor {
-    /// `executor` has the methods that the head of this file lists.
+    /// `executor` has the methods listed at the top of this file.
     pub fn new(executor: Py<PyAny>) -> Self {
         Self { executor, dtype: Dtype::BF16, chunks: 0 }
     }
@@ -52,7 +51,7 @@ impl PyExecutor {
     }
 }
 
-/// Somebody asked to stop, what was given is at fault, or those who work.
+/// A Python exception as an error of the run.
 fn failed(py: Python<'_>, error: &PyErr) -> PipelineError {
     let words = error.value(py).to_string();
     if error.is_instance_of::<PyKeyboardInterrupt>(py) {
@@ -64,26 +63,8 @@ fn failed(py: Python<'_>, error: &PyErr) -> PipelineError {
     }
 }
 
-fn told(
-    observer: &dyn Observer,
-    layer: usize,
-    stage: Stage,
-    share: f64,
-) -> Result<(), PipelineError> {
-    if observer.stopped() {
-        return Err(PipelineError::Stopped);
-    }
-    observer.on_event(Event::Progress { layer, stage, share });
-    Ok(())
-}
-
 impl Executor for PyExecutor {
-    fn start(
-        &mut self,
-        job: &Job<'_>,
-        model: &Model<'_>,
-        folder: &Path,
-    ) -> Result<(), PipelineError> {
+    fn start(&mut self, job: &Job, model: &Model<'_>, folder: &Path) -> Result<(), PipelineError> {
         self.dtype = job.dtype;
         let calibration = &job.calibration;
         let layers = model.config().layers;
@@ -93,37 +74,41 @@ impl Executor for PyExecutor {
             for windows in calibration.chunks() {
                 chunks.append(PyArray2::from_vec2(py, windows)?)?;
             }
-            let asked = PyDict::new(py);
-            // Workers may be in another folder.
-            let path = job.source.path();
+            let setup = PyDict::new(py);
+            // Workers may have another working directory.
+            let path = model.checkpoint().path();
             let path = if path.exists() { std::path::absolute(path)? } else { path.to_path_buf() };
-            asked.set_item("model", path)?;
-            asked.set_item("files", job.source.hashes())?;
-            asked.set_item("dtype", job.dtype.name().to_lowercase())?;
-            asked.set_item("state_bytes", calibration.state_bytes(model.config()))?;
-            asked.set_item("state_memory_limit", job.state_memory_limit)?;
+            setup.set_item("model", path)?;
+            setup.set_item("files", model.checkpoint().hashes())?;
+            setup.set_item("dtype", job.dtype.name().to_lowercase())?;
+            setup.set_item("state_bytes", calibration.state_bytes(model.config()))?;
+            setup.set_item("state_memory_limit", job.state_memory_limit)?;
             let shards: Vec<String> = (0..layers)
                 .map(|layer| folder.join(shard_name(layer + 2, layers + 1)).display().to_string())
                 .collect();
-            asked.set_item("shards", shards)?;
-            executor.call_method1("start", (asked, chunks)).map(drop)
+            setup.set_item("shards", shards)?;
+            executor.call_method1("start", (setup, chunks)).map(drop)
         })
     }
 
     fn capture(
         &mut self,
         layer: &Layer,
-        asked: Capture<'_>,
+        capture: Capture<'_>,
         observer: &dyn Observer,
     ) -> Result<Sums, PipelineError> {
-        let sites: Vec<&str> = asked.sites.iter().map(|site| site.name()).collect();
+        let sites: Vec<&str> = capture.sites.iter().map(|site| site.name()).collect();
         let chunks = self.call(|_, executor| {
-            let given = (layer.index(), asked.begin, asked.attend, sites);
+            let given = (layer.index(), capture.begin, capture.attend, sites);
             Ok(executor.call_method1("capture", given)?.try_iter()?.unbind())
         })?;
         let mut total: Sums = Vec::new();
         for chunk in 0..self.chunks {
-            told(observer, layer.index(), Stage::Calibrate, chunk as f64 / self.chunks as f64)?;
+            observer.progress(
+                layer.index(),
+                Stage::Calibrate,
+                chunk as f64 / self.chunks as f64,
+            )?;
             let sums: Vec<(Site, SumParts)> = self.call(|py, _| {
                 let next = chunks.bind(py).call_method0("__next__")?;
                 let next: Vec<(String, PackedSum<'_>)> = next.extract()?;
@@ -141,7 +126,7 @@ impl Executor for PyExecutor {
                 .collect::<Result<Sums, PipelineError>>()?;
             merge(&mut total, sums)?;
         }
-        // Runs what comes after the last chunk.
+        // Runs the rest of the generator, after its last chunk.
         self.call(|py, _| match chunks.bind(py).call_method0("__next__") {
             Err(error) if error.is_instance_of::<pyo3::exceptions::PyStopIteration>(py) => Ok(()),
             other => other.map(drop),
@@ -164,7 +149,7 @@ impl Executor for PyExecutor {
             }
             executor.call_method1("share", (index, all)).map(drop)
         })?;
-        // The costly ones first, so that no worker is left alone with one at the end.
+        // Expensive tasks first, so that no worker ends with one alone.
         let cost = |task: &TaskPlan| {
             let sizes = task.spec.tensors().iter().map(|t| t.matrix());
             sizes.map(|(rows, cols)| rows * cols * cols).sum::<usize>()
@@ -177,7 +162,7 @@ impl Executor for PyExecutor {
         let mut settled: Vec<(Option<Damping>, Vec<String>)> =
             vec![Default::default(); tasks.len()];
         let open =
-            |&&task: &&usize| bands[task] > 1 && tasks[task].recipe().damping() == Damping::Auto;
+            |&&task: &&usize| bands[task] > 1 && tasks[task].method.damping() == Damping::Auto;
         let unsettled: Vec<usize> = order.iter().filter(open).copied().collect();
         let jobs = unsettled.iter().map(|&task| BandJob::settle(tasks[task]).to_json()).collect();
         for (&task, found) in unsettled.iter().zip(self.work(index, jobs, observer)?) {
@@ -230,7 +215,7 @@ impl Executor for PyExecutor {
         stage: Stage,
         observer: &dyn Observer,
     ) -> Result<Vec<OutputError>, PipelineError> {
-        told(observer, layer.index(), stage, 0.0)?;
+        observer.progress(layer.index(), stage, 0.0)?;
         let errors: Vec<(f64, f64)> =
             self.call(|_, executor| executor.call_method1("advance", (layer.index(),))?.extract())?;
         Ok(errors.into_iter().map(|(change, size)| OutputError { change, size }).collect())
@@ -244,7 +229,7 @@ impl Executor for PyExecutor {
 }
 
 impl PyExecutor {
-    /// Has jobs done, whoever does them; what they gave, in their order.
+    /// Runs jobs on any workers; their results, in order.
     fn work(
         &self,
         layer: usize,
@@ -254,7 +239,7 @@ impl PyExecutor {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        told(observer, layer, Stage::Prune, 0.0)?;
+        observer.progress(layer, Stage::Prune, 0.0)?;
         self.call(|_, executor| {
             let results = executor.call_method1("work", (layer, jobs))?;
             let results: Vec<Bound<'_, PyTuple>> = results.extract()?;

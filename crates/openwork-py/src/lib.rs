@@ -33,7 +33,7 @@ mod _native {
     #[pymodule_export]
     use super::hessian::Hessian;
     #[pymodule_export]
-    use super::model::prune_folder;
+    use super::model::{prune_folder, run_options};
     #[pymodule_export]
     use super::prune::prune;
     #[pymodule_export]

@@ -1,11 +1,12 @@
 //! `prune_folder`: a model on disk, by the pipeline of the command.
 
 use crate::background;
-use crate::error::raised;
+use crate::error::{OpenworkError, raised_as};
 use crate::executor::PyExecutor;
 use openwork_llm::pipeline::estimate::Workers;
 use openwork_llm::pipeline::{
-    self, Event, Executor, LocalExecutor, Observer, PipelineError, Start,
+    self, Event, Executor, LocalExecutor, OPTIONS, Observer, OptionValue, PipelineError,
+    RunOptions, Spelling,
 };
 use openwork_llm::report::summary;
 use pyo3::prelude::*;
@@ -14,94 +15,89 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What was asked for, by name.
+/// A value of an option, as Python gives it.
 #[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub struct RunOptions {
-    spec: Option<String>,
-    method: Option<String>,
-    recipe: Option<PathBuf>,
-    calib: PathBuf,
-    samples: usize,
-    seq_len: Option<usize>,
-    single_tokens: Option<usize>,
-    seed: u64,
-    include: Option<String>,
-    exclude: Option<String>,
-    eval: Option<PathBuf>,
-    eval_every: Option<usize>,
-    eval_tokens: Option<usize>,
-    eval_seq_len: Option<usize>,
-    resume: bool,
-    force: bool,
-    remove: bool,
-    dtype: Option<String>,
-    sequential: bool,
-    max_memory: Option<String>,
-    dry_run: bool,
-    events: bool,
-    /// Bytes of hidden states in memory.
-    state_memory_limit: Option<u64>,
-    /// Workers, and threads of each.
-    workers: Option<(usize, usize)>,
+enum Given {
+    #[pyo3(transparent)]
+    Flag(bool),
+    #[pyo3(transparent)]
+    Count(u64),
+    #[pyo3(transparent)]
+    Text(PathBuf),
 }
 
-impl RunOptions {
-    fn of(self, out: PathBuf) -> pipeline::RunOptions {
-        pipeline::RunOptions {
-            spec: self.spec,
-            method: self.method,
-            recipe: self.recipe,
-            remove: self.remove,
-            calib: self.calib,
-            samples: self.samples,
-            seq_len: self.seq_len,
-            single_tokens: self.single_tokens,
-            seed: self.seed,
-            include: self.include,
-            exclude: self.exclude,
-            eval: self.eval,
-            eval_every: self.eval_every,
-            eval_tokens: self.eval_tokens,
-            eval_seq_len: self.eval_seq_len,
-            out,
-            start: match (self.resume, self.force) {
-                (true, _) => Start::Resume,
-                (_, true) => Start::Force,
-                _ => Start::Fresh,
-            },
-            dtype: self.dtype,
-            sequential: self.sequential,
-            max_memory: self.max_memory,
-            state_memory_limit: self.state_memory_limit,
-            workers: self.workers.map(|(count, threads)| Workers { count, threads }),
-        }
-    }
-}
-
-/// Prunes the model at `path` into the folder `out`; gives the record as JSON and
-/// as text, or, of a dry run, what would be done. A `executor` does the steps, if there is one.
+/// The options of a run: a list of dicts, from the library's table.
 #[pyfunction]
-#[pyo3(signature = (path, out, asked, progress=None, executor=None))]
+pub fn run_options(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let row = |option: &pipeline::RunOption| {
+        let row = PyDict::new(py);
+        row.set_item("name", option.name)?;
+        row.set_item("flag", option.flag())?;
+        row.set_item("kind", option.kind.name())?;
+        row.set_item("value", option.value)?;
+        row.set_item("default", option.default)?;
+        row.set_item("required", option.required)?;
+        row.set_item("short", option.short)?;
+        row.set_item("aliases", option.aliases)?;
+        row.set_item("group", option.group)?;
+        row.set_item("help", option.help)?;
+        Ok(row)
+    };
+    OPTIONS.iter().map(row).collect()
+}
+
+/// The options of a run that are not None.
+fn options(given: &Bound<'_, PyDict>, spelling: Spelling) -> PyResult<RunOptions> {
+    let mut values = Vec::new();
+    for (name, value) in given {
+        if value.is_none() {
+            continue;
+        }
+        let name: String = name.extract()?;
+        let value = match value.extract() {
+            Ok(Given::Flag(on)) => OptionValue::Flag(on),
+            Ok(Given::Count(count)) => OptionValue::Count(count),
+            Ok(Given::Text(text)) => OptionValue::Text(text.into_os_string()),
+            Err(_) => {
+                let words = format!("{name}={}: this value cannot be used", value.repr()?);
+                return Err(OpenworkError::new_err(words));
+            }
+        };
+        values.push((name, value));
+    }
+    let values = values.iter().map(|(name, value)| (name.as_str(), value.clone()));
+    RunOptions::from_values(values).map_err(|error| raised_as(&error, spelling))
+}
+
+/// Prunes the model at `path`; the record as JSON and as text, or, of a dry run,
+/// the plan. `executor` computes the stages, if given. Errors spell options as
+/// flags if asked to.
+#[pyfunction]
+#[pyo3(signature = (path, options, progress=None, executor=None, flags=false))]
 pub fn prune_folder(
     py: Python<'_>,
     path: PathBuf,
-    out: PathBuf,
-    asked: RunOptions,
+    options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
     executor: Option<Py<PyAny>>,
+    flags: bool,
 ) -> PyResult<(String, String)> {
-    let seen = Seen { events: asked.events, ..Seen::default() };
-    let dry = asked.dry_run;
-    let asked = asked.of(out);
+    let spelling = if flags { Spelling::Flags } else { Spelling::Keywords };
+    let options = self::options(options, spelling)?;
+    let workers = match &executor {
+        Some(executor) => Some(executor.call_method0(py, "size")?.extract(py)?),
+        None => None,
+    };
+    let workers = workers.map(|(count, threads)| Workers { count, threads });
+    let queue = EventQueue { print: options.events, ..EventQueue::default() };
     let tick = |py: Python<'_>| match &progress {
-        Some(progress) => seen.tell(py, progress),
+        Some(progress) => queue.deliver(py, progress),
         None => Ok(()),
     };
     let stop = || {
-        seen.stop();
+        queue.cancelled.store(true, Ordering::Relaxed);
         if let Some(executor) = &executor {
-            // It may be waiting for others; one without the method ends when they do.
+            // It may be waiting for workers; one without the method ends when they do.
             Python::attach(|py| drop(executor.call_method0(py, "stop")));
         }
     };
@@ -112,134 +108,74 @@ pub fn prune_folder(
             }
             None => Box::new(LocalExecutor::default()),
         };
-        run(&path, &asked, dry, &seen, executor.as_mut())
+        run(&path, &options, workers, &queue, executor.as_mut())
     };
     let done = background::run(py, tick, stop, work)?;
     if let Some(progress) = &progress {
-        seen.tell(py, progress)?;
+        queue.deliver(py, progress)?;
     }
-    done.map_err(|error| raised(&error))
+    done.map_err(|error| raised_as(&error, spelling))
 }
 
 fn run(
     path: &Path,
-    asked: &pipeline::RunOptions,
-    dry: bool,
-    seen: &Seen,
+    options: &RunOptions,
+    workers: Option<Workers>,
+    observer: &EventQueue,
     executor: &mut dyn Executor,
 ) -> Result<(String, String), PipelineError> {
-    let source = asked.open(path)?;
-    let ready = asked.prepare(&source, &|notes| seen.notes(notes))?;
-    if dry {
-        let dry_run = ready.dry_run();
+    let source = options.open(path)?;
+    let run = options.prepare(&source, workers)?;
+    run.notes.iter().for_each(|note| observer.on_event(Event::Note(note)));
+    if options.dry_run {
+        let dry_run = run.dry_run();
         return Ok((dry_run.to_json().to_string(), dry_run.to_string()));
     }
-    ready.passes.list.iter().for_each(|pass| seen.notes(&pass.plan.notes));
-    let record = ready.run(seen, executor)?;
+    let record = run.run(observer, executor)?;
     let json = serde_json::to_string(&record)
         .map_err(|error| PipelineError::Executor(format!("the record: {error}")))?;
     Ok((json, summary(&record)))
 }
 
-/// What happened since Python was told last.
+/// Events that Python has not received yet, as JSON.
 #[derive(Default)]
-struct Seen {
-    stopped: AtomicBool,
-    /// Whether to print lines of JSON on stderr.
-    events: bool,
-    layers: Mutex<usize>,
-    news: Mutex<Vec<News>>,
+struct EventQueue {
+    cancelled: AtomicBool,
+    /// Whether to print events on stderr.
+    print: bool,
+    /// With whether an event is mere progress.
+    events: Mutex<Vec<(bool, String)>>,
 }
 
-/// One thing to tell.
-enum News {
-    Progress { layer: usize, stage: &'static str, share: f64 },
-    Layer { layer: usize, error: f64, seconds: f64 },
-    Evaluated { after_layer: Option<usize>, token_perplexity: f64 },
-    Note(String),
-}
-
-impl Seen {
-    fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-    }
-
-    fn push(&self, news: News) {
-        let mut all = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of a stage only the latest share matters.
-        if let (Some(News::Progress { .. }), News::Progress { .. }) = (all.last(), &news) {
-            all.pop();
-        }
-        all.push(news);
-    }
-
-    fn notes(&self, notes: &[String]) {
-        notes.iter().for_each(|note| self.on_event(Event::Note(note)));
-    }
-
-    /// Calls `progress` with a dict for everything new.
-    fn tell(&self, py: Python<'_>, progress: &Py<PyAny>) -> PyResult<()> {
-        let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
-        let layers = *self.layers.lock().unwrap_or_else(PoisonError::into_inner);
-        for news in news {
-            let event = PyDict::new(py);
-            match news {
-                News::Progress { layer, stage, share } => {
-                    event.set_item("event", "progress")?;
-                    event.set_item("layer", layer)?;
-                    event.set_item("stage", stage)?;
-                    event.set_item("share", share)?;
-                }
-                News::Layer { layer, error, seconds } => {
-                    event.set_item("event", "layer")?;
-                    event.set_item("layer", layer)?;
-                    event.set_item("error", error)?;
-                    event.set_item("seconds", seconds)?;
-                }
-                News::Evaluated { after_layer, token_perplexity } => {
-                    event.set_item("event", "evaluated")?;
-                    event.set_item("after_layer", after_layer)?;
-                    event.set_item("token_perplexity", token_perplexity)?;
-                }
-                News::Note(text) => {
-                    event.set_item("event", "note")?;
-                    event.set_item("text", text)?;
-                }
-            }
-            event.set_item("layers", layers)?;
-            progress.call1(py, (event,))?;
+impl EventQueue {
+    /// Calls `progress` with a dict for every new event.
+    fn deliver(&self, py: Python<'_>, progress: &Py<PyAny>) -> PyResult<()> {
+        let events =
+            std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner));
+        let loads = py.import("json")?.getattr("loads")?;
+        for (_, event) in events {
+            progress.call1(py, (loads.call1((event,))?,))?;
         }
         Ok(())
     }
 }
 
-impl Observer for Seen {
+impl Observer for EventQueue {
     fn on_event(&self, event: Event<'_>) {
-        if let Some(line) = event.to_json().filter(|_| self.events) {
-            eprintln!("{line}");
+        let progress = matches!(event, Event::Progress { .. });
+        let event = event.to_json().to_string();
+        if self.print && !progress {
+            eprintln!("{event}");
         }
-        match event {
-            Event::Start { layers, .. } => {
-                *self.layers.lock().unwrap_or_else(PoisonError::into_inner) = layers;
-            }
-            Event::Progress { layer, stage, share } => {
-                self.push(News::Progress { layer, stage: stage.name(), share });
-            }
-            Event::Layer(record) => self.push(News::Layer {
-                layer: record.index,
-                error: record.decoder_error,
-                seconds: record.seconds,
-            }),
-            Event::Evaluated(record) => self.push(News::Evaluated {
-                after_layer: record.after_layer,
-                token_perplexity: record.token_perplexity,
-            }),
-            Event::Note(text) => self.push(News::Note(text.to_string())),
-            Event::Pruned { .. } => {}
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of a stage only the latest share matters.
+        if progress && events.last().is_some_and(|(progress, _)| *progress) {
+            events.pop();
         }
+        events.push((progress, event));
     }
 
-    fn stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+    fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
     }
 }

@@ -1,30 +1,31 @@
-//! `StageWorker`: what one worker of a cluster holds and does. The same steps as on
-//! one machine (`openwork_llm::pipeline::stages`), on some of the chunks.
+//! `StageWorker`: what one worker of a cluster holds and computes, the stages of
+//! `openwork_llm::pipeline::stages` on some of the chunks.
 
 use crate::error::{OpenworkError, raised};
 use crate::executor::PackedSum;
 use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
-use openwork::Matrix;
 use openwork::hessian::{Damping, Hessian};
-use openwork::prune::Factors;
+use openwork::prune::{Factors, Method};
 use openwork::spec::Band;
+use openwork::{Matrix, Pattern};
 use openwork_llm::checkpoint::write::encode;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::model::{LINEARS, Layer, Model, Site, Storage};
 use openwork_llm::pipeline::stages::{BoundTask, Sums, TaskResult};
-use openwork_llm::pipeline::{PipelineError, States, TaskPlan, written_dtype};
+use openwork_llm::pipeline::{OutputDtype, PipelineError, States, TaskPlan};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-/// A Hessian as Python carries it: columns, samples, held-out samples, and the
-/// upper triangles of both, row after row.
+/// A Hessian for Python: columns, samples, held-out samples, and the upper
+/// triangles of both, row by row.
 type PackedHessian<'py> =
     (usize, usize, usize, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
 
-/// What Python carries back from a job: columns and bytes of each tensor, the
-/// change and size of its outputs, damping, seconds, notes.
+/// The result of a job for Python: columns and bytes of each tensor, the change and
+/// size of its outputs, damping, seconds, notes.
 type PackedResult<'py> =
     (Vec<(usize, Bound<'py, PyArray1<u8>>)>, Vec<(f64, f64)>, Option<String>, f64, Vec<String>);
 
@@ -39,18 +40,18 @@ pub struct BandJob {
 }
 
 impl BandJob {
-    /// Settle the damping of a task.
+    /// Settles the damping of a task.
     pub fn settle(task: &TaskPlan) -> Self {
-        let (pattern, method) = (task.pattern.to_string(), task.method.clone());
+        let (pattern, method) = (task.pattern.to_string(), task.method.to_string());
         Self { linears: task.linears.clone(), pattern, method, band: None, damping: None }
     }
 
-    /// Prune a band of a task, with a damping if that is settled.
+    /// Prunes a band of a task, with a damping if that is settled.
     pub fn prune(task: &TaskPlan, band: usize, damping: Option<Damping>) -> Self {
         Self { band: Some(band), damping, ..Self::settle(task) }
     }
 
-    /// As text.
+    /// The job as JSON.
     pub fn to_json(&self) -> String {
         let damping = self.damping.map(|damping| damping.to_string());
         json!({
@@ -60,7 +61,7 @@ impl BandJob {
         .to_string()
     }
 
-    fn of_json(text: &str) -> Option<Self> {
+    fn from_json(text: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(text).ok()?;
         let number = |value: &Value| value.as_u64().map(|n| n as usize);
         let linears: Option<Vec<usize>> = value["linears"].as_array()?.iter().map(number).collect();
@@ -78,7 +79,7 @@ impl BandJob {
     }
 }
 
-/// A worker's part of a run: the states of some chunks, one layer, and the
+/// A worker's part of a run: the hidden states of some chunks, one layer, and the
 /// Hessians of the current capture.
 #[pyclass(module = "openwork", name = "StageWorker")]
 pub struct StageWorker {
@@ -93,8 +94,8 @@ pub struct StageWorker {
 
 #[pymethods]
 impl StageWorker {
-    /// A worker for the model at `path`, whose chunks have so many windows of so many
-    /// tokens each. States go to files in `spill`, if given.
+    /// A worker for the model at `path`; `chunks` are numbers of windows and of tokens
+    /// per window. Hidden states go to files in `spill`, if given.
     #[new]
     #[pyo3(signature = (path, dtype, chunks, spill=None))]
     fn new(
@@ -104,7 +105,7 @@ impl StageWorker {
         spill: Option<PathBuf>,
     ) -> PyResult<Self> {
         let source = Checkpoint::open(&path).map_err(|e| OpenworkError::new_err(e.to_string()))?;
-        let dtype = written_dtype(Some(dtype), &source).map_err(|error| raised(&error))?;
+        let dtype = OutputDtype::parse(dtype).map_err(|error| raised(&error))?.0;
         let source = source.rounded(dtype);
         let model = Model::open(&source).map_err(|error| raised(&error.into()))?;
         let states = States::new(&chunks, model.config(), spill.as_deref());
@@ -119,7 +120,7 @@ impl StageWorker {
         py.detach(|| self.source.hashes())
     }
 
-    /// Puts the windows of a chunk before the first layer.
+    /// Embeds the windows of a chunk.
     fn embed(
         &mut self,
         py: Python<'_>,
@@ -135,7 +136,7 @@ impl StageWorker {
         .map_err(|error| raised(&error))
     }
 
-    /// Runs a chunk through a layer and sums inputs, as the run's `capture`.
+    /// Runs a chunk through a layer and sums its inputs.
     fn capture<'py>(
         &mut self,
         py: Python<'py>,
@@ -165,7 +166,7 @@ impl StageWorker {
         Ok(sums.into_iter().map(carried).collect())
     }
 
-    /// The Hessians of the current capture, by the names of their sites.
+    /// Receives the Hessians of the current capture, by the names of their sites.
     fn share(&mut self, hessians: Vec<(String, PackedHessian<'_>)>) -> PyResult<()> {
         self.last = None;
         self.hessians = hessians
@@ -175,14 +176,14 @@ impl StageWorker {
         Ok(())
     }
 
-    /// Does one job on a layer.
+    /// Runs one job on a layer.
     fn work<'py>(
         &mut self,
         py: Python<'py>,
         layer: usize,
         job: &str,
     ) -> PyResult<PackedResult<'py>> {
-        let job = BandJob::of_json(job)
+        let job = BandJob::from_json(job)
             .ok_or_else(|| PyRuntimeError::new_err(format!("not a job: {job}")))?;
         let done = py.detach(|| self.job(layer, &job)).map_err(|error| raised(&error))?;
         let mut matrices = Vec::new();
@@ -200,7 +201,7 @@ impl StageWorker {
         Ok((matrices, errors, damping, done.seconds, done.notes))
     }
 
-    /// New weights of some linears of a layer.
+    /// Receives new weights of some linears of a layer.
     fn changed(
         &mut self,
         layer: usize,
@@ -217,7 +218,7 @@ impl StageWorker {
         Ok(())
     }
 
-    /// Takes a chunk through a layer; how far its outputs are from the target.
+    /// Advances a chunk through a layer; the distance of its outputs from the target.
     fn advance(&mut self, py: Python<'_>, chunk: usize, layer: usize) -> PyResult<(f64, f64)> {
         py.detach(|| {
             self.enter(layer)?;
@@ -231,7 +232,7 @@ impl StageWorker {
 }
 
 impl StageWorker {
-    /// Reads a layer as the model has it, unless it is there.
+    /// Reads a layer of the model, unless it is the current one.
     fn enter(&mut self, index: usize) -> Result<(), PipelineError> {
         if self.layer.as_ref().is_none_or(|layer| layer.index() != index) {
             (self.layer, self.last) = (None, None);
@@ -250,17 +251,22 @@ impl StageWorker {
         // Jobs on one task come one after the other.
         let key = format!("{:?} {} {} {:?}", job.linears, job.pattern, job.method, job.damping);
         if last.as_ref().is_none_or(|(known, ..)| *known != key) {
-            let pattern = job
-                .pattern
-                .parse()
-                .map_err(|error: openwork::SpecError| PipelineError::Plan(error.to_string()))?;
-            let config = Model::open(source)?;
-            let task = TaskPlan::new(job.linears.clone(), pattern, &job.method, config.config())?;
+            let wrong = |error: &dyn std::fmt::Display| PipelineError::Plan(error.to_string());
+            let pattern: Pattern = job.pattern.parse().map_err(|error| wrong(&error))?;
+            let method: Method = job.method.parse().map_err(|error| wrong(&error))?;
+            let method = match job.damping {
+                Some(damping) => method.with_damping(damping),
+                None => method,
+            };
+            let model = Model::open(source)?;
+            let task =
+                TaskPlan::new(job.linears.clone(), pattern, Arc::new(method), model.config());
+            let task = task.map_err(|error| wrong(&error))?;
             let bands = task.bands();
             *last = Some((key, task, bands, None));
         }
         let Some((_, task, bands, factors)) = last else { return Err(PipelineError::Stopped) };
-        let work = BoundTask::new(task, layer, &of, &()).with_damping(job.damping);
+        let work = BoundTask::new(task, layer, &of, &());
         let Some(band) = job.band else {
             let (damping, notes) = work.settle()?.unzip();
             let (weights, errors) = (Vec::new(), Vec::new());
@@ -290,7 +296,7 @@ impl StageWorker {
     }
 }
 
-/// The linears of a layer that a run has written, as [`StageWorker::changed`] takes them.
+/// The linears of a layer from its shard, as [`StageWorker::changed`] takes them.
 #[pyfunction]
 pub fn shard_linears<'py>(
     py: Python<'py>,
@@ -301,7 +307,7 @@ pub fn shard_linears<'py>(
 ) -> PyResult<Vec<(usize, Bound<'py, PyArray1<u8>>)>> {
     let read = || -> Result<Vec<Vec<u8>>, PipelineError> {
         let source = Checkpoint::open(&model)?;
-        let dtype = written_dtype(Some(dtype), &source)?;
+        let dtype = OutputDtype::parse(dtype)?.0;
         let shard = Checkpoint::open_shard(&shard, source.config().clone())?;
         let layer = Model::open(&source)?.layer_from(&shard, layer, Storage::F32)?;
         let mut all = Vec::new();

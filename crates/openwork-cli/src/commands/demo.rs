@@ -11,7 +11,8 @@ use openwork_llm::format::{align_columns, format_seconds};
 use openwork_llm::model::Model;
 use openwork_llm::output::OutputFile;
 use openwork_llm::pipeline::{
-    Calibration, Evaluation, Job, Plan, Recipe, Sampling, Start, TensorFilter, run,
+    Calibration, Evaluation, Job, LocalExecutor, Passes, PreparedRun, Recipe, Sampling, Start,
+    TensorFilter,
 };
 use openwork_llm::report::{Record, is_page, page};
 use serde_json::json;
@@ -68,10 +69,9 @@ impl Demo {
                 let name = format!("{method} {spec}");
                 bar.say(runs.len() as f64 / all as f64, &name);
                 let recipe = Recipe::new(spec, method);
-                let plan = Plan::new(&recipe, &TensorFilter::default(), model.config(), false);
+                let config = model.config();
+                let passes = Passes::new(&recipe, &TensorFilter::default(), config, false);
                 let job = Job {
-                    source: &source,
-                    plan: plan.map_err(Failure::running)?,
                     calibration: calibration.clone(),
                     evaluation: Some(Evaluation {
                         text: "demo".to_string(),
@@ -79,13 +79,14 @@ impl Demo {
                         every: Some(2),
                     }),
                     dtype: Dtype::BF16,
-                    sequential: false,
                     state_memory_limit: None,
-                    include: None,
-                    exclude: None,
                 };
                 let out = folder.path().join(runs.len().to_string());
-                let record = run(&job, &out, Start::Fresh, &()).map_err(Failure::running)?;
+                let passes = passes.map_err(Failure::running)?;
+                let model = Model::open(&source).map_err(Failure::running)?;
+                let run = PreparedRun::new(model, job, passes, &out, Start::Fresh);
+                let record = run.run(&(), &mut LocalExecutor::default());
+                let record = record.map_err(Failure::running)?;
                 runs.push((name, record));
             }
         }

@@ -9,7 +9,7 @@ use openwork_llm::Checkpoint;
 use openwork_llm::format::{count, format_bytes, grouped, printable};
 use openwork_llm::inspect::{Check, Inspection, TensorSummary, check_pattern, inspect};
 use openwork_llm::model::{Model, ties_embeddings};
-use openwork_llm::pipeline::structure;
+use openwork_llm::pipeline::structure::RecipeSpec;
 use openwork_llm::report::Record;
 use serde_json::Value;
 use std::fmt::Write;
@@ -84,11 +84,11 @@ impl Inspect {
 
 /// Parses a spec; structures such as `mlp` need a model whose config is known.
 fn parse_spec(spec: &str, model: &Checkpoint) -> Result<Pattern, Failure> {
-    match structure::read(spec).map_err(Failure::input)? {
-        None => spec.parse().map_err(Failure::input),
-        Some(_) => {
+    match RecipeSpec::parse(spec).map_err(Failure::input)? {
+        RecipeSpec::Pattern(pattern) => Ok(pattern),
+        structure => {
             let model = Model::open(model).map_err(Failure::input)?;
-            structure::pattern(spec, model.config()).map_err(Failure::input)
+            structure.pattern(model.config()).map_err(Failure::input)
         }
     }
 }

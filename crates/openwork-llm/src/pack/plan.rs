@@ -3,7 +3,7 @@
 use super::PackModelError;
 use crate::checkpoint::Checkpoint;
 use crate::model::{LINEARS, Layer, Model};
-use crate::pipeline::linear_called;
+use crate::pipeline::find_linear;
 use crate::report::Record;
 use openwork::{Pattern, Spec};
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ impl Patterns {
                 let linears = match members.is_empty() {
                     true => vec![linear],
                     false => {
-                        match members.iter().map(|m| linear_called(m)).collect::<Option<Vec<_>>>() {
+                        match members.iter().map(|m| find_linear(m)).collect::<Option<Vec<_>>>() {
                             Some(linears) if linears.contains(&linear) => linears,
                             _ => continue, // beside the coupling: it stays dense
                         }

@@ -1,16 +1,16 @@
-//! A mean density, shared among the layers by their sensitivity.
+//! Budgets: distributes a mean density over the layers by their sensitivity.
 //!
-//! A cheap probe (wanda on a few windows, all layers before it dense) measures
-//! each layer's output error `e`, as a mean over tokens, at two densities about the mean. Between and
-//! near them the square is close to exponential in the density,
+//! A cheap probe (wanda on a few windows, all earlier layers dense) measures each
+//! layer's output error `e`, as a mean over tokens, at two densities around the mean.
+//! Between and near them its square is close to exponential in the density,
 //!
 //! ```text
 //! e_l(d)^2 = a_l exp(-b_l d)
 //! ```
 //!
-//! and the sum of the squares over the layers is least, for a given mean, where
-//! all layers gain alike from a little more: `a_l b_l exp(-b_l d_l)` is the same
-//! for all, except for those at the ends of the range that is allowed.
+//! and for a given mean the sum of the squares is least where all layers gain
+//! equally from a little more density: `a_l b_l exp(-b_l d_l)` is the same for all
+//! layers, except for those at the ends of the allowed range.
 
 use super::PipelineError;
 use super::calibration::Calibration;
@@ -21,8 +21,10 @@ use super::stages::{self, Chunk};
 use crate::model::{Layer, Model, NoTap, Site, Storage};
 use openwork::Matrix;
 use openwork::hessian::Hessian;
+use openwork::prune::Method;
+use std::sync::Arc;
 
-/// What the probe prunes with.
+/// The method of the probe.
 const PROBE: &str = "wanda";
 
 /// The least density of a layer.
@@ -93,15 +95,16 @@ fn token_error(states: &Matrix, target: &[f32]) -> f64 {
     total / states.rows().max(1) as f64
 }
 
-/// Prunes all tasks of a layer by the probe's method.
+/// Prunes all tasks of a layer with the probe's method.
 fn prune_all(
     layer: &mut Layer,
     tasks: &[TaskPlan],
     density: f64,
     hessians: &[(Site, Hessian)],
 ) -> Result<(), PipelineError> {
+    let method: Arc<Method> = Arc::new(PROBE.parse().expect("the probe's method exists"));
     for task in tasks {
-        let task = TaskPlan { method: PROBE.to_string(), ..task.with_density(density) };
+        let task = TaskPlan { method: method.clone(), ..task.with_density(density) };
         let of = |site| hessians.iter().find(|(known, _)| *known == site).map(|(_, h)| h);
         let observer = StageObserver { observer: &(), layer: layer.index(), stage: Stage::Probe };
         let pruned = stages::prune_task(&task, layer, &of, &observer)?;

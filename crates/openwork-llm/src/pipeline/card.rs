@@ -1,13 +1,13 @@
-//! The README of a pruned model: what it is, with its figures.
+//! The model card: README.md of a pruned model.
 
-use crate::format::windows;
-use crate::report::Record;
+use crate::format::{grouped, windows};
+use crate::report::{Record, SizeChange};
 use crate::shrink::{Change, ranges};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// A model card in Markdown. Holds nothing that differs between two runs of
-/// one plan, such as times.
+/// A model card in Markdown, without anything that differs between two runs of one
+/// plan, such as times.
 pub(super) fn text(record: &Record) -> String {
     let mut text = String::new();
     let mut put = |line: &str| {
@@ -18,23 +18,30 @@ pub(super) fn text(record: &Record) -> String {
     put(&format!("# {}, pruned\n", record.model));
     let calibration = &record.calibration;
     let how = match record.passes.is_empty() {
-        true => format!(
-            "with the spec `{}` and the method `{}`, layer by layer",
-            record.spec_as_written(),
-            record.method
-        ),
-        false => "in these steps".to_string(),
+        true => {
+            format!("to the spec `{}` by the method `{}`", record.spec_as_written(), record.method)
+        }
+        false => match record.passes.len() {
+            1 => "in one pass".to_string(),
+            passes => format!("in {passes} passes"),
+        },
     };
     put(&format!(
-        "Pruned by openwork {} {}, on {} of `{}` (seed {}). {:.2}% of the weights of its linears are {}.\n",
+        "Pruned with openwork {} {how}, calibrated on {} of `{}` (seed {}). {:.2}% of the weights of its linears are {}.\n",
         record.openwork,
-        how,
         windows(calibration.samples, calibration.seq_len, calibration.single_tokens),
         calibration.text,
         record.seed,
         100.0 * record.totals.density,
-        if record.passes.is_empty() { "left; the others are exactly zero" } else { "not zero" },
+        if record.passes.is_empty() { "kept; the others are exactly zero" } else { "not zero" },
     ));
+    if let Some(SizeChange { before, after }) = record.sizes.filter(|s| s.before != s.after) {
+        put(&format!(
+            "It has {} parameters; the model that it was made from has {}.\n",
+            grouped(after.parameters),
+            grouped(before.parameters)
+        ));
+    }
     for (i, pass) in record.passes.iter().enumerate() {
         let change = Change { before: pass.before, after: pass.after };
         let dropped = match pass.dropped.is_empty() {
@@ -80,8 +87,6 @@ pub(super) fn text(record: &Record) -> String {
     put(
         "```python\nfrom transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained(\"path/to/this/folder\")\n```\n",
     );
-    put(
-        "`openwork/record.json` has everything that was measured, `openwork/recipe.toml` what was asked for.",
-    );
+    put("`openwork/record.json` has all measurements, `openwork/recipe.toml` the recipe.");
     text
 }

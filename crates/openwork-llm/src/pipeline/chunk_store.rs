@@ -1,31 +1,30 @@
-//! The states of all windows between layers, chunk by chunk: in memory, or in
-//! a file.
+//! Storage for hidden states by chunk, in memory or in a file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// States by chunk. What was put is taken out again once.
+/// Hidden states by chunk. A chunk that was put is taken out once.
 #[derive(Debug)]
 pub enum ChunkStore {
     /// In memory.
     Memory(Vec<Vec<f32>>),
-    /// In a file that has no name and is gone when the run ends.
+    /// In an unnamed file, which disappears when the run ends.
     File {
         /// The file.
         file: File,
-        /// Where each chunk begins, and its length, in entries.
+        /// The offset of each chunk in bytes, and its number of entries.
         spans: Vec<(u64, usize)>,
     },
 }
 
 impl ChunkStore {
-    /// Room for chunks of these many entries, in memory.
+    /// Storage in memory for chunks of so many entries.
     pub fn in_memory(sizes: &[usize]) -> Self {
         Self::Memory(vec![Vec::new(); sizes.len()])
     }
 
-    /// Room for chunks of these many entries, in a file within `folder`.
+    /// Storage in a file within `folder` for chunks of so many entries.
     pub fn in_file(folder: &Path, sizes: &[usize]) -> io::Result<Self> {
         let file = tempfile::tempfile_in(folder)?;
         let mut start = 0;
@@ -59,7 +58,7 @@ impl ChunkStore {
     ///
     /// # Panics
     ///
-    /// If it has another size than it had.
+    /// If its size changed.
     pub fn put(&mut self, chunk: usize, states: Vec<f32>) -> io::Result<()> {
         match self {
             Self::Memory(chunks) => {
@@ -68,7 +67,7 @@ impl ChunkStore {
             }
             Self::File { file, spans } => {
                 let (start, size) = spans[chunk];
-                assert_eq!(states.len(), size, "chunk {chunk} has another size");
+                assert_eq!(states.len(), size, "the size of chunk {chunk} changed");
                 file.seek(SeekFrom::Start(start))?;
                 let mut bytes = Vec::with_capacity(1 << 20);
                 for states in states.chunks(1 << 18) {

@@ -1,24 +1,24 @@
-//! Whole decoder layers dropped: those that change the states least.
+//! Which decoder layers to drop: those that change the hidden states least.
 //!
-//! The effect of a layer is how far it turns the states `x` of a token, on the
+//! The effect of a layer is how far it turns the hidden state `x` of a token, as a
 //! mean over the tokens of the calibration windows:
 //!
 //! ```text
 //! effect = mean(1 - cos(x, y))        y = layer(x)
 //! ```
 //!
-//! A sum of squares over all tokens would not do: a few tokens have states a
-//! hundred times as long as the others, and would decide alone. The layer with
-//! the least effect goes, and what is left is measured again.
+//! A sum of squares over all tokens would not work: a few tokens have states a
+//! hundred times longer than the others and would decide alone. The layer with the
+//! least effect is dropped, and the remaining ones are measured again.
 
 use super::PipelineError;
 use super::calibration::Calibration;
 use crate::model::{Model, NoTap, Storage};
 
-/// Called with the number of a layer and the share of the work that is done.
+/// Called with the index of a layer and the share of the work that is done.
 pub type Seen<'a> = dyn Fn(usize, f64) -> Result<(), PipelineError> + 'a;
 
-/// The layers of which `kept` stay, in their order.
+/// The `kept` layers to keep, in their order.
 pub fn choose(
     model: &Model<'_>,
     calibration: &Calibration,
@@ -30,14 +30,14 @@ pub fn choose(
     for round in 0..rounds {
         let share = |layer, part: f64| seen(layer, (round as f64 + part) / rounds as f64);
         let effects = effects(model, calibration, &layers, &share)?;
-        // Ties go to the lower layer, so that runs repeat.
+        // Ties break by index, so that runs repeat.
         let least = (0..effects.len()).min_by(|&a, &b| effects[a].total_cmp(&effects[b]));
         layers.remove(least.unwrap_or(0));
     }
     Ok(layers)
 }
 
-/// The effect of each of `layers` where the others of the model are left out.
+/// The effect of each of `layers`, in a model of only these.
 pub fn effects(
     model: &Model<'_>,
     calibration: &Calibration,

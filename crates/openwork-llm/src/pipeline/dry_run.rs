@@ -1,74 +1,73 @@
-//! What a run would do, before it is done.
+//! Dry runs: the plan of a run and what it needs, as text and as JSON.
 
-use super::options::PreparedRun;
-use super::plan::Plan;
+use super::plan::{Plan, TaskPlan};
+use super::prepare::PreparedRun;
 use super::{Pass, Passes};
 use crate::format::{align_columns, format_bytes, format_estimate, windows};
 use crate::model::{Config, LINEARS, Layer};
+use crate::shrink::ranges;
 use serde_json::{Value, json};
 use std::fmt;
 
 impl PreparedRun<'_> {
-    /// What would be done to every tensor, and what it needs.
+    /// The plan, and what it needs.
     pub fn dry_run(&self) -> DryRun<'_> {
         // Each pass sees the sizes that the one before leaves.
         let config = self.model.config();
-        let bound = |pass: &Pass| table(&pass.plan, &pass.change.before.config(config));
-        let tables = self.passes.list.iter().map(bound).collect();
-        DryRun { ready: self, tables }
+        let planned = |pass: &Pass| planned(&pass.plan, &pass.change.before.config(config));
+        let passes = self.passes.list.iter().map(planned).collect();
+        DryRun { run: self, passes }
     }
 }
 
-/// What a run would do: text for a person, or JSON.
+/// The plan of a run: text for a person (`Display`), or JSON.
 #[derive(Debug)]
 pub struct DryRun<'a> {
-    ready: &'a PreparedRun<'a>,
-    tables: Vec<Vec<Line>>,
+    run: &'a PreparedRun<'a>,
+    /// The linears of every pass.
+    passes: Vec<Vec<PlannedLinear>>,
 }
 
 impl DryRun<'_> {
-    fn passes(&self) -> impl Iterator<Item = (&Pass, &[Line])> {
-        self.ready.passes.list.iter().zip(self.tables.iter().map(Vec::as_slice))
-    }
-
-    fn notes(&self) -> impl Iterator<Item = &String> {
-        self.ready.passes.list.iter().flat_map(|pass| &pass.plan.notes)
+    fn passes(&self) -> impl Iterator<Item = (&Pass, &[PlannedLinear])> {
+        self.run.passes.list.iter().zip(self.passes.iter().map(Vec::as_slice))
     }
 
     fn memory(&self) -> u64 {
-        let needs = &self.ready.needs;
-        if self.ready.spills() { needs.memory_spilled } else { needs.memory }
+        let needs = &self.run.needs;
+        if self.run.spills() { needs.memory_spilled } else { needs.memory }
     }
 
     /// For a program.
     pub fn to_json(&self) -> Value {
-        let tensors = |lines: &[Line]| -> Vec<Value> {
-            lines
+        let tensors = |linears: &[PlannedLinear]| -> Vec<Value> {
+            linears
                 .iter()
-                .map(|line| {
-                    json!({"name": line.name, "shape": line.shape, "spec": line.spec,
-                           "method": line.method, "density": line.density})
+                .map(|linear| {
+                    json!({"name": Layer::weight_name(linear.layer, linear.linear),
+                           "shape": linear.shape, "spec": linear.pattern,
+                           "method": linear.method, "density": linear.density})
                 })
                 .collect()
         };
         let passes: Vec<Value> = self
             .passes()
-            .map(|(pass, lines)| {
-                json!({"spec": pass.plan.recipe.spec, "before": pass.change.before,
-                       "after": pass.change.after, "tensors": tensors(lines)})
+            .map(|(pass, linears)| {
+                json!({"spec": pass.spec, "before": pass.change.before,
+                       "after": pass.change.after, "tensors": tensors(linears)})
             })
             .collect();
-        let PreparedRun { job, needs, workers, .. } = self.ready;
+        let PreparedRun { job, needs, workers, notes, .. } = self.run;
         json!({
-            "tensors": tensors(&self.tables[0]),
+            "tensors": tensors(&self.passes[0]),
             "passes": passes,
-            "notes": self.notes().collect::<Vec<_>>(),
+            "notes": notes,
             "calibration": {"samples": job.calibration.windows.len(),
                             "tokens": job.calibration.tokens()},
-            "sequential": job.sequential,
+            "sequential": self.run.passes.sequential,
             "workers": workers.map(|w| json!({"count": w.count, "threads": w.threads})),
             "memory_bytes": self.memory(),
-            "spilled_bytes": if self.ready.spills() { needs.spilled } else { 0 },
+            "spilled_bytes": if self.run.spills() { needs.spilled } else { 0 },
             "disk_bytes": needs.disk,
             "forward_seconds": needs.forward_seconds,
             "prune_seconds": needs.prune_seconds,
@@ -78,16 +77,16 @@ impl DryRun<'_> {
 
 impl fmt::Display for DryRun<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PreparedRun { job, passes, needs, workers, .. } = self.ready;
-        for (number, (pass, lines)) in self.passes().enumerate() {
+        let PreparedRun { job, passes, needs, workers, notes, .. } = self.run;
+        for (number, (pass, linears)) in self.passes().enumerate() {
             if !passes.is_plain() {
                 write_pass(f, number, pass, passes)?;
             }
             if pass.depth.is_none() {
-                f.write_str(&tensors(lines))?;
+                f.write_str(&table(linears))?;
             }
         }
-        self.notes().try_for_each(|note| writeln!(f, "note: {note}"))?;
+        notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         writeln!(
             f,
             "calibration  {}, inputs captured {}",
@@ -96,9 +95,9 @@ impl fmt::Display for DryRun<'_> {
                 job.calibration.seq_len(),
                 job.calibration.single_tokens.len()
             ),
-            if job.sequential { "anew after each site" } else { "once per layer" },
+            if passes.sequential { "again after each site" } else { "once per layer" },
         )?;
-        let spilled = match self.ready.spills() {
+        let spilled = match self.run.spills() {
             true => format!(", {} in a file", format_bytes(needs.spilled)),
             false => String::new(),
         };
@@ -123,7 +122,7 @@ fn write_pass(
     pass: &Pass,
     passes: &Passes,
 ) -> fmt::Result {
-    let spec = pass.plan.recipe.spec.as_deref().unwrap_or("rules");
+    let spec = pass.spec();
     let change = match pass.change.is_nothing() {
         true => "nothing is removed".to_string(),
         false => format!("from {}", pass.change),
@@ -131,56 +130,78 @@ fn write_pass(
     writeln!(f, "pass {} of {}: {spec}; {change}", number + 1, passes.list.len())
 }
 
-/// The table of a pass.
-fn tensors(lines: &[Line]) -> String {
-    let head = ["tensor", "shape", "density", "spec", "method"].map(String::from);
-    let rows: Vec<[String; 5]> = std::iter::once(head)
-        .chain(lines.iter().map(|line| {
-            [
-                line.name.clone(),
-                format!("{} x {}", line.shape[0], line.shape[1]),
-                format!("{:.1}%", 100.0 * line.density),
-                line.spec.clone().unwrap_or_else(|| "dense".to_string()),
-                line.method.clone().unwrap_or_default(),
-            ]
-        }))
-        .collect();
-    let pruned = lines.iter().filter(|line| line.spec.is_some()).count();
-    let table = align_columns(&rows, [false, true, true, false, false]);
-    format!("{table}\n{pruned} of {} linears would be pruned\n", lines.len())
-}
-
-/// The linears that a plan prunes, with what is done to each: layer, name,
-/// shape, spec, method, density; no spec for those that stay dense.
-fn table(plan: &Plan, config: &Config) -> Vec<Line> {
-    let shapes = Layer::linear_shapes(config);
-    let mut lines = Vec::new();
-    for (index, layer) in plan.layers.iter().enumerate() {
-        for (linear, &shape) in shapes.iter().enumerate().take(LINEARS.len()) {
-            let task = layer.tasks.iter().find(|task| task.linears.contains(&linear));
-            lines.push(Line {
-                name: Layer::weight_name(index, linear),
-                shape,
-                spec: task.map(|task| task.pattern.to_string()),
-                method: task.map(|task| task.method.clone()),
-                density: task.map_or(1.0, |task| task.spec.density()),
-            });
+/// The table of a pass: linears that are treated alike in several layers share a row.
+fn table(linears: &[PlannedLinear]) -> String {
+    let mut groups: Vec<(&PlannedLinear, Vec<usize>)> = Vec::new();
+    for linear in linears {
+        match groups.iter_mut().find(|(first, _)| first.is_like(linear)) {
+            Some((_, layers)) => layers.push(linear.layer),
+            None => groups.push((linear, vec![linear.layer])),
         }
     }
-    lines
+    let head = ["tensor", "layers", "shape", "density", "spec", "method"].map(String::from);
+    let row = |(linear, layers): &(&PlannedLinear, Vec<usize>)| {
+        [
+            LINEARS[linear.linear].0.to_string(),
+            ranges(layers),
+            format!("{} x {}", linear.shape[0], linear.shape[1]),
+            format!("{:.1}%", 100.0 * linear.density),
+            linear.written.clone().unwrap_or_else(|| "dense".to_string()),
+            linear.method.clone().unwrap_or_default(),
+        ]
+    };
+    let rows: Vec<[String; 6]> = std::iter::once(head).chain(groups.iter().map(row)).collect();
+    let pruned = linears.iter().filter(|linear| linear.pattern.is_some()).count();
+    let table = align_columns(&rows, [false, true, true, true, false, false]);
+    format!("{table}\n{pruned} of {} linears would be pruned\n", linears.len())
+}
+
+/// All linears of a model, with what a plan does to each.
+fn planned(plan: &Plan, config: &Config) -> Vec<PlannedLinear> {
+    let shapes = Layer::linear_shapes(config);
+    let linear = |layer: usize, tasks: &[TaskPlan], linear: usize| {
+        let task = tasks.iter().find(|task| task.linears.contains(&linear));
+        PlannedLinear {
+            layer,
+            linear,
+            shape: shapes[linear],
+            pattern: task.map(|task| task.pattern.to_string()),
+            written: task.map(|task| task.written.clone()),
+            method: task.map(|task| task.method.to_string()),
+            density: task.map_or(1.0, |task| task.spec.density()),
+        }
+    };
+    let layers = plan.layers.iter().enumerate();
+    layers
+        .flat_map(|(index, layer)| (0..LINEARS.len()).map(move |i| (index, layer, i)))
+        .map(|(index, layer, i)| linear(index, &layer.tasks, i))
+        .collect()
 }
 
 /// One linear in a plan.
 #[derive(Clone, Debug)]
-struct Line {
-    /// The tensor.
-    name: String,
+struct PlannedLinear {
+    layer: usize,
+    /// Which of the layer's linears.
+    linear: usize,
     /// Rows and columns.
     shape: [usize; 2],
-    /// Its spec, unless it stays dense.
-    spec: Option<String>,
+    /// Its pattern, unless it stays dense.
+    pattern: Option<String>,
+    /// Its spec as the recipe has it, unless it stays dense.
+    written: Option<String>,
     /// Its method, unless it stays dense.
     method: Option<String>,
-    /// The share of blocks that stay.
+    /// The share of blocks that are kept.
     density: f64,
+}
+
+impl PlannedLinear {
+    /// Whether the plan does the same to the same linear of another layer.
+    fn is_like(&self, other: &Self) -> bool {
+        let key = |linear: &Self| (linear.linear, linear.shape, linear.density.to_bits());
+        key(self) == key(other)
+            && (&self.pattern, &self.written, &self.method)
+                == (&other.pattern, &other.written, &other.method)
+    }
 }

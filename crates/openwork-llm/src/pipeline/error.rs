@@ -1,5 +1,9 @@
-//! Why a model was not pruned.
+//! Why a run failed.
+//!
+//! A message names an option as `{max_memory}`: [`PipelineError::spelled`] writes
+//! it as the command or Python does.
 
+use super::options::{RunOption, Spelling};
 use crate::checkpoint::CheckpointError;
 use crate::checkpoint::write::WriteError;
 use crate::evaluate::EvaluateError;
@@ -11,13 +15,23 @@ use openwork::hessian::HessianError;
 use openwork::prune::PruneError;
 use std::path::{Path, PathBuf};
 
-/// Why a model was not pruned.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineError {
-    /// What was asked for cannot be done to this model.
+    /// The plan does not fit the model.
     #[error("{0}")]
     Plan(String),
-    /// The folder for the result is not one that can be used.
+    /// An option has a value that cannot be used.
+    #[error("{{{name}}} {value}: {why}")]
+    Option {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it, and what to give.
+        why: String,
+    },
+    /// The output folder cannot be used.
     #[error("{}: {why}", path.display())]
     Folder {
         /// The folder.
@@ -25,7 +39,7 @@ pub enum PipelineError {
         /// What is wrong with it.
         why: String,
     },
-    /// What the run left on the disk is not what it wrote.
+    /// A file of the run is not what it wrote.
     #[error("{}: {why}", path.display())]
     State {
         /// The file.
@@ -75,11 +89,11 @@ pub enum PipelineError {
     /// Structures cannot be removed.
     #[error(transparent)]
     Shrink(#[from] ShrinkError),
-    /// Those who do the steps could not.
+    /// The executor failed.
     #[error("{0}")]
     Executor(String),
-    /// Somebody asked to stop.
-    #[error("stopped; what is done is kept, and --resume goes on from there")]
+    /// The observer asked to stop.
+    #[error("stopped; finished layers are kept, and {{resume}} continues from there")]
     Stopped,
 }
 
@@ -89,7 +103,26 @@ impl PipelineError {
         Self::Io { path: path.to_path_buf(), error }
     }
 
-    /// Whether what the user gave is at fault, rather than the run.
+    /// An option has a value that cannot be used.
+    pub fn option(name: &'static str, value: impl ToString, why: impl Into<String>) -> Self {
+        Self::Option { name, value: value.to_string(), why: why.into() }
+    }
+
+    /// The message, with options as the command or Python spells them.
+    pub fn spelled(&self, spelling: Spelling) -> String {
+        match self {
+            Self::Option { name, value, why } => {
+                let option = RunOption::find(name).map_or_else(
+                    || name.to_string(),
+                    |option| spelling.option(option, Some(value)),
+                );
+                format!("{option}: {}", spelling.message(why))
+            }
+            error => spelling.message(&error.to_string()),
+        }
+    }
+
+    /// Whether the user's input is at fault, rather than the run.
     pub fn is_input(&self) -> bool {
         if let Self::Output(error) = self {
             return error.is_input();
@@ -97,6 +130,7 @@ impl PipelineError {
         matches!(
             self,
             Self::Plan(_)
+                | Self::Option { .. }
                 | Self::Folder { .. }
                 | Self::State { .. }
                 | Self::Text(_)

@@ -1,4 +1,4 @@
-//! What a run will need, before it starts: memory, disk, time.
+//! Estimates the memory, disk and time of a run before it starts.
 
 use super::plan::{Plan, TaskPlan};
 use super::run::Job;
@@ -9,44 +9,44 @@ use openwork::prune::Needs;
 use openwork::{Matrix, MatrixRef};
 use std::time::Instant;
 
-/// What the program itself takes, in bytes.
+/// Bytes of the program itself.
 const BASE: u64 = 64 << 20;
-/// What the tokenizer takes for each token of its vocabulary.
+/// Bytes of the tokenizer per token of its vocabulary.
 const PER_TOKEN: u64 = 1 << 10;
-/// What it takes while it reads a text, for each byte of it.
+/// Bytes of tokenising per byte of text.
 const PER_BYTE: u64 = 40;
 
-/// What Python and Ray take in a worker.
+/// Bytes of Python and Ray in a worker.
 const WORKER: u64 = 160 << 20;
 
-/// Workers that do the steps of a run.
+/// Workers that compute the stages of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
-    /// How many there are.
+    /// Number of workers.
     pub count: usize,
-    /// Threads of each.
+    /// Threads per worker.
     pub threads: usize,
 }
 
-/// What a run will need.
-#[derive(Clone, Copy, Debug)]
+/// The resources of a run.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Estimate {
-    /// Bytes of memory of one process with all its states in memory.
+    /// Memory of one process with all hidden states in memory, in bytes.
     pub memory: u64,
-    /// Bytes of memory with the states in a file.
+    /// Memory with the hidden states in a file, in bytes.
     pub memory_spilled: u64,
-    /// Bytes of states that would be in a file.
+    /// Bytes of hidden states that spill to a file.
     pub spilled: u64,
-    /// Bytes of the model that is written.
+    /// Bytes of the output.
     pub disk: u64,
-    /// Seconds in forward passes and sums of X'X.
+    /// Seconds of forward passes and sums of X'X.
     pub forward_seconds: f64,
-    /// Seconds in pruning, within a factor of two or so.
+    /// Seconds of pruning, within a factor of about two.
     pub prune_seconds: f64,
 }
 
 impl Estimate {
-    /// What this and another run need, one after the other.
+    /// The resources of this run followed by another.
     pub fn and(&self, other: &Self) -> Self {
         Self {
             memory: self.memory.max(other.memory),
@@ -58,7 +58,7 @@ impl Estimate {
         }
     }
 
-    /// What each of several workers needs, if their threads are as fast as those here.
+    /// The resources of each worker, if its threads are as fast as those here.
     pub fn among(self, workers: Workers) -> Self {
         let count = workers.count.max(1);
         let here = rayon::current_num_threads() as f64;
@@ -76,9 +76,9 @@ impl Estimate {
     }
 }
 
-/// Estimates what a job needs on this machine; takes a small part of a second.
-pub fn estimate(job: &Job<'_>, model: &Model<'_>) -> Estimate {
-    let (c, plan) = (model.config(), &job.plan);
+/// Estimates what a pass needs on this machine; takes a fraction of a second.
+pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
+    let c = model.config();
     let tokens = job.calibration.tokens() as u64;
     let seq_len = job.calibration.seq_len();
     let chunk = (chunk_windows(seq_len) * seq_len) as u64;
@@ -87,18 +87,18 @@ pub fn estimate(job: &Job<'_>, model: &Model<'_>) -> Estimate {
     let states = job.calibration.state_bytes(c);
     let shapes = Layer::linear_shapes(c);
     let weights: u64 = shapes.iter().map(|[n, k]| (n * k) as u64).sum();
-    // One chunk within a layer: its states before, after and inside.
+    // One chunk within a layer: its hidden states before, after and inside.
     let wide = (4 * c.hidden + 2 * c.q_width() + 2 * c.kv_width() + 2 * c.ff) as u64;
     let working = chunk * 3 * c.hidden as u64 * float + seq_len as u64 * wide * float;
     let statistics = most(plan, |tasks| statistics(c, tasks));
     let pruning = most(plan, |tasks| {
         tasks.iter().map(|task| 4 * task.weights() as u64 * float).sum::<u64>() + curvature(tasks)
     });
-    // A row of logits for a group of tokens, and a panel of the head, when perplexity is measured.
+    // Logits of a group of tokens, and a panel of the head, when perplexity is measured.
     let head = job.evaluation.as_ref().map_or(0, |_| (64 << 20) + 1024 * c.vocab as u64 * float);
     let text = job.calibration.text_bytes + job.evaluation.as_ref().map_or(0, |e| e.scored.bytes);
     let base = BASE + PER_TOKEN * c.vocab as u64 + PER_BYTE * text as u64;
-    // Pages of the files: what is outside the layers, and one layer.
+    // Mapped pages of the files: everything outside the layers, and one layer.
     let in_layers = |name: &str| name.starts_with("model.layers.");
     let (inside, outside) = model.checkpoint().tensors().fold((0, 0), |(inside, outside), t| {
         let bytes = t.stored_bytes() as u64;
@@ -109,7 +109,7 @@ pub fn estimate(job: &Job<'_>, model: &Model<'_>) -> Estimate {
 
     let rate = gemm_rate();
     let per_token: f64 = forward_flops(c, seq_len);
-    let passes = if job.sequential { 2.7 } else { 2.0 };
+    let passes = if plan.sequential { 2.7 } else { 2.0 };
     let sums: f64 = sites(plan).iter().map(|&site| (width(c, site) as f64).powi(2)).sum();
     let total = c.layers as f64 * tokens as f64;
     let evaluations = job.evaluation.as_ref().map_or(0.0, |evaluation| {
@@ -177,11 +177,14 @@ fn statistics(c: &Config, tasks: &[&TaskPlan]) -> u64 {
 fn curvature(tasks: &[&TaskPlan]) -> u64 {
     tasks
         .iter()
-        .filter(|task| task.recipe().needs() == Needs::Hessian)
+        .filter(|task| task.method.needs() == Needs::Hessian)
         .map(|task| {
             let k = task.spec.tensors().iter().map(|t| t.matrix().1 as u64).max().unwrap_or(0);
-            let searches =
-                if task.method.contains("+swap") { 3 * rayon::current_num_threads() } else { 0 };
+            let searches = if task.method.to_string().contains("+swap") {
+                3 * rayon::current_num_threads()
+            } else {
+                0
+            };
             (8 + searches as u64) * k * k * 4
         })
         .sum()
@@ -195,30 +198,30 @@ fn forward_flops(c: &Config, seq_len: usize) -> f64 {
 
 /// Operations that pruning a task takes, roughly.
 fn prune_flops(task: &TaskPlan) -> f64 {
-    let recipe = task.recipe();
+    let method = task.method.to_string();
     let (m, k) =
         task.linears.iter().zip(task.spec.tensors()).fold((0.0, 0.0f64), |(m, k), (_, t)| {
             let (rows, cols) = t.matrix();
             (m + rows as f64, k.max(cols as f64))
         });
-    let base = match task.method.split(['[', '+']).next().unwrap_or_default() {
+    let base = match method.split(['[', '+']).next().unwrap_or_default() {
         "sparsegpt" => m * k * k,
         "s-obs" => m * k.powi(3) / 6.0,
         "admm" => 60.0 * m * k * k + 4.0 * k.powi(3),
         _ => 0.0,
     };
-    let factors = if recipe.needs() == Needs::Hessian { 12.0 * k.powi(3) } else { 0.0 };
+    let factors = if task.method.needs() == Needs::Hessian { 12.0 * k.powi(3) } else { 0.0 };
     // A product for the gradient and about three steps.
-    let refit = if task.method.contains("+refit") { 10.0 * m * k * k } else { 0.0 };
+    let refit = if method.contains("+refit") { 10.0 * m * k * k } else { 0.0 };
     // The search itself takes about 3 M K^3, its kicks the rest.
-    let swap = if task.method.contains("+swap") { 8.0 * m * k.powi(3) } else { 0.0 };
+    let swap = if method.contains("+swap") { 8.0 * m * k.powi(3) } else { 0.0 };
     base + factors + refit + swap
 }
 
 /// Operations per second of a product of matrices, on all threads.
 fn gemm_rate() -> f64 {
     const N: usize = 512;
-    // Numbers with all their digits: those with few are multiplied faster on some machines.
+    // Numbers with all their digits: some machines multiply others faster.
     let a = Matrix::from_fn(N, N, |i, j| ((i * 7 + j) % 13) as f32 / 13.0);
     let mut c = Matrix::zeros(N, N);
     let view = MatrixRef::new(a.data(), N, N);

@@ -1,35 +1,42 @@
-//! Someone who looks on while a model is pruned, and may ask to stop.
+//! Progress events of a run, and its cancellation.
 
+use super::PipelineError;
 use crate::report::{EvaluationRecord, LayerRecord, LinearRecord};
 use serde_json::{Value, json};
 
-/// What happens in a run.
+/// Something that happened in a run.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// Layers before `first` are done already; there are `layers` in all.
+    /// A pass starts, or continues after layers that are finished already.
     Start {
+        /// The pass, from 1.
+        pass: usize,
+        /// All passes.
+        passes: usize,
+        /// Its spec, as the recipe has it.
+        spec: &'a str,
         /// The first layer to prune.
         first: usize,
         /// All layers.
         layers: usize,
     },
-    /// `share` of a stage of a layer is done, from 0 to 1.
+    /// A share of a stage of a layer is done, from 0 to 1.
     Progress {
         /// The layer.
         layer: usize,
-        /// Which stage it is.
+        /// The stage.
         stage: Stage,
         /// How much of it is done.
         share: f64,
     },
     /// A linear was pruned.
     Pruned {
-        /// The layer.
+        /// Its layer.
         layer: usize,
         /// The linear.
         linear: &'a LinearRecord,
     },
-    /// A layer is on the disk.
+    /// A layer was pruned and its shard written.
     Layer(&'a LayerRecord),
     /// A perplexity was measured.
     Evaluated(&'a EvaluationRecord),
@@ -38,31 +45,61 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
-    /// As `--events` prints it; steps come too often for that.
-    pub fn to_json(&self) -> Option<Value> {
-        Some(match self {
-            Event::Start { first, layers } => {
-                json!({"event": "start", "first": first, "layers": layers})
-            }
-            Event::Progress { .. } => return None,
-            Event::Pruned { layer, linear } => {
+    /// The event as `--events` prints it and as Python's progress function gets it.
+    pub fn to_json(&self) -> Value {
+        match self {
+            Self::Start { pass, passes, spec, first, layers } => json!({
+                "event": "start", "pass": pass, "passes": passes, "spec": spec, "first": first,
+                "layers": layers,
+            }),
+            Self::Progress { layer, stage, share } => json!({
+                "event": "progress", "layer": layer, "stage": stage.name(), "share": share,
+            }),
+            Self::Pruned { layer, linear } => {
                 json!({"event": "pruned", "layer": layer, "linear": linear})
             }
-            Event::Layer(record) => json!({"event": "layer", "layer": record}),
-            Event::Evaluated(found) => json!({"event": "evaluated", "evaluation": found}),
-            Event::Note(note) => json!({"event": "note", "note": note}),
-        })
+            Self::Layer(record) => {
+                let LayerRecord {
+                    index,
+                    seconds,
+                    forward_seconds,
+                    prune_seconds,
+                    decoder_error,
+                    linears,
+                } = record;
+                json!({
+                    "event": "layer", "layer": index, "seconds": seconds,
+                    "forward_seconds": forward_seconds, "prune_seconds": prune_seconds,
+                    "decoder_error": decoder_error, "linears": linears,
+                })
+            }
+            Self::Evaluated(record) => {
+                let EvaluationRecord {
+                    after_layer,
+                    token_perplexity,
+                    word_perplexity,
+                    tokens,
+                    seconds,
+                } = record;
+                json!({
+                    "event": "evaluated", "after_layer": after_layer,
+                    "token_perplexity": token_perplexity, "word_perplexity": word_perplexity,
+                    "tokens": tokens, "seconds": seconds,
+                })
+            }
+            Self::Note(text) => json!({"event": "note", "text": text}),
+        }
     }
 }
 
-/// The steps of a layer, in order; in a sequential run some come several times.
+/// The stages of a layer, in order; in a sequential run some of them repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Finished layers are run again after a stop.
+    /// Finished layers are run again after a restart.
     Replay,
     /// Sensitivities are measured.
     Probe,
-    /// Windows go through the layer, and inputs are summed.
+    /// Windows go through the layer, and its inputs are summed.
     Calibrate,
     /// Linears are pruned.
     Prune,
@@ -86,22 +123,33 @@ impl Stage {
     }
 }
 
-/// Someone who looks on and may ask to stop.
+/// Receives the events of a run, and may cancel it.
 pub trait Observer: Sync {
     /// Something happened.
     fn on_event(&self, event: Event<'_>);
-    /// Whether to stop as soon as possible; what is on the disk stays there.
-    fn stopped(&self) -> bool {
+    /// Whether to stop as soon as possible; finished layers are kept.
+    fn cancelled(&self) -> bool {
         false
     }
 }
 
-/// Nobody looks on.
+impl dyn Observer + '_ {
+    /// Reports progress, unless the run is cancelled.
+    pub fn progress(&self, layer: usize, stage: Stage, share: f64) -> Result<(), PipelineError> {
+        if self.cancelled() {
+            return Err(PipelineError::Stopped);
+        }
+        self.on_event(Event::Progress { layer, stage, share });
+        Ok(())
+    }
+}
+
+/// Ignores every event.
 impl Observer for () {
     fn on_event(&self, _: Event<'_>) {}
 }
 
-/// A stage of a layer as the pruners see it.
+/// A stage of a layer as the pruning methods see it.
 pub(super) struct StageObserver<'a> {
     pub observer: &'a dyn Observer,
     pub layer: usize,
@@ -110,10 +158,11 @@ pub(super) struct StageObserver<'a> {
 
 impl openwork::prune::Monitor for StageObserver<'_> {
     fn progress(&self, share: f64) {
-        self.observer.on_event(Event::Progress { layer: self.layer, stage: self.stage, share });
+        let (layer, stage) = (self.layer, self.stage);
+        self.observer.on_event(Event::Progress { layer, stage, share });
     }
 
     fn cancelled(&self) -> bool {
-        self.observer.stopped()
+        self.observer.cancelled()
     }
 }

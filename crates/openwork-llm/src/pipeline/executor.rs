@@ -1,11 +1,11 @@
-//! Who does the steps of a run: this process, or others.
+//! Executors: where the stages of a run are computed, in this process or on a cluster.
 
+use super::PipelineError;
 use super::events::{Observer, Stage, StageObserver};
 use super::plan::TaskPlan;
 use super::run::Job;
 use super::stages::{self, Sums, TaskResult, merge};
 use super::states::States;
-use super::{Event, PipelineError};
 use crate::model::{Layer, Model, Site};
 use openwork::hessian::Hessian;
 use openwork::prune::measure::OutputError;
@@ -13,14 +13,14 @@ use rayon::prelude::*;
 use serde_json::Value;
 use std::path::Path;
 
-/// What a capture is asked for.
+/// One capture of inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Capture<'a> {
-    /// Whether this is the first of the layer: its outputs become the targets.
+    /// Whether it is the layer's first: the outputs of the layer become the targets.
     pub begin: bool,
-    /// Whether the states go through attention first.
+    /// Whether the hidden states go through attention first.
     pub attend: bool,
-    /// Whose inputs are summed.
+    /// The sites whose inputs are summed.
     pub sites: &'a [Site],
 }
 
@@ -30,24 +30,19 @@ pub struct Capture<'a> {
 /// The result must not depend on who does the steps: sums are merged in the
 /// order of the chunks, and every other stage is a function of what it is given.
 pub trait Executor {
-    /// Puts the windows of a job before the first layer of its model.
-    fn start(
-        &mut self,
-        job: &Job<'_>,
-        model: &Model<'_>,
-        folder: &Path,
-    ) -> Result<(), PipelineError>;
+    /// Embeds the calibration windows. `folder` is the one that shards are written to.
+    fn start(&mut self, job: &Job, model: &Model<'_>, folder: &Path) -> Result<(), PipelineError>;
 
-    /// Runs all windows through the layer and sums inputs.
+    /// Runs all windows through the layer and sums its inputs.
     fn capture(
         &mut self,
         layer: &Layer,
-        asked: Capture<'_>,
+        capture: Capture<'_>,
         observer: &dyn Observer,
     ) -> Result<Sums, PipelineError>;
 
-    /// Prunes tasks that have nothing to do with each other; `hessians` has the
-    /// statistics of all sites that they need.
+    /// Prunes tasks that do not depend on each other; `hessians` has the statistics
+    /// of all sites that they need.
     fn prune(
         &mut self,
         tasks: &[&TaskPlan],
@@ -61,8 +56,8 @@ pub trait Executor {
         Ok(())
     }
 
-    /// Takes all windows through the layer; for each chunk how far its outputs
-    /// are from the targets, if there are any.
+    /// Runs all windows through the layer; the distance of every chunk's outputs
+    /// from the targets, if there are any.
     fn advance(
         &mut self,
         layer: &Layer,
@@ -70,7 +65,7 @@ pub trait Executor {
         observer: &dyn Observer,
     ) -> Result<Vec<OutputError>, PipelineError>;
 
-    /// What it has to say for the record.
+    /// What it measured, for the record.
     fn record(&mut self) -> Option<Value> {
         None
     }
@@ -83,7 +78,7 @@ pub struct LocalExecutor {
 }
 
 impl LocalExecutor {
-    /// Runs `work` on every chunk in order, and hands what it gives to `then`.
+    /// Runs `work` on every chunk in order, and `then` on its result.
     fn each<T>(
         &mut self,
         (layer, stage): (usize, Stage),
@@ -94,10 +89,7 @@ impl LocalExecutor {
         let Some(states) = &mut self.states else { return Ok(()) };
         let count = states.len();
         for chunk in 0..count {
-            if observer.stopped() {
-                return Err(PipelineError::Stopped);
-            }
-            observer.on_event(Event::Progress { layer, stage, share: chunk as f64 / count as f64 });
+            observer.progress(layer, stage, chunk as f64 / count as f64)?;
             then(work(states, chunk)?)?;
         }
         Ok(())
@@ -105,12 +97,7 @@ impl LocalExecutor {
 }
 
 impl Executor for LocalExecutor {
-    fn start(
-        &mut self,
-        job: &Job<'_>,
-        model: &Model<'_>,
-        folder: &Path,
-    ) -> Result<(), PipelineError> {
+    fn start(&mut self, job: &Job, model: &Model<'_>, folder: &Path) -> Result<(), PipelineError> {
         let calibration = &job.calibration;
         let shapes: Vec<[usize; 2]> =
             calibration.chunks().map(|windows| [windows.len(), windows[0].len()]).collect();
@@ -123,7 +110,7 @@ impl Executor for LocalExecutor {
         for (i, windows) in calibration.chunks().enumerate() {
             states.put(i, model.embed(windows)?.into_states().into_vec())?;
         }
-        job.source.release();
+        model.checkpoint().release();
         self.states = Some(states);
         Ok(())
     }
@@ -131,13 +118,13 @@ impl Executor for LocalExecutor {
     fn capture(
         &mut self,
         layer: &Layer,
-        asked: Capture<'_>,
+        capture: Capture<'_>,
         observer: &dyn Observer,
     ) -> Result<Sums, PipelineError> {
         let mut total: Sums = Vec::new();
-        let work = |states: &mut States, chunk| match asked.begin {
-            true => states.begin(chunk, layer, asked.sites),
-            false => states.look(chunk, layer, asked.sites, asked.attend),
+        let work = |states: &mut States, chunk| match capture.begin {
+            true => states.begin(chunk, layer, capture.sites),
+            false => states.look(chunk, layer, capture.sites, capture.attend),
         };
         let stage = (layer.index(), Stage::Calibrate);
         self.each(stage, observer, work, |sums| merge(&mut total, sums))?;

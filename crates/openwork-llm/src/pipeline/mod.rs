@@ -2,19 +2,24 @@
 //!
 //! ```text
 //! for each layer:
-//!     windows through the layer        its outputs, and X'X at four sites
-//!     prune its linears                jointly where they are coupled
-//!     windows through the pruned layer the inputs of the next
-//!     shard and measurements           to the disk
+//!     windows through the layer         its outputs, and X'X at four sites
+//!     prune its linears                 jointly where they are coupled
+//!     windows through the pruned layer  the inputs of the next
+//!     shard and measurements            to the disk
 //! ```
 //!
-//! The loop in [`run`] is made of the functions in [`stages`], which an [`Executor`]
-//! does: this process ([`LocalExecutor`]), or others that get the same bytes. What is asked for
-//! is a [`Recipe`], bound to the model as a [`Plan`]; what was measured is a
-//! [`Record`](crate::report::Record).
+//! One entrance for the command, Python and the cluster:
 //!
-//! [`Passes`] are several runs one after the other, with heads, channels
-//! ([`structure`]) or whole layers ([`depth`]) left out of the model in between.
+//! ```text
+//! RunOptions   what a user asks for          options.rs: the one list of options
+//! PreparedRun  read, checked, planned        prepare.rs; passes.rs, plan.rs: the typed plan
+//! Record       what the run measured         run.rs: passes, evaluations, the record
+//! ```
+//!
+//! [`PreparedRun::run`] runs the passes of a recipe one after the other; a plain
+//! run has one. The layer loop of a pass is made of the functions in [`stages`],
+//! which an [`Executor`] computes: this process ([`LocalExecutor`]), or a cluster
+//! that gets the same bytes.
 
 mod budget;
 mod calibration;
@@ -26,9 +31,11 @@ mod error;
 pub mod estimate;
 mod events;
 mod executor;
+mod layer_loop;
 mod options;
 mod passes;
 mod plan;
+mod prepare;
 mod recipe;
 mod run;
 mod run_dir;
@@ -42,10 +49,13 @@ pub use dry_run::DryRun;
 pub use error::PipelineError;
 pub use events::{Event, Observer, Stage};
 pub use executor::{Capture, Executor, LocalExecutor};
-pub use options::{PreparedRun, RunOptions, written_dtype};
-pub use passes::{Pass, Passes, run_passes};
-pub use plan::{LayerPlan, METHOD, Plan, TaskPlan, TensorFilter, linear_called};
+pub use options::{
+    ByteCount, OPTIONS, OptionKind, OptionValue, OutputDtype, RunOption, RunOptions, Spelling,
+};
+pub use passes::{Pass, Passes};
+pub use plan::{LayerPlan, METHOD, Plan, PlanBuilder, TaskPlan, TensorFilter, find_linear};
+pub use prepare::PreparedRun;
 pub use recipe::{Budget, Recipe, RecipeError, Rule};
-pub use run::{Evaluation, Job, fingerprint, run, run_with};
+pub use run::{Evaluation, Job};
 pub use run_dir::{Fingerprint, LayerDone, RunDir, Start, check_folder};
 pub use states::{CHUNK_TOKENS, States};

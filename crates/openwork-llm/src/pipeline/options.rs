@@ -1,318 +1,485 @@
-//! From what a user gave to what a run needs, for the command and for Python.
+//! The options of a run, defined once.
+//!
+//! [`OPTIONS`] is the one list: the flags of `openwork prune`, the keywords of
+//! Python's `prune_model`, the flags of `python -m openwork.ray prune` and the
+//! table in docs/pruning.md are made from it. To add an option, add an entry to
+//! `options!` at the end of this file and use the field.
 
-use super::estimate::{Estimate, Workers, estimate};
-use super::{
-    Calibration, Evaluation, Executor, Job, Observer, Passes, PipelineError, Recipe, Sampling,
-    Start, TensorFilter, check_folder, run_passes,
-};
-use crate::checkpoint::{Checkpoint, Dtype, Format};
-use crate::evaluate::{self, EvaluateError, ScoredWindows};
-use crate::format::{format_bytes, parse_bytes};
-use crate::model::Model;
-use crate::report::{EvaluationText, Record};
-use crate::tokens::{TextUse, load_text};
-use crate::{disk, output};
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use super::PipelineError;
+use crate::checkpoint::Dtype;
+use crate::format::parse_bytes;
+use regex::Regex;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
 
-/// Tokens in a calibration window if nothing is said.
-const SEQ_LEN: usize = 1024;
-/// Most bytes of a recipe.
-const MAX_RECIPE: u64 = 1 << 20;
+/// Tokens in a calibration window if not given, and if the model takes as many.
+pub(super) const SEQ_LEN: usize = 1024;
 
-/// A run as a user asks for it.
-#[derive(Clone, Debug)]
-pub struct RunOptions {
-    /// The pattern of every linear that no rule of a recipe names.
-    pub spec: Option<String>,
-    /// How to prune.
-    pub method: Option<String>,
-    /// A recipe's file, amended by what is given beside it.
-    pub recipe: Option<PathBuf>,
-    /// Leave pruned heads and channels out of the tensors.
-    pub remove: bool,
-    /// The text that inputs are measured on.
-    pub calib: PathBuf,
-    /// Calibration windows.
-    pub samples: usize,
-    /// Tokens in each.
-    pub seq_len: Option<usize>,
-    /// Further windows of a single token, as texts begin.
-    pub single_tokens: Option<usize>,
-    /// What draws them.
-    pub seed: u64,
-    /// Prune only tensors whose names match.
-    pub include: Option<String>,
-    /// Leave tensors whose names match dense.
-    pub exclude: Option<String>,
-    /// The text that perplexity is measured on.
-    pub eval: Option<PathBuf>,
-    /// Measure it after every so many layers too.
-    pub eval_every: Option<usize>,
-    /// Use only its first tokens.
-    pub eval_tokens: Option<usize>,
-    /// Tokens in an evaluation window.
-    pub eval_seq_len: Option<usize>,
-    /// The folder to write.
-    pub out: PathBuf,
-    /// What may be in it.
-    pub start: Start,
-    /// Type of the written weights.
-    pub dtype: Option<String>,
-    /// Capture inputs anew after each site.
-    pub sequential: bool,
-    /// The most memory of one process, for instance `4G`.
-    pub max_memory: Option<String>,
-    /// Bytes of hidden states that one process keeps in memory.
-    pub state_memory_limit: Option<u64>,
-    /// Who does the steps, unless it is this process.
-    pub workers: Option<Workers>,
+/// One option of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOption {
+    /// The field of [`RunOptions`] and Python's keyword, such as `seq_len`.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: OptionKind,
+    /// What the help calls its value; empty for a flag without one.
+    pub value: &'static str,
+    /// The default in words, if there is one.
+    pub default: Option<&'static str>,
+    /// Whether it must be given.
+    pub required: bool,
+    /// The command's short flag.
+    pub short: Option<char>,
+    /// Other names of the command's flag, which its help does not list.
+    pub aliases: &'static [&'static str],
+    /// The heading that it is listed under.
+    pub group: &'static str,
+    /// One line for a person.
+    pub help: &'static str,
 }
 
-/// A run that can begin: everything was read and checked.
-#[derive(Debug)]
-pub struct PreparedRun<'a> {
-    /// What to do in the first pass.
-    pub job: Job<'a>,
-    /// All passes.
-    pub passes: Passes,
-    /// What they need, at most.
-    pub needs: Estimate,
-    /// The model.
-    pub model: Model<'a>,
-    /// Who does the steps, unless it is this process.
-    pub workers: Option<Workers>,
-    out: PathBuf,
-    start: Start,
+/// What an option takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionKind {
+    /// On or off. The command's flag takes `on` or `off` if it has a value name.
+    Flag,
+    /// A whole number from 0 on.
+    Count,
+    /// A text.
+    Text,
+    /// A number of bytes, such as `4G`.
+    Bytes,
+    /// A file or folder.
+    Path,
+}
+
+impl OptionKind {
+    /// The name under which Python knows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flag => "flag",
+            Self::Count => "count",
+            Self::Text => "text",
+            Self::Bytes => "bytes",
+            Self::Path => "path",
+        }
+    }
+}
+
+impl RunOption {
+    /// The option with this name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        OPTIONS.iter().find(|option| option.name == name)
+    }
+
+    /// The command's flag without its dashes: `seq-len`.
+    pub fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// Help and default in one line.
+    pub fn description(&self) -> String {
+        match self.default {
+            Some(default) => format!("{} [default: {default}]", self.help),
+            None => self.help.to_string(),
+        }
+    }
+}
+
+/// How messages spell options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spelling {
+    /// As flags of the command: `--max-memory 4G`, `--resume`.
+    Flags,
+    /// As keywords of Python: `max_memory='4G'`, `resume=True`.
+    Keywords,
+}
+
+impl Spelling {
+    /// An option, with a value if there is one.
+    pub fn option(self, option: &RunOption, value: Option<&str>) -> String {
+        match (self, value) {
+            (Self::Flags, Some(value)) => format!("--{} {value}", option.flag()),
+            (Self::Flags, None) => format!("--{}", option.flag()),
+            (Self::Keywords, Some(value)) => match option.kind {
+                OptionKind::Count => format!("{}={value}", option.name),
+                _ => format!("{}='{value}'", option.name),
+            },
+            (Self::Keywords, None) if option.kind == OptionKind::Flag => {
+                format!("{}=True", option.name)
+            }
+            (Self::Keywords, None) => option.name.to_string(),
+        }
+    }
+
+    /// Replaces `{name}` by the option of that name, in a message of the library.
+    pub fn message(self, message: &str) -> String {
+        OPTIONS.iter().fold(message.to_string(), |message, option| {
+            let marker = format!("{{{}}}", option.name);
+            match message.contains(&marker) {
+                true => message.replace(&marker, &self.option(option, None)),
+                false => message,
+            }
+        })
+    }
+}
+
+/// A value as the command line or Python gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OptionValue {
+    /// On or off.
+    Flag(bool),
+    /// A whole number from 0 on.
+    Count(u64),
+    /// A text or a path.
+    Text(OsString),
+}
+
+impl fmt::Display for OptionValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(on) => write!(f, "{on}"),
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Text(text) => write!(f, "{}", text.to_string_lossy()),
+        }
+    }
+}
+
+/// The type of a field: what it takes, and how it is read.
+trait Field: Sized {
+    const KIND: OptionKind;
+    const REQUIRED: bool = false;
+    /// The value, or what to give instead.
+    fn read(value: OptionValue) -> Result<Self, String>;
+}
+
+impl Field for bool {
+    const KIND: OptionKind = OptionKind::Flag;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        match value {
+            OptionValue::Flag(on) => Ok(on),
+            OptionValue::Text(text) if text == "on" => Ok(true),
+            OptionValue::Text(text) if text == "off" => Ok(false),
+            _ => Err("give on or off".to_string()),
+        }
+    }
+}
+
+impl Field for u64 {
+    const KIND: OptionKind = OptionKind::Count;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        match value {
+            OptionValue::Count(count) => Ok(count),
+            _ => Err("give a whole number from 0 on".to_string()),
+        }
+    }
+}
+
+impl Field for usize {
+    const KIND: OptionKind = OptionKind::Count;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        u64::read(value)?.try_into().map_err(|_| "that is too large".to_string())
+    }
+}
+
+impl Field for String {
+    const KIND: OptionKind = OptionKind::Text;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        match value {
+            OptionValue::Text(text) => {
+                text.into_string().map_err(|_| "it is not valid UTF-8".to_string())
+            }
+            _ => Err("give a text".to_string()),
+        }
+    }
+}
+
+impl Field for PathBuf {
+    const KIND: OptionKind = OptionKind::Path;
+    const REQUIRED: bool = true;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        match value {
+            OptionValue::Text(text) => Ok(text.into()),
+            _ => Err("give a path".to_string()),
+        }
+    }
+}
+
+impl Field for Regex {
+    const KIND: OptionKind = OptionKind::Text;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        regular_expression(&String::read(value)?)
+    }
+}
+
+/// The regular expression that a text is, or why it is not one.
+pub(super) fn regular_expression(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| format!("not a valid regular expression: {error}"))
+}
+
+/// A type that weights can be written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputDtype(pub Dtype);
+
+impl Field for OutputDtype {
+    const KIND: OptionKind = OptionKind::Text;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        match String::read(value)?.as_str() {
+            "bf16" | "bfloat16" => Ok(Self(Dtype::BF16)),
+            "f16" | "float16" => Ok(Self(Dtype::F16)),
+            "f32" | "float32" => Ok(Self(Dtype::F32)),
+            _ => Err("give bf16, f16 or f32".to_string()),
+        }
+    }
+}
+
+impl OutputDtype {
+    /// Reads the name of a type.
+    pub fn parse(name: &str) -> Result<Self, PipelineError> {
+        Self::read(OptionValue::Text(name.into()))
+            .map_err(|why| PipelineError::option("dtype", name, why))
+    }
+}
+
+/// A number of bytes, with the text that gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ByteCount {
+    /// The number.
+    pub bytes: u64,
+    text: String,
+}
+
+impl fmt::Display for ByteCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Field for ByteCount {
+    const KIND: OptionKind = OptionKind::Bytes;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        let text = value.to_string();
+        match (&value, parse_bytes(&text)) {
+            (OptionValue::Count(0), _) => Ok(Self { bytes: 0, text }),
+            (OptionValue::Text(zero), _) if zero == "0" => Ok(Self { bytes: 0, text }),
+            (OptionValue::Flag(_), _) | (_, None) => Err("give a size such as 4G or 800M".into()),
+            (_, Some(bytes)) => Ok(Self { bytes, text }),
+        }
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    const KIND: OptionKind = T::KIND;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        T::read(value).map(Some)
+    }
+}
+
+/// Makes [`RunOptions`] and [`OPTIONS`] of one list: help, field, type, default,
+/// and what else [`RunOption`] has.
+macro_rules! options {
+    ($($(#[doc = $help:literal])+ $name:ident: $type:ty $(= $default:literal)? => {
+        $($key:ident: $value:expr),+
+    };)+) => {
+        /// A run as a user asks for it.
+        #[derive(Clone, Debug)]
+        pub struct RunOptions {
+            $($(#[doc = $help])+ pub $name: $type,)+
+        }
+
+        /// Every option of a run.
+        pub const OPTIONS: &[RunOption] = &[$(RunOption {
+            name: stringify!($name),
+            kind: <$type as Field>::KIND,
+            required: <$type as Field>::REQUIRED,
+            help: concat!($($help),+).trim_ascii(),
+            $($key: $value,)+
+            ..RunOption {
+                name: "", kind: OptionKind::Flag, value: "", required: false, short: None,
+                aliases: &[], group: "", help: "",
+                default: options!(@words $($default)?),
+            }
+        },)+];
+
+        impl Default for RunOptions {
+            fn default() -> Self {
+                Self { $($name: options!(@value $($default)?),)+ }
+            }
+        }
+
+        impl RunOptions {
+            /// Sets one option.
+            fn set(&mut self, name: &str, value: OptionValue) -> Result<(), PipelineError> {
+                let text = value.to_string();
+                match name {
+                    $(stringify!($name) => {
+                        self.$name = Field::read(value)
+                            .map_err(|why| PipelineError::option(stringify!($name), text, why))?;
+                    })+
+                    _ => return Err(PipelineError::Plan(format!("there is no option {name}"))),
+                }
+                Ok(())
+            }
+        }
+    };
+    (@words) => { None };
+    (@words $default:literal) => { Some(stringify!($default)) };
+    (@value) => { Default::default() };
+    (@value $default:literal) => { $default };
+}
+
+const PATTERN: &str = "Pattern and method";
+const CALIBRATION: &str = "Calibration";
+const EVALUATION: &str = "Evaluation";
+const OUTPUT: &str = "Output";
+const EXECUTION: &str = "Execution";
+
+options! {
+    /// Sparsity pattern of every linear that no rule of the recipe matches
+    spec: Option<String> => { group: PATTERN, value: "SPEC" };
+    /// Pruning method (see `openwork methods`)
+    method: Option<String> => {
+        group: PATTERN, value: "METHOD", default: Some(super::METHOD), aliases: &["prune_method"]
+    };
+    /// TOML file with patterns and methods by tensor, and passes
+    recipe: Option<PathBuf> => { group: PATTERN, value: "FILE" };
+    /// Prune only tensors whose names match this regular expression
+    include: Option<Regex> => { group: PATTERN, value: "REGEX" };
+    /// Leave tensors whose names match this regular expression dense
+    exclude: Option<Regex> => { group: PATTERN, value: "REGEX" };
+    /// Remove pruned heads and channels from the tensors: a smaller dense model
+    remove: bool => { group: PATTERN };
+    /// Calibration text: a .txt file, a .jsonl file with a `text` field, or `demo`
+    calib: PathBuf => { group: CALIBRATION, value: "TEXT" };
+    /// Number of calibration windows
+    samples: usize = 128 => { group: CALIBRATION, value: "N", aliases: &["nsamples"] };
+    /// Tokens per calibration window
+    seq_len: Option<usize> => {
+        group: CALIBRATION, value: "N", default: Some("1024, or the model's limit"),
+        aliases: &["seqlen"]
+    };
+    /// Number of additional windows of a single token each
+    single_tokens: Option<usize> => {
+        group: CALIBRATION, value: "N", default: Some("one per 16 calibration tokens"),
+        aliases: &["starts"]
+    };
+    /// Random seed for sampling calibration windows
+    seed: u64 = 0 => { group: CALIBRATION, value: "N" };
+    /// Capture inputs again after each of a layer's four sites: `on` or `off`
+    sequential: bool => { group: CALIBRATION, value: "on|off", default: Some("off") };
+    /// Measure perplexity on this text, of the dense and of the pruned model
+    eval: Option<PathBuf> => { group: EVALUATION, value: "TEXT" };
+    /// Measure perplexity after every N layers as well
+    eval_every: Option<usize> => { group: EVALUATION, value: "N" };
+    /// Use only the first N tokens of the evaluation text
+    eval_tokens: Option<usize> => { group: EVALUATION, value: "N", default: Some("all") };
+    /// Tokens per evaluation window
+    eval_seq_len: Option<usize> => {
+        group: EVALUATION, value: "N", default: Some("2048, or the model's limit")
+    };
+    /// Output folder: new or empty, unless a run is resumed or overwritten
+    out: PathBuf => {
+        group: OUTPUT, value: "DIR", short: Some('o'), aliases: &["save", "save_model"]
+    };
+    /// Type of the written weights: bf16, f16 or f32
+    dtype: Option<OutputDtype> => {
+        group: OUTPUT, value: "TYPE", default: Some("the model's own; bf16 for GGUF")
+    };
+    /// Resume an interrupted run, or start if there is none
+    resume: bool => { group: OUTPUT };
+    /// Overwrite what an earlier run wrote
+    force: bool => { group: OUTPUT };
+    /// Print the plan and what it needs; write nothing
+    dry_run: bool => { group: EXECUTION };
+    /// Limit the memory of a process, such as 4G; hidden states spill to a file if needed
+    max_memory: Option<ByteCount> => { group: EXECUTION, value: "BYTES" };
+    /// Keep at most this much of the hidden states in memory; the others spill to a file
+    spill_over: Option<ByteCount> => { group: EXECUTION, value: "BYTES", default: Some("all") };
+    /// Print progress as JSON lines on stderr
+    events: bool => { group: EXECUTION };
 }
 
 impl RunOptions {
-    /// Opens the model, to be read as it will be written.
-    pub fn open(&self, model: &Path) -> Result<Checkpoint, PipelineError> {
-        output::check_folder(&self.out, &[model])?;
-        check_folder(&self.out, self.start)?;
-        if self.start == Start::Force {
-            let texts = [Some(&self.calib), self.eval.as_ref(), self.recipe.as_ref()];
-            let inputs: Vec<&Path> = texts.into_iter().flatten().map(PathBuf::as_path).collect();
-            output::check_folder(&self.out, &inputs)?;
-        }
-        let source = Checkpoint::open(model)?;
-        let dtype = written_dtype(self.dtype.as_deref(), &source)?;
-        Ok(source.rounded(dtype))
-    }
-
-    /// Binds everything to the model; mistakes end here. `note` hears what the
-    /// user should know.
-    pub fn prepare<'a>(
-        &self,
-        source: &'a Checkpoint,
-        note: &dyn Fn(&[String]),
-    ) -> Result<PreparedRun<'a>, PipelineError> {
-        let recipe = self.recipe()?;
-        let filter = TensorFilter::new(self.include.as_deref(), self.exclude.as_deref())?;
-        let model = Model::open(source)?;
-        note(&model.config().notes);
-        let passes = Passes::new(&recipe, &filter, model.config(), self.sequential)?;
-        let mut job = Job {
-            calibration: self.calibration(&model, note)?,
-            evaluation: self.evaluation(&model)?,
-            source,
-            plan: passes.list[0].plan.clone(),
-            dtype: written_dtype(self.dtype.as_deref(), source)?,
-            sequential: self.sequential,
-            state_memory_limit: self.state_memory_limit,
-            include: self.include.clone(),
-            exclude: self.exclude.clone(),
-        };
-        let needs = self.needs(&mut job, &passes, &model);
-        if let Some(text) = &self.max_memory {
-            let most = parse_bytes(text).ok_or_else(|| {
-                PipelineError::Plan(format!("--max-memory {text}: write for instance 4G or 800M"))
-            })?;
-            let left = most.checked_sub(needs.memory_spilled).ok_or_else(|| {
-                PipelineError::Plan(format!(
-                    "--max-memory {text}: the run needs about {} even with its states in a file; allow that much, or prune with fewer rows per scope or a cheaper method",
-                    format_bytes(needs.memory_spilled)
-                ))
-            })?;
-            job.state_memory_limit = Some(left.min(job.state_memory_limit.unwrap_or(left)));
-        }
-        // What an earlier start has written need not fit again.
-        if self.start != Start::Resume
-            && let Some(free) = disk::free(&self.out).filter(|&free| free < needs.disk)
-        {
-            let (path, needed) = (self.out.clone(), needs.disk);
-            return Err(output::OutputError::Space { path, needed, free }.into());
-        }
-        let (workers, out, start) = (self.workers, self.out.clone(), self.start);
-        Ok(PreparedRun { job, passes, needs, model, workers, out, start })
-    }
-
-    /// The recipe in the file, amended.
-    fn recipe(&self) -> Result<Recipe, PipelineError> {
-        let mut recipe = match &self.recipe {
-            None => Recipe::default(),
-            Some(path) => {
-                let at = |why: &dyn std::fmt::Display| {
-                    PipelineError::Plan(format!("{}: {why}", path.display()))
-                };
-                let text = recipe_text(path).map_err(|error| at(&error))?;
-                Recipe::parse(&text).map_err(|error| at(&error))?
-            }
-        };
-        recipe.spec = self.spec.clone().or(recipe.spec);
-        recipe.method = self.method.clone().or(recipe.method);
-        recipe.remove |= self.remove;
-        Ok(recipe)
-    }
-
-    fn calibration(
-        &self,
-        model: &Model<'_>,
-        note: &dyn Fn(&[String]),
-    ) -> Result<Calibration, PipelineError> {
-        let text = load_text(&self.calib, TextUse::Calibrate)?;
-        let length = window("--seq-len", self.seq_len, SEQ_LEN, model)?;
-        let (name, tokenizer) = (name(&self.calib), model.checkpoint().tokenizer()?);
-        note(tokenizer.notes());
-        let how = Sampling {
-            samples: self.samples,
-            length,
-            single_tokens: self.single_tokens,
-            seed: self.seed,
-        };
-        let wrong = |error: PipelineError| PipelineError::Plan(format!("--calib {name}: {error}"));
-        let drawn = Calibration::draw(&tokenizer, (&name, &text), how).map_err(wrong)?;
-        for windows in [&drawn.windows, &drawn.single_tokens] {
-            model.check_tokens(windows).map_err(|error| wrong(error.into()))?;
-        }
-        Ok(drawn)
-    }
-
-    fn evaluation(&self, model: &Model<'_>) -> Result<Option<Evaluation>, PipelineError> {
-        let Some(path) = &self.eval else { return Ok(None) };
-        let text = load_text(path, TextUse::Evaluate)?;
-        let (every, tokens, seq_len) = (self.eval_every, self.eval_tokens, self.eval_seq_len);
-        Evaluation::new(model, (&name(path), &text), every, tokens, seq_len).map(Some)
-    }
-
-    /// What all passes need, at most: time in all, memory of the largest. The
-    /// job is left with the plan of the first.
-    fn needs(&self, job: &mut Job<'_>, passes: &Passes, model: &Model<'_>) -> Estimate {
-        let mut all: Option<Estimate> = None;
-        for pass in passes.list.iter().rev() {
-            job.plan = pass.plan.clone();
-            let one = estimate(job, model);
-            all = Some(all.map_or(one, |all| all.and(&one)));
-        }
-        let mut needs = all.unwrap_or_else(|| estimate(job, model));
-        if !passes.is_plain() {
-            // The folders of the passes, until the last is whole.
-            needs.disk *= 1 + passes.list.len() as u64;
-        }
-        self.workers.map_or(needs, |workers| needs.among(workers))
-    }
-}
-
-impl PreparedRun<'_> {
-    /// Prunes, if all weights are numbers: they are read once before anything is written.
-    pub fn run(
-        &self,
-        observer: &dyn Observer,
-        executor: &mut dyn Executor,
-    ) -> Result<Record, PipelineError> {
-        self.job.source.check_finite()?;
-        run_passes(&self.job, &self.passes, &self.out, self.start, observer, executor)
-    }
-
-    /// Whether hidden states will be in files.
-    pub fn spills(&self) -> bool {
-        self.job
-            .state_memory_limit
-            .is_some_and(|state_memory_limit| self.needs.spilled > state_memory_limit)
-    }
-}
-
-/// The text of a recipe, from a file or from a pipe that a shell makes.
-fn recipe_text(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    let count = File::open(path)?.take(MAX_RECIPE + 1).read_to_string(&mut text)?;
-    if count as u64 > MAX_RECIPE {
-        let why = format!("it has more than {MAX_RECIPE} bytes; a recipe is a short text");
-        return Err(std::io::Error::other(why));
-    }
-    Ok(text)
-}
-
-fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The type of the written weights: the one asked for, or the model's own;
-/// bf16 for GGUF.
-pub fn written_dtype(asked: Option<&str>, source: &Checkpoint) -> Result<Dtype, PipelineError> {
-    match asked {
-        Some("bf16" | "bfloat16") => Ok(Dtype::BF16),
-        Some("f16" | "float16") => Ok(Dtype::F16),
-        Some("f32" | "float32") => Ok(Dtype::F32),
-        Some(other) => Err(PipelineError::Plan(format!("--dtype {other}: give bf16, f16 or f32"))),
-        None if source.format() == Format::Gguf => Ok(Dtype::BF16),
-        None => match source.tensor("model.embed_tokens.weight")?.dtype() {
-            dtype @ (Dtype::F16 | Dtype::F32) => Ok(dtype),
-            _ => Ok(Dtype::BF16),
-        },
-    }
-}
-
-/// The length of windows, which the model must be able to take.
-fn window(
-    flag: &str,
-    asked: Option<usize>,
-    usual: usize,
-    model: &Model<'_>,
-) -> Result<usize, PipelineError> {
-    let limit = model.config().max_positions;
-    let length = asked.unwrap_or(limit.min(usual));
-    if length <= limit {
-        return Ok(length);
-    }
-    Err(PipelineError::Plan(format!("{flag} {length}: the model takes at most {limit} tokens")))
-}
-
-impl Evaluation {
-    /// Perplexity on the first `tokens` tokens of a text, given with its name,
-    /// also after every so many layers.
-    pub fn new(
-        model: &Model<'_>,
-        (name, text): (&str, &str),
-        every: Option<usize>,
-        tokens: Option<usize>,
-        seq_len: Option<usize>,
+    /// Options by name; those that are not given have their defaults.
+    pub fn from_values<'a>(
+        values: impl IntoIterator<Item = (&'a str, OptionValue)>,
     ) -> Result<Self, PipelineError> {
-        let length = window("--eval-seq-len", seq_len, evaluate::SEQ_LEN, model)?;
-        if every == Some(0) {
-            return Err(PipelineError::Plan("--eval-every 0: give a number from 1 on".into()));
+        let mut options = Self::default();
+        let mut given = Vec::new();
+        for (name, value) in values {
+            options.set(name, value)?;
+            given.push(name);
         }
-        let options =
-            evaluate::Options { seq_len: Some(length), max_tokens: tokens, ..Default::default() };
-        let tokenizer = model.checkpoint().tokenizer()?;
-        let wrong = |error: EvaluateError| PipelineError::Plan(format!("--eval {name}: {error}"));
-        let scored = ScoredWindows::new(&tokenizer, text, length, &options).map_err(wrong)?;
-        model.check_tokens(&scored.windows).map_err(|error| wrong(error.into()))?;
-        Ok(Self { text: name.to_string(), scored, every })
+        let missing = |option: &&RunOption| option.required && !given.contains(&option.name);
+        match OPTIONS.iter().find(missing) {
+            Some(option) => Err(PipelineError::Plan(format!("{{{}}} is required", option.name))),
+            None => Ok(options),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn text(text: &str) -> OptionValue {
+        OptionValue::Text(text.into())
     }
 
-    /// The text and its windows, as the record describes them.
-    pub fn record(&self) -> EvaluationText {
-        let windows = &self.scored.windows;
-        let bytes: Vec<u8> = windows.iter().flatten().flat_map(|id| id.to_le_bytes()).collect();
-        EvaluationText {
-            text: self.text.clone(),
-            windows: windows.len(),
-            seq_len: windows.first().map_or(0, Vec::len),
-            tokens: self.scored.tokens,
-            sha256: disk::sha256(&bytes),
+    #[test]
+    fn names_are_unique_and_every_option_is_described() {
+        let mut names = BTreeSet::new();
+        for option in OPTIONS {
+            let flags = option.aliases.iter().map(|alias| alias.to_string());
+            for name in flags.chain([option.flag()]) {
+                assert!(names.insert(name.clone()), "{name} is there twice");
+            }
+            assert!(!option.group.is_empty() && !option.help.is_empty(), "{}", option.name);
+            assert!(option.help.starts_with(char::is_uppercase), "{}", option.help);
+            assert!(!option.help.ends_with('.'), "{}", option.help);
+            let valued = option.kind != OptionKind::Flag;
+            assert!(!valued || !option.value.is_empty(), "{} needs a value name", option.name);
         }
+    }
+
+    #[test]
+    fn values_are_read_and_mistakes_name_the_option() {
+        let paths = [("calib", text("c.txt")), ("out", text("o"))];
+        let read =
+            |name, value| RunOptions::from_values(paths.clone().into_iter().chain([(name, value)]));
+        let options = read("samples", OptionValue::Count(3)).unwrap();
+        assert_eq!((options.samples, options.seed, options.remove), (3, 0, false));
+        assert_eq!(
+            read("max_memory", text("4G")).unwrap().max_memory.unwrap().bytes,
+            4_000_000_000
+        );
+        assert!(read("sequential", text("on")).unwrap().sequential);
+        let why = |name, value| read(name, value).unwrap_err().spelled(Spelling::Keywords);
+        assert_eq!(why("samples", text("x")), "samples=x: give a whole number from 0 on");
+        assert_eq!(why("dtype", text("f8")), "dtype='f8': give bf16, f16 or f32");
+        assert_eq!(
+            why("max_memory", text("4X")),
+            "max_memory='4X': give a size such as 4G or 800M"
+        );
+        assert!(
+            why("include", text("(")).starts_with("include='(': not a valid regular expression")
+        );
+        let missing = RunOptions::from_values([("calib", text("c"))]).unwrap_err();
+        assert_eq!(missing.spelled(Spelling::Flags), "--out is required");
+    }
+
+    #[test]
+    fn messages_spell_options_as_the_front_does() {
+        let message = "give {resume}, {max_memory} or {nothing}";
+        assert_eq!(Spelling::Flags.message(message), "give --resume, --max-memory or {nothing}");
+        assert_eq!(
+            Spelling::Keywords.message(message),
+            "give resume=True, max_memory or {nothing}"
+        );
+        let option = RunOption::find("max_memory").unwrap();
+        assert_eq!(Spelling::Flags.option(option, Some("4G")), "--max-memory 4G");
+        assert_eq!(Spelling::Keywords.option(option, Some("4G")), "max_memory='4G'");
     }
 }

@@ -1,81 +1,83 @@
-//! What will be done to every tensor: a recipe, bound to a model's shapes. All
-//! of a user's mistakes end here, before anything runs.
+//! The plan of a pass: what is done to every tensor.
+//!
+//! ```text
+//! Recipe  --parse-->  PlanBuilder  --bind to a model's shapes-->  Plan
+//! ```
+//!
+//! Texts are parsed once, and mistakes are found here, before anything runs.
 
 use super::PipelineError;
-use super::recipe::{Recipe, Rule, expression};
-use super::structure;
+use super::recipe::{Budget, Recipe, RecipeError, Rule, RuleSelector};
+use super::structure::RecipeSpec;
+use crate::format;
 use crate::model::{Config, LINEARS, Layer, Site};
-use openwork::prune::Method;
+use crate::report::distinct;
+use openwork::prune::{Method, MethodError};
 use openwork::spec::{Band, bands};
 use openwork::{Pattern, Spec, SpecError};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-/// The method where none is given.
+/// The default method.
 pub const METHOD: &str = openwork::prune::DEFAULT_METHOD;
 
-/// Rows of a band, or a few more: enough for products at full speed, and few
+/// Rows of a band, at least: enough for matrix products at full speed, and few
 /// enough for many workers.
 const BAND_ROWS: usize = 192;
 
-/// The fewest blocks in a scope for which another density means another keep.
+/// The fewest blocks of a scope whose density can vary.
 const VARIABLE: usize = 16;
 
-/// What will be done to every linear.
+/// What is done to every linear.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// One for each layer.
+    /// One per layer.
     pub layers: Vec<LayerPlan>,
-    /// What the user should know: rules that win over others.
+    /// What the user should know: rules that override others.
     pub notes: Vec<String>,
-    /// The recipe that it was made of.
-    pub recipe: Recipe,
+    /// A mean density to distribute over the layers.
+    pub budget: Option<Budget>,
+    /// Whether inputs are captured again after each site.
+    pub sequential: bool,
 }
 
-/// What will be done to one layer.
+/// What is done to one layer.
 #[derive(Clone, Debug)]
 pub struct LayerPlan {
     /// Tensors that are pruned together.
     pub tasks: Vec<TaskPlan>,
-    /// Sites whose inputs are captured together, in order; what a capture needs
-    /// is pruned before the next one.
+    /// Sites whose inputs are captured together, in order; the linears that read
+    /// them are pruned before the next capture.
     pub captures: Vec<Vec<Site>>,
 }
 
 /// Tensors that are pruned together: one, or the members of a coupling.
 #[derive(Clone, Debug)]
 pub struct TaskPlan {
-    /// Which of the layer's linears, in the spec's order.
+    /// Indices of the layer's linears, in the spec's order.
     pub linears: Vec<usize>,
-    /// The pattern, with the keep in force.
+    /// The pattern, with the number of blocks that is kept.
     pub pattern: Pattern,
-    /// The spec as the user wrote it: `mlp keep 75%`.
-    pub written: String,
-    /// The pattern on these shapes.
+    /// The pattern, bound to the shapes of these linears.
     pub spec: Spec,
-    /// The method, as its text.
-    pub method: String,
+    /// The method.
+    pub method: Arc<Method>,
+    /// The spec as the recipe has it: `mlp keep 75%`.
+    pub written: String,
 }
 
-/// Which tensors may be pruned at all.
+/// The tensors that may be pruned.
 #[derive(Clone, Debug, Default)]
 pub struct TensorFilter {
-    include: Option<Regex>,
-    exclude: Option<Regex>,
+    /// Only tensors whose names match.
+    pub include: Option<Regex>,
+    /// No tensor whose name matches.
+    pub exclude: Option<Regex>,
 }
 
 impl TensorFilter {
-    /// Tensors whose names match `include`, if given, and not `exclude`.
-    pub fn new(include: Option<&str>, exclude: Option<&str>) -> Result<Self, PipelineError> {
-        let read = |flag: &str, text: Option<&str>| {
-            text.map(expression)
-                .transpose()
-                .map_err(|why| PipelineError::Plan(format!("{flag} {why}")))
-        };
-        Ok(Self { include: read("--include", include)?, exclude: read("--exclude", exclude)? })
-    }
-
-    fn takes(&self, name: &str) -> bool {
+    fn matches(&self, name: &str) -> bool {
         self.include.as_ref().is_none_or(|include| include.is_match(name))
             && !self.exclude.as_ref().is_some_and(|exclude| exclude.is_match(name))
     }
@@ -86,38 +88,25 @@ impl TaskPlan {
     pub fn new(
         linears: Vec<usize>,
         pattern: Pattern,
-        method: &str,
+        method: Arc<Method>,
         config: &Config,
-    ) -> Result<Self, PipelineError> {
-        let wrong = |why: String| PipelineError::Plan(format!("`{pattern}`: {why}"));
-        let spec = bound(&linears, &pattern, &Layer::linear_shapes(config));
-        let spec = spec.map_err(|error| wrong(error.to_string()))?;
-        method.parse::<Method>().map_err(|error| wrong(error.to_string()))?;
-        let written = pattern.to_string();
-        Ok(Self { linears, spec, pattern, written, method: method.to_string() })
+    ) -> Result<Self, SpecError> {
+        let spec = bind(&linears, &pattern, &Layer::linear_shapes(config))?;
+        Ok(Self { linears, spec, written: pattern.to_string(), pattern, method })
     }
 
-    /// The method, ready to prune.
-    ///
-    /// # Panics
-    ///
-    /// Never: the text was read when the plan was made.
-    pub fn recipe(&self) -> Method {
-        self.method.parse().expect("the plan holds methods that were read")
-    }
-
-    /// Rows that are pruned apart, from top to bottom; one band with all of them
-    /// where the pattern or the method needs them together. Part of the result:
-    /// a band is pruned as if it were alone.
+    /// Rows that are pruned apart, from top to bottom; one band with all rows if
+    /// the pattern or the method needs them together. Part of the result: a band
+    /// is pruned as if it were alone.
     pub fn bands(&self) -> Vec<Band> {
         let cut = || bands(&self.pattern, &self.spec, BAND_ROWS);
-        self.recipe().by_rows().then(cut).flatten().unwrap_or_else(|| {
+        self.method.by_rows().then(cut).flatten().unwrap_or_else(|| {
             let rows = 0..self.spec.tensors()[0].matrix().0;
             vec![Band { rows, spec: self.spec.clone() }]
         })
     }
 
-    /// The full names of its tensors in layer `index`, for messages.
+    /// The names of its tensors in layer `index`, for messages.
     pub fn names(&self, index: usize) -> String {
         let names: Vec<_> = self.linears.iter().map(|&i| Layer::weight_name(index, i)).collect();
         names.join(", ")
@@ -128,7 +117,7 @@ impl TaskPlan {
         self.linears.iter().map(|&i| LINEARS[i].1).collect()
     }
 
-    /// The same task with the share `density` of the blocks of a scope kept.
+    /// The same task with this share of every scope's blocks kept.
     pub fn with_density(&self, density: f64) -> Self {
         let blocks = self.spec.blocks_per_scope();
         let keep = ((density * blocks as f64).round() as usize).clamp(1, blocks);
@@ -140,7 +129,7 @@ impl TaskPlan {
         Self { pattern, spec, ..self.clone() }
     }
 
-    /// Whether another density would mean another number of blocks.
+    /// Whether its density can vary: a scope has enough blocks.
     pub fn is_variable(&self) -> bool {
         self.spec.blocks_per_scope() >= VARIABLE
     }
@@ -151,44 +140,127 @@ impl TaskPlan {
     }
 }
 
-/// What was said of one tensor so far.
-#[derive(Clone, Default, PartialEq)]
-struct Override {
-    spec: Option<String>,
-    method: Option<String>,
+/// A value with the text by which it is compared.
+#[derive(Debug)]
+struct Parsed<T> {
+    value: Arc<T>,
+    text: String,
+}
+
+impl<T: ToString> Parsed<T> {
+    fn new(value: T) -> Self {
+        Self { text: value.to_string(), value: Arc::new(value) }
+    }
+}
+
+impl<T> Clone for Parsed<T> {
+    fn clone(&self) -> Self {
+        Self { value: self.value.clone(), text: self.text.clone() }
+    }
+}
+
+impl<T> PartialEq for Parsed<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+/// A rule of a recipe, parsed. Rule 0 is the recipe's own spec and method.
+#[derive(Clone, Debug)]
+struct ParsedRule {
+    /// For messages.
+    name: String,
+    selector: RuleSelector,
+    spec: Option<RecipeSpec>,
+    method: Option<Parsed<Method>>,
     density: Option<f64>,
     dense: bool,
-    /// The last rule that said something, from 1.
+}
+
+impl ParsedRule {
+    fn new(rule: &Rule) -> Result<Self, RecipeError> {
+        let method = rule.method.as_deref().map(str::parse).transpose();
+        let method = method.map_err(|error: MethodError| RecipeError(error.to_string()))?;
+        Ok(Self {
+            name: rule.to_string(),
+            selector: rule.selector().map_err(RecipeError)?,
+            spec: rule.spec.as_deref().map(RecipeSpec::parse).transpose()?,
+            method: method.map(Parsed::new),
+            density: rule.density,
+            dense: rule.dense,
+        })
+    }
+}
+
+/// A rule, bound to the shapes of a model.
+struct BoundRule<'a> {
+    rule: &'a ParsedRule,
+    selector: RuleSelector,
+    /// The pattern, and the spec as the recipe has it.
+    pattern: Option<(Parsed<Pattern>, String)>,
+}
+
+/// What the rules so far give to one tensor.
+#[derive(Clone, Default, PartialEq)]
+struct Override {
+    pattern: Option<(Parsed<Pattern>, String)>,
+    method: Option<Parsed<Method>>,
+    density: Option<f64>,
+    dense: bool,
+    /// The last rule that matched, from 1.
     rule: Option<usize>,
 }
 
-impl Plan {
-    /// Binds a recipe to a model.
+/// A recipe, parsed: makes plans for models of any shape.
+#[derive(Clone, Debug)]
+pub struct PlanBuilder {
+    rules: Vec<ParsedRule>,
+    budget: Option<Budget>,
+    filter: TensorFilter,
+    sequential: bool,
+}
+
+impl PlanBuilder {
+    /// Parses the patterns and methods of a recipe without passes.
     pub fn new(
         recipe: &Recipe,
         filter: &TensorFilter,
-        config: &Config,
         sequential: bool,
     ) -> Result<Self, PipelineError> {
-        if !recipe.passes.is_empty() {
-            return Err(PipelineError::Plan(
-                "the recipe has passes; each of them is a plan of its own".to_string(),
-            ));
-        }
-        let mut builder = PlanBuilder {
-            config,
-            filter,
-            wrong: BTreeMap::new(),
-            wins: BTreeMap::new(),
-            written: BTreeMap::new(),
+        let own =
+            Rule { spec: recipe.spec.clone(), method: recipe.method.clone(), ..Rule::default() };
+        let parse = |(number, rule): (usize, &Rule)| {
+            ParsedRule::new(rule).map_err(|error| in_rule(number, &error))
         };
-        let layers = builder.layers(recipe)?;
-        if !builder.wrong.is_empty() {
-            let lines: Vec<String> = builder
-                .wrong
-                .iter()
-                .map(|(why, names)| format!("  {}: {why}", few(names)))
-                .collect();
+        let rules = std::iter::once(&own).chain(&recipe.rules).enumerate().map(parse);
+        Ok(Self {
+            rules: rules.collect::<Result<_, _>>()?,
+            budget: recipe.budget,
+            filter: filter.clone(),
+            sequential,
+        })
+    }
+
+    /// The recipe's own spec.
+    pub fn spec(&self) -> Option<&RecipeSpec> {
+        self.rules[0].spec.as_ref()
+    }
+
+    /// The plan for a model with this config.
+    pub fn plan(&self, config: &Config) -> Result<Plan, PipelineError> {
+        let mut binder = Binder {
+            builder: self,
+            config,
+            shapes: Layer::linear_shapes(config),
+            // The table has it.
+            default_method: Arc::new(METHOD.parse().expect("the default method exists")),
+            problems: BTreeMap::new(),
+            overridden: BTreeMap::new(),
+        };
+        let layers = binder.layers()?;
+        if !binder.problems.is_empty() {
+            let line = |(why, names): (&String, &Vec<String>)| format!("  {}: {why}", few(names));
+            let lines: Vec<String> = binder.problems.iter().map(line).collect();
             return Err(PipelineError::Plan(format!(
                 "the plan does not fit the model; exclude these tensors or give them a rule:\n{}",
                 lines.join("\n")
@@ -196,78 +268,108 @@ impl Plan {
         }
         if layers.iter().all(|tasks| tasks.is_empty()) {
             return Err(PipelineError::Plan(
-                "no tensor would be pruned; give --spec, or look at --include, --exclude and the rules"
+                "no tensor would be pruned; give {spec}, or check {include}, {exclude} and the rules"
                     .to_string(),
             ));
         }
         let variable = |tasks: &Vec<TaskPlan>| tasks.iter().any(TaskPlan::is_variable);
-        if recipe.budget.is_some() && !layers.iter().any(variable) {
+        if self.budget.is_some() && !layers.iter().any(variable) {
             return Err(PipelineError::Plan(format!(
                 "[budget] needs a pattern whose density can vary, such as rowwise(50%): scopes of at least {VARIABLE} blocks"
             )));
         }
-        let notes = builder
-            .wins
-            .iter()
-            .map(|((later, earlier), count)| {
-                format!("rule {later} wins over rule {earlier} for {count} tensors")
-            })
-            .collect();
-        let layers = layers
-            .into_iter()
-            .map(|tasks| LayerPlan { captures: captures(&tasks, sequential), tasks })
-            .collect();
-        Ok(Self { layers, notes, recipe: recipe.clone() })
+        let note = |((later, earlier), count): (&(usize, usize), &usize)| {
+            format!("rule {later} overrides rule {earlier} for {}", format::count(*count, "tensor"))
+        };
+        let notes = binder.overridden.iter().map(note).collect();
+        let layer =
+            |tasks: Vec<TaskPlan>| LayerPlan { captures: captures(&tasks, self.sequential), tasks };
+        Ok(Plan {
+            layers: layers.into_iter().map(layer).collect(),
+            notes,
+            budget: self.budget,
+            sequential: self.sequential,
+        })
     }
+}
 
-    /// A plan that prunes nothing.
-    pub(super) fn empty(recipe: &Recipe, config: &Config) -> Self {
+impl Plan {
+    /// A plan for `layers` layers that prunes nothing.
+    pub(super) fn empty(layers: usize) -> Self {
         let layer = LayerPlan { tasks: Vec::new(), captures: Vec::new() };
-        Self { layers: vec![layer; config.layers], notes: Vec::new(), recipe: recipe.clone() }
+        Self { layers: vec![layer; layers], notes: Vec::new(), budget: None, sequential: false }
     }
 
-    /// One line for each task, by which two plans can be compared.
+    /// Its tasks, with the index of their layer.
+    pub fn tasks(&self) -> impl Iterator<Item = (usize, &TaskPlan)> {
+        let tasks = |(index, layer)| LayerPlan::tasks_of(layer, index);
+        self.layers.iter().enumerate().flat_map(tasks)
+    }
+
+    /// One line per task, by which two plans can be compared.
     pub fn lines(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (index, layer) in self.layers.iter().enumerate() {
-            for task in &layer.tasks {
-                let names = task.names(index);
-                lines.push(format!("{names}: {} by {}", task.pattern, task.method));
-            }
-        }
-        lines
+        let line = |(index, task): (usize, &TaskPlan)| {
+            format!("{}: {} by {}", task.names(index), task.pattern, task.method)
+        };
+        self.tasks().map(line).collect()
+    }
+
+    /// The specs that occur, as the recipe has them.
+    pub fn specs(&self) -> String {
+        distinct(self.tasks().map(|(_, task)| task.written.as_str())).join(" | ")
+    }
+
+    /// The methods that occur.
+    pub fn methods(&self) -> String {
+        let methods: Vec<String> = self.tasks().map(|(_, task)| task.method.to_string()).collect();
+        distinct(methods.iter().map(String::as_str)).join(" | ")
     }
 }
 
-struct PlanBuilder<'a> {
-    config: &'a Config,
-    filter: &'a TensorFilter,
-    /// What is wrong, with the tensors it is wrong with.
-    wrong: BTreeMap<String, Vec<String>>,
-    /// How often a later rule won over an earlier one.
-    wins: BTreeMap<(usize, usize), usize>,
-    /// Specs as the user wrote them, by the pattern they expand to.
-    written: BTreeMap<String, String>,
+impl LayerPlan {
+    fn tasks_of(&self, index: usize) -> impl Iterator<Item = (usize, &TaskPlan)> {
+        self.tasks.iter().map(move |task| (index, task))
+    }
+
+    /// The plan with another density for every task whose density can vary.
+    pub(super) fn with_density(&self, density: Option<f64>) -> Self {
+        let task = |task: &TaskPlan| match density {
+            Some(density) if task.is_variable() => task.with_density(density),
+            _ => task.clone(),
+        };
+        Self { tasks: self.tasks.iter().map(task).collect(), captures: self.captures.clone() }
+    }
 }
 
-impl PlanBuilder<'_> {
-    fn layers(&mut self, recipe: &Recipe) -> Result<Vec<Vec<TaskPlan>>, PipelineError> {
-        let shapes = Layer::linear_shapes(self.config);
-        let rules = self.rules(recipe)?;
+/// Binds a recipe to the shapes of a model.
+struct Binder<'a> {
+    builder: &'a PlanBuilder,
+    config: &'a Config,
+    shapes: [[usize; 2]; LINEARS.len()],
+    default_method: Arc<Method>,
+    /// What does not fit, with the tensors that it does not fit.
+    problems: BTreeMap<String, Vec<String>>,
+    /// For how many tensors a later rule overrides an earlier one.
+    overridden: BTreeMap<(usize, usize), usize>,
+}
+
+impl<'a> Binder<'a> {
+    fn layers(&mut self) -> Result<Vec<Vec<TaskPlan>>, PipelineError> {
+        let rules = self.rules()?;
         let mut layers = Vec::with_capacity(self.config.layers);
         for index in 0..self.config.layers {
-            let mut said: Vec<Override> = vec![Override::default(); LINEARS.len()];
-            for (number, rule, selector) in &rules {
-                for (linear, said) in said.iter_mut().enumerate() {
+            let mut overrides = vec![Override::default(); LINEARS.len()];
+            for (number, rule) in rules.iter().enumerate() {
+                for (linear, current) in overrides.iter_mut().enumerate() {
                     let name = Layer::weight_name(index, linear);
-                    if !self.filter.takes(&name) || !selector.takes(index, &name) {
+                    if !self.builder.filter.matches(&name) || !rule.selector.matches(index, &name) {
                         continue;
                     }
-                    if selector.is_for(linear) {
-                        self.say(said, *number, rule);
-                    } else if *number == 0 {
+                    if rule.selector.prunes(linear) {
+                        self.apply(current, number, rule);
+                    } else if number == 0 {
                         // Beside a coupling: dense, unless a rule gives a spec.
-                        said.method = rule.method.clone();
+                        current.method = rule.rule.method.clone();
                     }
                 }
             }
@@ -277,10 +379,10 @@ impl PlanBuilder<'_> {
                 if done[linear] {
                     continue;
                 }
-                let Some((task, takes)) = self.task(index, linear, &said, &shapes) else {
+                let Some((task, members)) = self.task(index, linear, &overrides) else {
                     continue;
                 };
-                takes.iter().for_each(|&linear| done[linear] = true);
+                members.iter().for_each(|&linear| done[linear] = true);
                 tasks.extend(task);
             }
             layers.push(tasks);
@@ -288,149 +390,147 @@ impl PlanBuilder<'_> {
         Ok(layers)
     }
 
-    /// The recipe's own words, then its rules: number, rule, what it is for.
-    fn rules(
-        &mut self,
-        recipe: &Recipe,
-    ) -> Result<Vec<(usize, Rule, super::recipe::RuleSelector)>, PipelineError> {
-        let own =
-            Rule { spec: recipe.spec.clone(), method: recipe.method.clone(), ..Rule::default() };
-        let mut rules = vec![(0, own)];
-        rules.extend(recipe.rules.iter().cloned().enumerate().map(|(i, rule)| (i + 1, rule)));
-        let mut picked = Vec::new();
-        for (number, rule) in rules {
-            let wrong = |why: String| PipelineError::Plan(format!("[[rule]] {number}: {why}"));
-            let selector = rule.selector().map_err(wrong)?;
-            if let Some(layer) = selector.beyond(self.config.layers) {
-                let last = self.config.layers - 1;
-                return Err(wrong(format!("there is no layer {layer}; the last one is {last}")));
-            }
-            let takes_some = (0..self.config.layers).any(|index| {
-                (0..LINEARS.len()).any(|i| selector.takes(index, &Layer::weight_name(index, i)))
-            });
-            if !takes_some {
-                let example = Layer::weight_name(0, 0);
-                return Err(wrong(format!(
-                    "{rule} is found in the name of no linear; names are like {example}"
-                )));
-            }
-            if let Some(method) = &rule.method {
-                method.parse::<Method>().map_err(|error| PipelineError::Plan(error.to_string()))?;
-            }
-            let mut rule = rule;
-            let mut members = None;
-            if let Some(spec) = &mut rule.spec {
-                let pattern = structure::pattern(spec, self.config)
-                    .map_err(|error| PipelineError::Plan(error.to_string()))?;
-                // A coupling is for its members, whatever else the rule could be for.
-                let linears: Option<Vec<usize>> =
-                    pattern.members().iter().map(|name| linear_called(name)).collect();
-                members = linears.filter(|linears| !linears.is_empty());
-                let written = std::mem::replace(spec, pattern.to_string());
-                self.written.insert(spec.clone(), written);
-            }
-            picked.push((number, rule, selector.among(members)));
-        }
-        Ok(picked)
+    /// The rules with their patterns for this model.
+    fn rules(&self) -> Result<Vec<BoundRule<'a>>, PipelineError> {
+        let bind = |(number, rule): (usize, &'a ParsedRule)| {
+            self.rule(rule).map_err(|error| in_rule(number, &error))
+        };
+        self.builder.rules.iter().enumerate().map(bind).collect()
     }
 
-    /// A rule has its say on a tensor.
-    fn say(&mut self, said: &mut Override, number: usize, rule: &Rule) {
-        let before = said.clone();
-        if rule.dense {
-            // A later rule that prunes the tensor after all goes on from here.
-            said.dense = true;
-        } else {
-            said.dense &= rule.spec.is_none() && rule.density.is_none();
-            if let Some(spec) = &rule.spec {
-                said.spec = Some(spec.clone());
-                said.density = None;
-            }
-            said.method = rule.method.clone().or(said.method.take());
-            said.density = rule.density.or(said.density);
+    fn rule(&self, rule: &'a ParsedRule) -> Result<BoundRule<'a>, RecipeError> {
+        let layers = self.config.layers;
+        if let Some(layer) = rule.selector.beyond(layers) {
+            let last = layers - 1;
+            return Err(RecipeError(format!("there is no layer {layer}; the last one is {last}")));
         }
-        said.rule = before.rule;
+        let mut names = (0..layers).flat_map(|index| {
+            (0..LINEARS.len()).map(move |i| (index, Layer::weight_name(index, i)))
+        });
+        if !names.any(|(index, name)| rule.selector.matches(index, &name)) {
+            return Err(RecipeError(format!(
+                "{} matches no linear; names are like {}",
+                rule.name,
+                Layer::weight_name(0, 0)
+            )));
+        }
+        let mut members = None;
+        let pattern = match &rule.spec {
+            None => None,
+            Some(spec) => {
+                let pattern = spec.pattern(self.config)?;
+                // A coupling applies to its members, whatever else the rule matches.
+                let linears: Option<Vec<usize>> =
+                    pattern.members().iter().map(|name| find_linear(name)).collect();
+                members = linears.filter(|linears| !linears.is_empty());
+                Some((Parsed::new(pattern), spec.to_string()))
+            }
+        };
+        Ok(BoundRule { rule, selector: rule.selector.limited_to(members), pattern })
+    }
+
+    /// Applies a rule to a tensor.
+    fn apply(&mut self, current: &mut Override, number: usize, bound: &BoundRule<'_>) {
+        let before = current.clone();
+        let rule = bound.rule;
+        if rule.dense {
+            // A later rule that prunes the tensor after all continues from here.
+            current.dense = true;
+        } else {
+            current.dense &= bound.pattern.is_none() && rule.density.is_none();
+            if bound.pattern.is_some() {
+                current.pattern = bound.pattern.clone();
+                current.density = None;
+            }
+            current.method = rule.method.clone().or(current.method.take());
+            current.density = rule.density.or(current.density);
+        }
+        current.rule = before.rule;
         if number > 0 {
             if let Some(earlier) = before.rule
-                && before != *said
+                && before != *current
             {
-                *self.wins.entry((number, earlier)).or_default() += 1;
+                *self.overridden.entry((number, earlier)).or_default() += 1;
             }
-            said.rule = Some(number);
+            current.rule = Some(number);
         }
     }
 
-    /// The task that a tensor belongs to, and the tensors that are then done.
-    /// Nothing at all if it stays dense or something is wrong with it.
+    /// The task that a tensor belongs to, and the tensors that it covers. `None`
+    /// if the tensor stays dense; no task if something does not fit.
     fn task(
         &mut self,
         index: usize,
         linear: usize,
-        said: &[Override],
-        shapes: &[[usize; 2]; 7],
+        overrides: &[Override],
     ) -> Option<(Option<TaskPlan>, Vec<usize>)> {
-        let own = &said[linear];
-        let text = own.spec.as_ref().filter(|_| !own.dense)?;
+        let own = &overrides[linear];
+        let (pattern, written) = own.pattern.as_ref().filter(|_| !own.dense)?;
         let name = Layer::weight_name(index, linear);
-        let pattern: Pattern = text.parse().ok()?;
-        let members = pattern.members();
+        let mut problem = |why: String, covered: Vec<usize>| {
+            self.problems.entry(why).or_default().push(name.clone());
+            Some((None, covered))
+        };
+        let members = pattern.value.members();
         let mut linears = vec![linear];
         if !members.is_empty() {
-            linears = match members
-                .iter()
-                .map(|member| linear_called(member))
-                .collect::<Option<Vec<_>>>()
-            {
+            let found: Option<Vec<usize>> = members.iter().map(|m| find_linear(m)).collect();
+            linears = match found {
                 Some(linears) => linears,
                 None => {
                     let why = format!(
-                        "`{pattern}` couples tensors that a layer does not have; a coupling is within one layer, of {}",
+                        "`{}` couples tensors that a layer does not have; a coupling is within one layer, of {}",
+                        pattern.text,
                         LINEARS.map(|(name, _)| short(name)).join(", ")
                     );
-                    self.wrong.entry(why).or_default().push(name);
-                    return Some((None, vec![linear]));
+                    return problem(why, linears);
                 }
             };
             if let Some(twice) = (1..linears.len()).find(|&i| linears[..i].contains(&linears[i])) {
-                let why = format!("`{pattern}` couples it with itself, as {}", members[twice]);
-                self.wrong.entry(why).or_default().push(name);
-                return Some((None, linears));
+                let why =
+                    format!("`{}` couples it with itself, as {}", pattern.text, members[twice]);
+                return problem(why, linears);
             }
-            if let Some(&other) = linears.iter().find(|&&other| said[other] != *own) {
+            if let Some(&other) = linears.iter().find(|&&other| overrides[other] != *own) {
                 let why = format!(
-                    "`{pattern}` couples it with {}, for which the recipe says something else",
+                    "`{}` couples it with {}, which other rules of the recipe change",
+                    pattern.text,
                     short(LINEARS[other].0)
                 );
-                self.wrong.entry(why).or_default().push(name);
-                return Some((None, linears));
+                return problem(why, linears);
             }
         }
-        let task = match bound(&linears, &pattern, shapes) {
-            Ok(spec) => {
-                let method = own.method.clone().unwrap_or_else(|| METHOD.to_string());
-                let written = self.written.get(text).unwrap_or(text).clone();
-                let task = TaskPlan { linears: linears.clone(), spec, pattern, written, method };
-                match own.density {
-                    Some(density) => Some(task.with_density(density)),
-                    None => Some(task),
-                }
-            }
+        let spec = match bind(&linears, &pattern.value, &self.shapes) {
+            Ok(spec) => spec,
             Err(error) => {
                 let why = error.to_string().lines().next().unwrap_or_default().to_string();
-                self.wrong.entry(why).or_default().push(name);
-                None
+                return problem(why, linears);
             }
         };
-        Some((task, linears))
+        let method = match &own.method {
+            Some(method) => method.value.clone(),
+            None => self.default_method.clone(),
+        };
+        let (pattern, written) = (Pattern::clone(&pattern.value), written.clone());
+        let mut task = TaskPlan { linears: linears.clone(), spec, pattern, method, written };
+        if let Some(density) = own.density {
+            task = task.with_density(density);
+            task.written = task.pattern.to_string();
+        }
+        Some((Some(task), linears))
     }
 }
 
-/// A pattern on some of a layer's linears, in its order.
-fn bound(
-    linears: &[usize],
-    pattern: &Pattern,
-    shapes: &[[usize; 2]; 7],
-) -> Result<Spec, SpecError> {
+/// An error of a rule; of the recipe itself if its number is 0.
+fn in_rule(number: usize, error: &RecipeError) -> PipelineError {
+    PipelineError::Plan(match number {
+        0 => error.to_string(),
+        number => format!("[[rule]] {number}: {error}"),
+    })
+}
+
+/// Binds a pattern to some of a layer's linears, in its order.
+fn bind(linears: &[usize], pattern: &Pattern, shapes: &[[usize; 2]; 7]) -> Result<Spec, SpecError> {
     let names: Vec<&str> = match (pattern.members(), linears) {
         (members, [linear]) if members.is_empty() => vec![LINEARS[*linear].0],
         (members, _) => members,
@@ -445,8 +545,8 @@ pub(super) fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// The linear that a coupling calls `q`, `q_proj` or `self_attn.q_proj`.
-pub fn linear_called(member: &str) -> Option<usize> {
+/// The index of the linear that a coupling calls `q`, `q_proj` or `self_attn.q_proj`.
+pub fn find_linear(member: &str) -> Option<usize> {
     LINEARS.iter().position(|(name, _)| {
         let short = short(name);
         member == *name || member == short || Some(member) == short.strip_suffix("_proj")

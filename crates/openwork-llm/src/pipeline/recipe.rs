@@ -1,4 +1,4 @@
-//! What to do to which tensors, as a TOML file.
+//! Recipes: TOML files that give patterns and methods to some tensors.
 //!
 //! ```toml
 //! spec = "2:4"                       # for every linear that no rule names
@@ -20,7 +20,7 @@
 //! spec = "mlp keep 75%"
 //! ```
 //!
-//! Passes are recipes one after the other, each on the result of the one before:
+//! Passes are recipes that run one after the other, each on the result of the one before:
 //!
 //! ```toml
 //! method = "s-obs"                   # where a pass gives none
@@ -36,11 +36,12 @@
 //! spec = "2:4"
 //! ```
 
+use super::options::regular_expression;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a person asks for; see the module.
+/// Patterns and methods by tensor; see the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
@@ -50,7 +51,7 @@ pub struct Recipe {
     /// The method where a rule gives none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Leave out of the tensors what is pruned of every layer: heads, channels.
+    /// Remove pruned heads and channels from the tensors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub remove: bool,
     /// Densities by sensitivity.
@@ -59,7 +60,7 @@ pub struct Recipe {
     /// Exceptions; where two name the same tensor, the later wins.
     #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// Recipes one after the other, instead of a spec, a budget and rules.
+    /// Recipes to run one after the other, instead of a spec, a budget and rules.
     #[serde(default, rename = "pass", skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<Recipe>,
 }
@@ -83,7 +84,7 @@ fn default_spread() -> f64 {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// A regular expression that is found in the tensor's name; all if not given.
+    /// A regular expression that must match somewhere in the tensor's name; all if not given.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub matches: Option<String>,
     /// Layers: `3`, `0-5`, or a list `0-2,9`; all if not given.
@@ -130,7 +131,7 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Whether it says nothing that contradicts itself.
+    /// Checks that it does not contradict itself.
     pub fn check(&self) -> Result<(), RecipeError> {
         if let Some(budget) = self.budget {
             let Budget { density, spread } = budget;
@@ -166,8 +167,8 @@ impl Recipe {
         Ok(())
     }
 
-    /// Its passes, each with a method of its own or the recipe's; the recipe
-    /// itself, if it has none.
+    /// Its passes, each with its own method or the recipe's; the recipe itself if
+    /// it has none.
     pub fn each_pass(&self) -> Vec<Recipe> {
         match self.passes.as_slice() {
             [] => vec![self.clone()],
@@ -183,7 +184,7 @@ impl Recipe {
 
     /// The text of a recipe.
     pub fn to_toml(&self) -> String {
-        // A recipe has tables of plain values only, which can always be written.
+        // A recipe holds only tables of plain values, which can always be written.
         toml::to_string(self).unwrap_or_default()
     }
 }
@@ -206,13 +207,15 @@ impl Rule {
         Ok(())
     }
 
-    /// Which tensors it is for.
+    /// The tensors that it applies to.
     pub(super) fn selector(&self) -> Result<RuleSelector, String> {
         let layers = self.layers.as_deref().map(layer_ranges).transpose()?;
-        let name = match &self.matches {
-            Some(text) => Some(expression(text)?),
-            None => None,
-        };
+        let wrong = |text: &str, why: String| format!("match = {text:?}: {why}");
+        let name = self
+            .matches
+            .as_deref()
+            .map(|text| regular_expression(text).map_err(|why| wrong(text, why)));
+        let name = name.transpose()?;
         Ok(RuleSelector { name, layers, linears: None })
     }
 }
@@ -226,7 +229,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Which tensors a rule is for.
+/// The tensors that a rule applies to.
 #[derive(Clone, Debug)]
 pub(super) struct RuleSelector {
     name: Option<Regex>,
@@ -236,18 +239,18 @@ pub(super) struct RuleSelector {
 }
 
 impl RuleSelector {
-    /// The same for these of a layer's linears only, if given.
-    pub fn among(self, linears: Option<Vec<usize>>) -> Self {
-        Self { linears, ..self }
+    /// The same with a pattern for only some of a layer's linears.
+    pub fn limited_to(&self, linears: Option<Vec<usize>>) -> Self {
+        Self { linears, ..self.clone() }
     }
 
-    /// Whether it is for this one of a layer's linears.
-    pub fn is_for(&self, linear: usize) -> bool {
+    /// Whether its pattern applies to this one of a layer's linears.
+    pub fn prunes(&self, linear: usize) -> bool {
         self.linears.as_ref().is_none_or(|linears| linears.contains(&linear))
     }
 
-    /// Whether it is for a tensor of a layer.
-    pub fn takes(&self, layer: usize, name: &str) -> bool {
+    /// Whether it matches a tensor of a layer.
+    pub fn matches(&self, layer: usize, name: &str) -> bool {
         let in_layers = |ranges: &Vec<(usize, usize)>| {
             ranges.iter().any(|&(first, last)| (first..=last).contains(&layer))
         };
@@ -255,16 +258,11 @@ impl RuleSelector {
             && self.name.as_ref().is_none_or(|name_is| name_is.is_match(name))
     }
 
-    /// The first layer it asks for that a model of `layers` layers does not have.
+    /// The first layer that it names and a model of `layers` layers does not have.
     pub fn beyond(&self, layers: usize) -> Option<usize> {
         let ranges = self.layers.as_ref()?;
         ranges.iter().find(|(_, last)| *last >= layers).map(|(_, last)| *last)
     }
-}
-
-/// A regular expression, or why it is none.
-pub(super) fn expression(text: &str) -> Result<Regex, String> {
-    Regex::new(text).map_err(|error| format!("{text:?} is no regular expression: {error}"))
 }
 
 /// `3`, `0-5` or `0-2,9` as first and last layers.
@@ -290,8 +288,8 @@ mod tests {
         let recipe = Recipe::parse(text).unwrap();
         assert_eq!(Recipe::parse(&recipe.to_toml()).unwrap(), recipe);
         let selector = recipe.rules[0].selector().unwrap();
-        assert!(selector.takes(9, "layers.9.mlp.down_proj"));
-        assert!(!selector.takes(3, "down") && !selector.takes(2, "up"));
+        assert!(selector.matches(9, "layers.9.mlp.down_proj"));
+        assert!(!selector.matches(3, "down") && !selector.matches(2, "up"));
         assert_eq!((selector.beyond(10), selector.beyond(9)), (None, Some(9)));
     }
 
@@ -311,7 +309,10 @@ mod tests {
     fn mistakes_are_named() {
         let why = |text: &str| Recipe::parse(text).unwrap_err().to_string();
         assert!(why("spec = 3").contains("invalid type"));
-        assert!(why("[[rule]]\nmatch='('\ndense=true").contains("[[rule]] 1: \"(\" is no regular"));
+        assert!(
+            why("[[rule]]\nmatch='('\ndense=true")
+                .contains("[[rule]] 1: match = \"(\": not a valid")
+        );
         assert_eq!(
             why("[[rule]]\nmatch='x'"),
             "[[rule]] 1: it changes nothing; give spec, method, density or dense"

@@ -1,24 +1,51 @@
-//! The run itself.
+//! A run: its passes one after the other, evaluations, and the record.
+//!
+//! A plain run prunes straight into its folder. Several passes, or one that
+//! removes something, leave their results in the folder `work`:
+//!
+//! ```text
+//! DIR/openwork/work/pass-1/masked   the pruned model: a folder that can be resumed
+//! DIR/openwork/work/pass-1/small    the smaller model; the next pass reads it
+//! ```
+//!
+//! The last pass writes `DIR` itself, and `work` is removed.
 
-use super::PipelineError;
-use super::budget;
 use super::calibration::Calibration;
-use super::card;
 use super::estimate::peak_rss_bytes;
 use super::events::{Event, Observer, Stage};
-use super::executor::{Capture, Executor, LocalExecutor};
-use super::plan::{LayerPlan, Plan, TaskPlan};
-use super::run_dir::{Fingerprint, LayerDone, RECIPE, RECORD, RunDir, Start, files};
-use super::stages::{Sums, TaskResult};
-use crate::checkpoint::write::{self, Data, Listed, Part};
+use super::executor::Executor;
+use super::layer_loop::{LayerLoop, pruned_layer, write_rest};
+use super::passes::Passes;
+use super::prepare::PreparedRun;
+use super::recipe::Recipe;
+use super::run_dir::{Fingerprint, RECIPE, RECORD, RunDir, Start, WORK, files};
+use super::{PipelineError, card, depth};
+use crate::checkpoint::write;
 use crate::checkpoint::{Checkpoint, Dtype};
+use crate::disk::sha256;
 use crate::evaluate::{ScoredWindows, nats};
-use crate::model::{LINEARS, Layer, Model, Site, Storage};
-use crate::report::{self, EvaluationRecord, LayerRecord, LinearRecord, Record, Totals};
-use openwork::hessian::{Hessian, HessianSum};
-use openwork::prune::measure::OutputError;
-use std::path::Path;
+use crate::model::{Config, LINEARS, Layer, Model, ModelError, Storage};
+use crate::report::{
+    self, EvaluationRecord, EvaluationText, LayerRecord, LinearRecord, ModelSize, PassRecord,
+    Record, SizeChange, Totals, distinct,
+};
+use crate::shrink::{self, Cut, ShrinkError, Sizes, Spare, Uneven};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// What all passes of a run share.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The windows that inputs are measured on.
+    pub calibration: Calibration,
+    /// The text that perplexity is measured on.
+    pub evaluation: Option<Evaluation>,
+    /// Type of the written weights.
+    pub dtype: Dtype,
+    /// Bytes of hidden states that one process keeps in memory; more of them
+    /// spill to files.
+    pub state_memory_limit: Option<u64>,
+}
 
 /// A text that perplexity is measured on.
 #[derive(Clone, Debug)]
@@ -27,134 +54,313 @@ pub struct Evaluation {
     pub text: String,
     /// The text as windows.
     pub scored: ScoredWindows,
-    /// Measure after every so many layers, beside the end.
+    /// Measure after every so many layers, as well as at the end.
     pub every: Option<usize>,
 }
 
-/// What to do.
-#[derive(Debug)]
-pub struct Job<'a> {
-    /// The model, read as it will be written ([`Checkpoint::rounded`]).
-    pub source: &'a Checkpoint,
-    /// What to do to each tensor.
-    pub plan: Plan,
-    /// What to measure inputs on.
-    pub calibration: Calibration,
-    /// What to measure perplexity on.
-    pub evaluation: Option<Evaluation>,
-    /// Type of the written weights.
-    pub dtype: Dtype,
-    /// Whether inputs are captured anew after each site.
-    pub sequential: bool,
-    /// Bytes of hidden states that one process keeps in memory; where there are
-    /// more, they are in files.
-    pub state_memory_limit: Option<u64>,
-    /// For the record.
-    pub include: Option<String>,
-    /// For the record.
-    pub exclude: Option<String>,
+impl Evaluation {
+    /// The text and its windows, for the record.
+    fn record(&self) -> EvaluationText {
+        let windows = &self.scored.windows;
+        let bytes: Vec<u8> = windows.iter().flatten().flat_map(|id| id.to_le_bytes()).collect();
+        EvaluationText {
+            text: self.text.clone(),
+            windows: windows.len(),
+            seq_len: windows.first().map_or(0, Vec::len),
+            tokens: self.scored.tokens,
+            sha256: sha256(&bytes),
+        }
+    }
 }
 
-/// Everything that determines the result of a job, which has `layers` layers.
-pub fn fingerprint(job: &Job<'_>, layers: usize) -> Result<Fingerprint, PipelineError> {
-    Ok(Fingerprint {
-        openwork: env!("CARGO_PKG_VERSION").to_string(),
-        model: job.source.hashes(),
-        calibration: job.calibration.record(),
-        seed: job.calibration.seed,
-        dtype: job.dtype.name().to_lowercase(),
-        sequential: job.sequential,
-        include: job.include.clone(),
-        exclude: job.exclude.clone(),
-        recipe: job.plan.recipe.clone(),
-        plan: job.plan.lines(),
-        files: files(job.source, layers)?,
-    })
-}
+impl PreparedRun<'_> {
+    /// Prunes, if all weights are finite: they are checked before anything is
+    /// written. Continues an interrupted run.
+    pub fn run(
+        &self,
+        observer: &dyn Observer,
+        executor: &mut dyn Executor,
+    ) -> Result<Record, PipelineError> {
+        self.model.checkpoint().check_finite()?;
+        let (passes, layers) = (&self.passes, self.passes.layers());
+        let print = self.fingerprint(&self.model, &passes.recipe, passes.lines(), layers)?;
+        let dir = RunDir::open(&self.out, layers, &print, self.start)?;
+        let (work, started, earlier) = (self.out.join(WORK), Instant::now(), 0.0);
+        Run { prepared: self, dir, work, observer, executor, started, earlier }.run()
+    }
 
-/// Prunes a model into `folder`, or goes on with a run that was stopped there.
-pub fn run(
-    job: &Job<'_>,
-    folder: &Path,
-    start: Start,
-    observer: &dyn Observer,
-) -> Result<Record, PipelineError> {
-    run_with(job, folder, start, observer, &mut LocalExecutor::default())
-}
-
-/// The same by a executor.
-pub fn run_with(
-    job: &Job<'_>,
-    folder: &Path,
-    start: Start,
-    observer: &dyn Observer,
-    executor: &mut dyn Executor,
-) -> Result<Record, PipelineError> {
-    let model = Model::open(job.source)?;
-    let layers = model.config().layers;
-    let dir = RunDir::open(folder, layers, &fingerprint(job, layers)?, start)?;
-    let mut run = Run { job, model, dir, observer, executor, started: Instant::now(), before: 0.0 };
-    run.whole()
+    /// Everything that determines the result of pruning `model` by a recipe, whose
+    /// plan is given as lines, into a model of so many layers.
+    fn fingerprint(
+        &self,
+        model: &Model<'_>,
+        recipe: &Recipe,
+        plan: Vec<String>,
+        layers: usize,
+    ) -> Result<Fingerprint, PipelineError> {
+        let Passes { filter, sequential, .. } = &self.passes;
+        Ok(Fingerprint {
+            openwork: env!("CARGO_PKG_VERSION").to_string(),
+            model: model.checkpoint().hashes(),
+            calibration: self.job.calibration.record(),
+            seed: self.job.calibration.seed,
+            dtype: self.job.dtype.name().to_lowercase(),
+            sequential: *sequential,
+            include: filter.include.as_ref().map(ToString::to_string),
+            exclude: filter.exclude.as_ref().map(ToString::to_string),
+            recipe: recipe.clone(),
+            plan,
+            files: files(model.checkpoint(), layers)?,
+        })
+    }
 }
 
 /// A run in progress.
 struct Run<'a> {
-    job: &'a Job<'a>,
-    model: Model<'a>,
+    prepared: &'a PreparedRun<'a>,
     dir: RunDir,
+    work: PathBuf,
     observer: &'a dyn Observer,
     executor: &'a mut dyn Executor,
     started: Instant,
     /// Seconds of earlier starts.
-    before: f64,
+    earlier: f64,
+}
+
+/// What a pass did.
+struct PassResult {
+    /// The folder of its model; none if that is the run's own, without an index.
+    folder: Option<PathBuf>,
+    /// The layers, with the perplexities that were measured between them; none
+    /// if it dropped layers.
+    pruned: Option<(Vec<LayerRecord>, Vec<EvaluationRecord>)>,
+    record: PassRecord,
+}
+
+/// What is known of the result.
+#[derive(Default)]
+struct Outcome {
+    layers: Vec<LayerRecord>,
+    evaluations: Vec<EvaluationRecord>,
+    totals: Totals,
+    passes: Vec<PassRecord>,
+    /// Size of the model that was written, if structures were removed.
+    size: Option<ModelSize>,
 }
 
 impl Run<'_> {
-    fn whole(&mut self) -> Result<Record, PipelineError> {
-        let layers = self.model.config().layers;
-        let mut done = self.dir.done()?;
-        self.before = done.last().map_or(0.0, |last| last.elapsed);
-        self.observer.on_event(Event::Start { first: done.len(), layers });
-        let finished = self.dir.finished().filter(|_| done.len() == layers);
-        let measured = |record: &Record| self.job.evaluation.is_none() || record.last().is_some();
-        if let Some(record) = finished.as_ref().filter(|record| measured(record)) {
-            return Ok(record.clone());
-        }
-        let dense = self.dense()?;
-        let shares = self.shares()?;
-
-        if done.len() < layers {
-            self.executor.start(self.job, &self.model, self.dir.folder())?;
-            for index in 0..done.len() {
-                let shard = self.shard(index)?;
-                let layer = self.model.layer_from(&shard, index, Storage::F32)?;
-                let tasks = &self.job.plan.layers[index].tasks;
-                let pruned: Vec<usize> =
-                    tasks.iter().flat_map(|task| task.linears.iter().copied()).collect();
-                self.executor.changed(&layer, &pruned)?;
-                self.executor.advance(&layer, Stage::Replay, self.observer)?;
-            }
-            for index in done.len()..layers {
-                let (record, sha256) = self.layer(index, shares.as_deref())?;
-                let every = self.job.evaluation.as_ref().and_then(|e| e.every);
-                let now = index + 1 < layers && every.is_some_and(|n| (index + 1) % n.max(1) == 0);
-                let evaluation = if now { self.evaluate(Some(index))? } else { None };
-                let elapsed = self.before + self.started.elapsed().as_secs_f64();
-                let state = LayerDone { record, sha256, evaluation, elapsed };
-                self.dir.save(index, &state)?;
-                self.observer.on_event(Event::Layer(&state.record));
-                done.push(state);
-                self.job.source.release();
-            }
-        }
-        if let Some(mut record) = finished {
-            // Only the perplexity is new; what the run itself measured stays.
-            let last = self.evaluate(layers.checked_sub(1))?;
-            record.evaluations = dense.into_iter().chain(last).collect();
-            self.write_record(&record)?;
+    fn run(&mut self) -> Result<Record, PipelineError> {
+        if let Some(record) = self.finished()? {
             return Ok(record);
         }
-        self.finish(done, dense)
+        let mut outcome = Outcome::default();
+        outcome.evaluations.extend(self.dense()?);
+        let mut result: Option<Checkpoint> = None;
+        for number in 0..self.prepared.passes.list.len() {
+            let opened = result.as_ref().map(Model::open).transpose()?;
+            let model = opened.as_ref().unwrap_or(&self.prepared.model);
+            let PassResult { folder, pruned, record } = self.pass(number, model)?;
+            match pruned {
+                Some((layers, evaluations)) => {
+                    outcome.totals = totals(&layers);
+                    outcome.layers = layers;
+                    outcome.evaluations.extend(evaluations);
+                }
+                None => renumber(&mut outcome.layers, &record.dropped),
+            }
+            outcome.passes.push(record);
+            drop(opened);
+            if let Some(folder) = folder {
+                let smaller = Checkpoint::open(&folder)?.rounded(self.prepared.job.dtype);
+                resize(&mut outcome.layers, Model::open(&smaller)?.config());
+                result = Some(smaller);
+            }
+        }
+        match result {
+            None => self.finish_in_place(outcome),
+            Some(result) => self.finish(outcome, &Model::open(&result)?),
+        }
+    }
+
+    /// The record of a run that is finished already. If perplexity is asked for and
+    /// was not measured, only that is added.
+    fn finished(&self) -> Result<Option<Record>, PipelineError> {
+        let plain = self.prepared.passes.is_plain();
+        if plain && self.dir.done()?.len() < self.prepared.passes.layers() {
+            return Ok(None);
+        }
+        let Some(mut record) = self.dir.finished() else { return Ok(None) };
+        if self.prepared.job.evaluation.is_some() && record.last().is_none() {
+            let source = Checkpoint::open(self.dir.folder())?.rounded(self.prepared.job.dtype);
+            let model = Model::open(&source)?;
+            let layer = |index| model.layer(index, Storage::F32);
+            record.evaluations = self.dense()?.into_iter().collect();
+            let last = model.config().layers - 1;
+            record.evaluations.extend(self.evaluate(&model, Some(last), &layer)?);
+            self.write_record(&record)?;
+        }
+        Ok(Some(record))
+    }
+
+    /// Evaluates and records a model that the only pass left in the run's folder.
+    /// The index is written last: with it the folder is complete.
+    fn finish_in_place(&mut self, mut outcome: Outcome) -> Result<Record, PipelineError> {
+        let model = &self.prepared.model;
+        let shards = write_rest(model, &self.prepared.job, &self.dir)?;
+        let last = model.config().layers - 1;
+        outcome.evaluations.extend(self.evaluate_shards(last)?);
+        let record = self.record(outcome);
+        self.write_record(&record)?;
+        write::index(self.dir.folder(), &shards)?;
+        Ok(record)
+    }
+
+    /// Evaluates and records the model that the last pass wrote.
+    fn finish(&mut self, mut outcome: Outcome, model: &Model<'_>) -> Result<Record, PipelineError> {
+        let last = model.config().layers - 1;
+        let layer = |index| model.layer(index, Storage::F32);
+        outcome.evaluations.extend(self.evaluate(model, Some(last), &layer)?);
+        outcome.size = Some(size(model));
+        let (mut weights, mut kept) = (0, 0);
+        for layer in 0..model.config().layers {
+            for linear in 0..LINEARS.len() {
+                let tensor = model.checkpoint().tensor(&Layer::weight_name(layer, linear))?;
+                weights += tensor.len() as u64;
+                kept += tensor.nonzeros();
+            }
+        }
+        outcome.totals.weights = weights;
+        outcome.totals.density = kept as f64 / weights.max(1) as f64;
+        let record = self.record(outcome);
+        self.write_record(&record)?;
+        match std::fs::remove_dir_all(&self.work) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(PipelineError::io(&self.work, error))
+            }
+            _ => Ok(record),
+        }
+    }
+
+    fn write_record(&self, record: &Record) -> Result<(), PipelineError> {
+        let json = serde_json::to_string_pretty(record).unwrap_or_default();
+        self.dir.write(RECIPE, &self.prepared.passes.recipe.to_toml())?;
+        self.dir.write("README.md", &card::text(record))?;
+        self.dir.write(RECORD, &json)
+    }
+
+    /// Runs one pass on a model.
+    fn pass(&mut self, number: usize, model: &Model<'_>) -> Result<PassResult, PipelineError> {
+        let started = Instant::now();
+        let passes = &self.prepared.passes;
+        let pass = &passes.list[number];
+        let last = number + 1 == passes.list.len();
+        let work = self.work.join(format!("pass-{}", number + 1));
+        let target = if last { self.dir.folder().to_path_buf() } else { work.join("small") };
+        let before = Sizes::of(model.config());
+        let mut record = PassRecord {
+            spec: pass.spec().to_string(),
+            spec_as_written: None,
+            method: "depth".to_string(),
+            before,
+            after: before,
+            dropped: Vec::new(),
+            mean_error: 0.0,
+            seconds: 0.0,
+        };
+        if let Some(kept) = pass.depth {
+            self.start(number, before.layers, before.layers);
+            let seen = |layer, share| self.observer.progress(layer, Stage::Probe, share);
+            let kept = depth::choose(model, &self.prepared.job.calibration, kept, &seen)?;
+            record.after =
+                self.write_smaller(model, &Cut::layers(model.config(), &kept), &target)?;
+            record.dropped = (0..before.layers).filter(|layer| !kept.contains(layer)).collect();
+            record.seconds = started.elapsed().as_secs_f64();
+            return Ok(PassResult { folder: Some(target), pruned: None, record });
+        }
+
+        let plan = pass.plan_for(model.config())?;
+        let masked = match passes.is_plain() {
+            true => None,
+            false => {
+                let (recipe, layers) = (&passes.recipe.each_pass()[number], before.layers);
+                let print = self.prepared.fingerprint(model, recipe, plan.lines(), layers)?;
+                Some(RunDir::open(&work.join("masked"), layers, &print, Start::Resume)?)
+            }
+        };
+        let dir = masked.as_ref().unwrap_or(&self.dir);
+        let done = dir.done()?;
+        let earlier = done.last().map_or(0.0, |last| last.elapsed);
+        self.start(number, done.len(), before.layers);
+        let every = self.prepared.job.evaluation.as_ref().and_then(|e| e.every);
+        let every = every.filter(|_| passes.is_plain());
+        let (prepared, observer) = (self.prepared, self.observer);
+        let evaluate = |index: usize| match every {
+            Some(n) if (index + 1) % n == 0 && index + 1 < before.layers => {
+                evaluate_shards(prepared, dir, observer, index)
+            }
+            _ => Ok(None),
+        };
+        let executor = &mut *self.executor;
+        let mut layers =
+            LayerLoop { job: &prepared.job, model, plan: &plan, dir, observer, executor };
+        let done = layers.run(done, &evaluate)?;
+        self.earlier += earlier;
+        let evaluations = done.iter().filter_map(|layer| layer.evaluation.clone()).collect();
+        let layers: Vec<LayerRecord> = done.into_iter().map(|layer| layer.record).collect();
+        let specs = layers.iter().flat_map(|layer| &layer.linears);
+        record.spec = distinct(specs.filter_map(|linear| linear.spec.as_deref())).join(" | ");
+        record.spec_as_written = Some(plan.specs());
+        record.method = plan.methods();
+        record.mean_error = totals(&layers).mean_error;
+        let mut folder = None;
+        if let Some(dir) = &masked {
+            if !complete(dir.folder()) {
+                let shards = write_rest(model, &prepared.job, dir)?;
+                write::index(dir.folder(), &shards)?;
+            }
+            folder = Some(dir.folder().to_path_buf());
+            if pass.remove || last {
+                record.after = self.remove(dir.folder(), pass.remove, &target)?;
+                folder = Some(target);
+            }
+        }
+        record.seconds = earlier + started.elapsed().as_secs_f64();
+        Ok(PassResult { folder, pruned: Some((layers, evaluations)), record })
+    }
+
+    fn start(&self, number: usize, first: usize, layers: usize) {
+        let passes = &self.prepared.passes.list;
+        let (pass, spec) = (number + 1, passes[number].spec());
+        self.observer.on_event(Event::Start { pass, passes: passes.len(), spec, first, layers });
+    }
+
+    /// Writes a pruned model without what was pruned of every layer, or as it is;
+    /// its sizes.
+    fn remove(&self, masked: &Path, remove: bool, target: &Path) -> Result<Sizes, PipelineError> {
+        let pruned = Checkpoint::open(masked)?;
+        let model = Model::open(&pruned)?;
+        let layers = 0..model.config().layers;
+        let cut = match remove {
+            true => {
+                let read = |layer| Spare::read(&model, layer);
+                let spares = layers.map(read).collect::<Result<Vec<_>, ShrinkError>>()?;
+                Cut::of(model.config(), &spares, Uneven::Least)?
+            }
+            false => Cut::layers(model.config(), &layers.collect::<Vec<_>>()),
+        };
+        self.write_smaller(&model, &cut, target)
+    }
+
+    fn write_smaller(
+        &self,
+        model: &Model<'_>,
+        cut: &Cut,
+        target: &Path,
+    ) -> Result<Sizes, PipelineError> {
+        if !complete(target) {
+            shrink::write(model, cut, Some(self.prepared.job.dtype), target)?;
+        }
+        Ok(cut.change.after)
     }
 
     /// The perplexity of the dense model, measured once.
@@ -162,331 +368,169 @@ impl Run<'_> {
         if let Some(known) = self.dir.dense()? {
             return Ok(Some(known));
         }
-        let found = self.evaluate(None)?;
+        let model = &self.prepared.model;
+        let layer = |index| model.layer(index, Storage::F32);
+        let found = self.evaluate(model, None, &layer)?;
         if let Some(found) = &found {
             self.dir.save_dense(found)?;
         }
         Ok(found)
     }
 
-    /// The densities of the layers, where a budget asks for them; measured once.
-    fn shares(&self) -> Result<Option<Vec<f64>>, PipelineError> {
-        let Some(budget) = self.job.plan.recipe.budget else { return Ok(None) };
-        if let Some(known) = self.dir.shares()? {
-            return Ok(Some(known));
-        }
-        let seen = |layer, share| self.stage(layer, Stage::Probe, share);
-        let shares =
-            budget::shares(&self.model, &self.job.plan, &self.job.calibration, budget, &seen)?;
-        self.dir.save_shares(&shares)?;
-        Ok(Some(shares))
-    }
-
-    /// Prunes one layer and writes its shard; the states go through it.
-    fn layer(
-        &mut self,
-        index: usize,
-        shares: Option<&[f64]>,
-    ) -> Result<(LayerRecord, String), PipelineError> {
-        let started = Instant::now();
-        let (mut forward_seconds, mut prune_seconds) = (0.0, 0.0);
-        let mut layer = self.model.layer(index, Storage::F32)?;
-        let plan = with_share(&self.job.plan.layers[index], shares.map(|shares| shares[index]));
-        let mut linears = dense_linears(&layer);
-        let mut attended = false;
-
-        for (capture, sites) in plan.captures.iter().enumerate() {
-            let at = Instant::now();
-            let attend = capture > 0 && !attended && sites.first() >= Some(&Site::GateUp);
-            attended |= attend;
-            let asked = Capture { begin: capture == 0, attend, sites };
-            let sums = self.executor.capture(&layer, asked, self.observer)?;
-            let hessians = finished(index, sums)?;
-            forward_seconds += at.elapsed().as_secs_f64();
-
-            let at = Instant::now();
-            let fed = |task: &&TaskPlan| task.sites().iter().all(|site| sites.contains(site));
-            let ready: Vec<&TaskPlan> = plan.tasks.iter().filter(fed).collect();
-            let done = self.executor.prune(&ready, &layer, &hessians, self.observer)?;
-            for (task, done) in ready.iter().zip(done) {
-                self.put(task, done, &mut layer, &mut linears)?;
-            }
-            let pruned: Vec<usize> =
-                ready.iter().flat_map(|task| task.linears.iter().copied()).collect();
-            self.executor.changed(&layer, &pruned)?;
-            prune_seconds += at.elapsed().as_secs_f64();
-        }
-
-        let at = Instant::now();
-        if plan.captures.is_empty() {
-            // Nothing to prune here: the layer only takes the states along.
-            let asked = Capture { begin: true, attend: false, sites: &[] };
-            self.executor.capture(&layer, asked, self.observer)?;
-        }
-        let errors = self.executor.advance(&layer, Stage::Advance, self.observer)?;
-        let decoder_error = errors.into_iter().sum::<OutputError>().relative();
-        if !decoder_error.is_finite() {
-            return Err(PipelineError::Plan(format!(
-                "the outputs of layer {index} are NaN or infinite after pruning; use a higher damping"
-            )));
-        }
-        forward_seconds += at.elapsed().as_secs_f64();
-        let sha256 = self.write_layer(&layer)?;
-        let seconds = started.elapsed().as_secs_f64();
-        let record =
-            LayerRecord { index, seconds, forward_seconds, prune_seconds, decoder_error, linears };
-        Ok((record, sha256))
-    }
-
-    /// Puts the new weights, rounded as they will be written, into the layer.
-    fn put(
+    fn evaluate(
         &self,
-        task: &TaskPlan,
-        pruned: TaskResult,
-        layer: &mut Layer,
-        linears: &mut [LinearRecord],
-    ) -> Result<(), PipelineError> {
-        let count = task.linears.len() as f64;
-        for ((&linear, mut weights), error) in
-            task.linears.iter().zip(pruned.weights).zip(&pruned.errors)
-        {
-            self.job.dtype.round(weights.data_mut());
-            let record = &mut linears[linear];
-            record.density = density(weights.data());
-            record.error = error.relative();
-            let spec = task.pattern.to_string();
-            record.spec_as_written = (task.written != spec).then(|| task.written.clone());
-            record.spec = Some(spec);
-            record.method = Some(task.method.clone());
-            record.damping = pruned.damping.map(|damping| damping.to_string());
-            record.seconds = pruned.seconds / count;
-            record.notes = pruned.notes.clone();
-            if let Some(matrix) = layer.linears_mut()[linear].matrix_mut() {
-                *matrix = weights;
-            }
-            self.observer.on_event(Event::Pruned { layer: layer.index(), linear: record });
-        }
-        Ok(())
+        model: &Model<'_>,
+        after: Option<usize>,
+        layer: &dyn Fn(usize) -> Result<Layer, ModelError>,
+    ) -> Result<Option<EvaluationRecord>, PipelineError> {
+        evaluate(self.prepared, model, self.observer, after, layer)
     }
 
-    /// Writes the shard of a layer, new linears and all else as it was; its hash.
-    fn write_layer(&self, layer: &Layer) -> Result<String, PipelineError> {
-        let mut parts = Vec::new();
-        for name in self.model.layer_tensors(layer.index()) {
-            let tensor = self.job.source.tensor(&name)?;
-            let linear = (0..LINEARS.len()).find(|&i| Layer::weight_name(layer.index(), i) == name);
-            let data = match linear.and_then(|i| layer.linears()[i].matrix()) {
-                Some(matrix) => Data::F32(matrix.data()),
-                None => Data::Tensor(tensor),
-            };
-            parts.push(Part::new(&name, self.job.dtype, tensor.shape(), data));
-        }
-        Ok(write::shard(&self.dir.shard(layer.index()), &parts, &[])?.sha256)
+    fn evaluate_shards(&self, last: usize) -> Result<Option<EvaluationRecord>, PipelineError> {
+        evaluate_shards(self.prepared, &self.dir, self.observer, last)
     }
 
-    fn shard(&self, layer: usize) -> Result<Checkpoint, PipelineError> {
-        Ok(Checkpoint::open_shard(&self.dir.shard(layer), self.job.source.config().clone())?)
-    }
-
-    /// Perplexity with the layers up to `after` pruned; nothing if no text was given.
-    fn evaluate(&self, after: Option<usize>) -> Result<Option<EvaluationRecord>, PipelineError> {
-        let Some(Evaluation { scored, .. }) = &self.job.evaluation else { return Ok(None) };
-        let started = Instant::now();
-        let at = after.unwrap_or(0);
-        let mut layer = |index: usize| match after {
-            Some(last) if index <= last => {
-                let path = self.dir.shard(index);
-                let shard = Checkpoint::open_shard(&path, self.job.source.config().clone())?;
-                self.model.layer_from(&shard, index, Storage::F32)
-            }
-            _ => self.model.layer(index, Storage::F32),
-        };
-        let mut stopped = false;
-        let nats = nats(&self.model, &mut layer, &scored.windows, &mut |progress| {
-            let share = progress.done as f64 / progress.total.max(1) as f64;
-            stopped |= self.stage(at, Stage::Evaluate, share).is_err();
-        })?;
-        if stopped {
-            return Err(PipelineError::Stopped);
-        }
-        self.job.source.release();
-        let record = EvaluationRecord {
-            after_layer: after,
-            token_perplexity: (nats / scored.tokens as f64).exp(),
-            word_perplexity: (nats / scored.words as f64).exp(),
-            tokens: scored.tokens,
-            seconds: started.elapsed().as_secs_f64(),
-        };
-        self.observer.on_event(Event::Evaluated(&record));
-        Ok(Some(record))
-    }
-
-    /// Everything beside the layers, the record, and last the index.
-    fn finish(
-        &mut self,
-        done: Vec<LayerDone>,
-        dense: Option<EvaluationRecord>,
-    ) -> Result<Record, PipelineError> {
-        let layers = done.len();
-        let mut listed = vec![self.write_rest()?];
-        for layer in 0..layers {
-            let tensors = self.model.layer_tensors(layer);
-            let mut bytes = 0;
-            for name in &tensors {
-                bytes +=
-                    (self.job.source.tensor(name)?.len() * self.job.dtype.block_bytes()) as u64;
-            }
-            let path = self.dir.shard(layer);
-            let shard = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            listed.push(Listed { shard, tensors, bytes });
-        }
-        let last = self.evaluate(layers.checked_sub(1))?;
-        let mut record = self.record(done, dense, last);
-        record.cluster = self.executor.record();
-        write::companions(self.job.source, self.dir.folder(), self.job.dtype, |_| {})?;
-        self.dir.write(RECIPE, &self.job.plan.recipe.to_toml())?;
-        self.write_record(&record)?;
-        write::index(self.dir.folder(), &listed)?;
-        Ok(record)
-    }
-
-    fn write_record(&self, record: &Record) -> Result<(), PipelineError> {
-        self.dir.write(RECORD, &serde_json::to_string_pretty(record).unwrap_or_default())?;
-        self.dir.write("README.md", &card::text(record))
-    }
-
-    fn write_rest(&self) -> Result<Listed, PipelineError> {
-        let in_layers = |name: &str| name.starts_with("model.layers.");
-        let tied = self.model.config().tied;
-        let parts: Vec<Part<'_>> = self
-            .job
-            .source
-            .tensors()
-            .filter(|t| !in_layers(t.name()))
-            .filter(|t| !tied || t.name() != "lm_head.weight")
-            .map(|t| Part::new(t.name(), self.job.dtype, t.shape(), Data::Tensor(t)))
-            .collect();
-        Ok(write::listed_shard(&self.dir.rest(), &parts, &[])?)
-    }
-
-    fn record(
-        &self,
-        done: Vec<LayerDone>,
-        dense: Option<EvaluationRecord>,
-        last: Option<EvaluationRecord>,
-    ) -> Record {
-        let job = self.job;
-        let evaluations = dense
-            .into_iter()
-            .chain(done.iter().filter_map(|state| state.evaluation.clone()))
-            .chain(last)
-            .collect();
-        let layers: Vec<LayerRecord> = done.into_iter().map(|state| state.record).collect();
-        let linears: Vec<&LinearRecord> = layers.iter().flat_map(|layer| &layer.linears).collect();
-        let pruned = || linears.iter().filter(|linear| linear.spec.is_some());
-        let weights = |linear: &LinearRecord| (linear.shape[0] * linear.shape[1]) as f64;
-        let all: f64 = linears.iter().map(|linear| weights(linear)).sum();
-        let kept: f64 = linears.iter().map(|linear| linear.density * weights(linear)).sum();
-        let totals = Totals {
-            seconds: self.before + self.started.elapsed().as_secs_f64(),
-            peak_rss_bytes: peak_rss_bytes(),
-            mean_error: pruned().map(|linear| linear.error).sum::<f64>()
-                / pruned().count().max(1) as f64,
-            density: kept / all.max(1.0),
-            weights: all as u64,
-        };
-        let name = job.source.path().file_name().unwrap_or_default().to_string_lossy();
+    /// The record of the whole run. Its layers are those of the last pass that
+    /// pruned, with the names and shapes that were written.
+    fn record(&mut self, outcome: Outcome) -> Record {
+        let Outcome { layers, evaluations, mut totals, passes, size: after } = outcome;
+        let PreparedRun { model, job, passes: plan, .. } = self.prepared;
+        totals.seconds = self.earlier + self.started.elapsed().as_secs_f64();
+        totals.peak_rss_bytes = peak_rss_bytes();
+        let join =
+            |of: fn(&PassRecord) -> &str| passes.iter().map(of).collect::<Vec<_>>().join(" | ");
+        let (spec, method) = (join(|pass| &pass.spec), join(|pass| &pass.method));
+        let name = model.checkpoint().path().file_name().unwrap_or_default().to_string_lossy();
+        let text = |regex: &Option<regex::Regex>| regex.as_ref().map(ToString::to_string);
         Record {
             openwork: env!("CARGO_PKG_VERSION").to_string(),
             model: name.into_owned(),
-            family: self.model.config().family.name.to_string(),
-            spec: several(pruned().filter_map(|linear| linear.spec.clone())),
-            method: several(pruned().filter_map(|linear| linear.method.clone())),
+            family: model.config().family.name.to_string(),
+            spec,
+            method,
             options: report::Options {
                 dtype: job.dtype.name().to_lowercase(),
-                sequential: job.sequential,
+                sequential: plan.sequential,
                 threads: rayon::current_num_threads(),
-                include: job.include.clone(),
-                exclude: job.exclude.clone(),
+                include: text(&plan.filter.include),
+                exclude: text(&plan.filter.exclude),
             },
             seed: job.calibration.seed,
             calibration: job.calibration.record(),
-            evaluation: job.evaluation.as_ref().map(Evaluation::record),
-            sizes: None,
             layers,
             evaluations,
             totals,
-            notes: job.plan.notes.clone(),
-            passes: Vec::new(),
-            cluster: None,
+            evaluation: job.evaluation.as_ref().map(Evaluation::record),
+            sizes: after.map(|after| SizeChange { before: size(model), after }),
+            notes: plan.notes(),
+            passes: if plan.is_plain() { Vec::new() } else { passes },
+            cluster: self.executor.record(),
         }
-    }
-
-    fn stage(&self, layer: usize, stage: Stage, share: f64) -> Result<(), PipelineError> {
-        if self.observer.stopped() {
-            return Err(PipelineError::Stopped);
-        }
-        self.observer.on_event(Event::Progress { layer, stage, share });
-        Ok(())
     }
 }
 
-/// The statistics of a layer's sites.
-fn finished(layer: usize, sums: Sums) -> Result<Vec<(Site, Hessian)>, PipelineError> {
-    let finish = |(site, sum): (Site, HessianSum)| {
-        let hessian = sum.finish().map_err(|error| PipelineError::Inputs {
-            tensor: format!("model.layers.{layer}, {}", site.name()),
-            error,
-        })?;
-        Ok((site, hessian))
+/// Whether a folder is a complete model: its index is written last.
+fn complete(folder: &Path) -> bool {
+    folder.join(write::INDEX).exists()
+}
+
+/// Perplexity of the model with the layers up to `last` pruned, from their shards.
+fn evaluate_shards(
+    prepared: &PreparedRun<'_>,
+    dir: &RunDir,
+    observer: &dyn Observer,
+    last: usize,
+) -> Result<Option<EvaluationRecord>, PipelineError> {
+    let model = &prepared.model;
+    let layer = |index: usize| match index <= last {
+        true => pruned_layer(model, dir, index),
+        false => model.layer(index, Storage::F32),
     };
-    sums.into_iter().map(finish).collect()
+    evaluate(prepared, model, observer, Some(last), &layer)
 }
 
-/// The plan of a layer with its share of the budget.
-fn with_share(plan: &LayerPlan, share: Option<f64>) -> LayerPlan {
-    let mut plan = plan.clone();
-    if let Some(share) = share {
-        for task in plan.tasks.iter_mut().filter(|task| task.is_variable()) {
-            *task = task.with_density(share);
+/// Perplexity of a model with these layers; nothing if no text was given. `after`
+/// is the last layer that is pruned.
+fn evaluate(
+    prepared: &PreparedRun<'_>,
+    model: &Model<'_>,
+    observer: &dyn Observer,
+    after: Option<usize>,
+    layer: &dyn Fn(usize) -> Result<Layer, ModelError>,
+) -> Result<Option<EvaluationRecord>, PipelineError> {
+    let Some(Evaluation { scored, .. }) = &prepared.job.evaluation else { return Ok(None) };
+    let started = Instant::now();
+    let mut cancelled = false;
+    let nats = nats(model, &mut |index| layer(index), &scored.windows, &mut |progress| {
+        let share = progress.done as f64 / progress.total.max(1) as f64;
+        cancelled |= observer.progress(after.unwrap_or(0), Stage::Evaluate, share).is_err();
+    })?;
+    if cancelled {
+        return Err(PipelineError::Stopped);
+    }
+    model.checkpoint().release();
+    let record = EvaluationRecord {
+        after_layer: after,
+        token_perplexity: (nats / scored.tokens as f64).exp(),
+        word_perplexity: (nats / scored.words as f64).exp(),
+        tokens: scored.tokens,
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    observer.on_event(Event::Evaluated(&record));
+    Ok(Some(record))
+}
+
+/// Parameters of a model, and the bytes that they take.
+fn size(model: &Model<'_>) -> ModelSize {
+    ModelSize {
+        parameters: model.checkpoint().tensors().map(|tensor| tensor.len() as u64).sum(),
+        bytes: model.checkpoint().tensors().map(|tensor| tensor.stored_bytes() as u64).sum(),
+    }
+}
+
+/// Sums and means over the linears of a pass.
+fn totals(layers: &[LayerRecord]) -> Totals {
+    let linears: Vec<&LinearRecord> = layers.iter().flat_map(|layer| &layer.linears).collect();
+    let errors: Vec<f64> = linears.iter().filter(|l| l.spec.is_some()).map(|l| l.error).collect();
+    let weights = |linear: &LinearRecord| (linear.shape[0] * linear.shape[1]) as f64;
+    let all: f64 = linears.iter().map(|linear| weights(linear)).sum();
+    let kept: f64 = linears.iter().map(|linear| linear.density * weights(linear)).sum();
+    Totals {
+        mean_error: report::mean(&errors),
+        density: kept / all.max(1.0),
+        weights: all as u64,
+        ..Totals::default()
+    }
+}
+
+/// Leaves dropped layers out, and renumbers the others.
+fn renumber(layers: &mut Vec<LayerRecord>, dropped: &[usize]) {
+    layers.retain(|layer| !dropped.contains(&layer.index));
+    for (number, LayerRecord { index, linears, .. }) in layers.iter_mut().enumerate() {
+        *index = number;
+        for (i, linear) in linears.iter_mut().enumerate() {
+            linear.name = Layer::weight_name(number, i);
         }
     }
-    plan
 }
 
-/// The record of a layer's linears before anything is pruned.
-fn dense_linears(layer: &Layer) -> Vec<LinearRecord> {
-    layer
-        .linears()
-        .iter()
-        .enumerate()
-        .map(|(i, linear)| LinearRecord {
-            name: Layer::weight_name(layer.index(), i),
-            shape: [linear.weight().rows(), linear.weight().cols()],
-            spec: None,
-            spec_as_written: None,
-            method: None,
-            error: 0.0,
-            density: linear.matrix().map_or(1.0, |matrix| density(matrix.data())),
-            damping: None,
-            seconds: 0.0,
-            notes: Vec::new(),
-        })
-        .collect()
-}
-
-fn density(weights: &[f32]) -> f64 {
-    let kept = weights.iter().filter(|w| **w != 0.0).count();
-    kept as f64 / weights.len().max(1) as f64
-}
-
-/// Texts that occur, each once, in the order of their first.
-fn several(texts: impl Iterator<Item = String>) -> String {
-    let mut seen: Vec<String> = Vec::new();
-    for text in texts {
-        if !seen.contains(&text) {
-            seen.push(text);
+/// Gives linears that became smaller their new shapes: what was pruned of them is
+/// gone, so they are dense again.
+fn resize(layers: &mut [LayerRecord], config: &Config) {
+    let shapes = Layer::linear_shapes(config);
+    for layer in layers {
+        for (linear, shape) in layer.linears.iter_mut().zip(shapes) {
+            if linear.shape == shape {
+                continue;
+            }
+            let [n, k] = linear.shape;
+            let kept = linear.density * (n * k) as f64;
+            linear.density = (kept / (shape[0] * shape[1]) as f64).min(1.0);
+            linear.shape = shape;
+            if let Some(spec) = linear.spec.take() {
+                let written = linear.spec_as_written.take().unwrap_or(spec);
+                linear.notes.push(format!("was {n} x {k} before `{written}` removed a part of it"));
+            }
         }
     }
-    seen.join(" | ")
 }

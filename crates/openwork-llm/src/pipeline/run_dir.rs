@@ -98,26 +98,26 @@ impl Fingerprint {
         };
         let given = |text: &Option<String>| text.clone().unwrap_or_else(|| "not given".to_string());
         differ("the version of openwork", self.openwork.clone(), other.openwork.clone());
-        differ("--dtype", self.dtype.clone(), other.dtype.clone());
+        differ("{dtype}", self.dtype.clone(), other.dtype.clone());
         let order = |sequential| if sequential { "on" } else { "off" }.to_string();
-        differ("--sequential", order(self.sequential), order(other.sequential));
+        differ("{sequential}", order(self.sequential), order(other.sequential));
         if self.calibration.sha256 != other.calibration.sha256 {
             let (was, is) = (&self.calibration, &other.calibration);
-            differ("--calib", was.text.clone(), is.text.clone());
-            differ("--samples", was.samples.to_string(), is.samples.to_string());
-            differ("--seq-len", was.seq_len.to_string(), is.seq_len.to_string());
-            differ("--single-tokens", was.single_tokens.to_string(), is.single_tokens.to_string());
-            differ("--seed", self.seed.to_string(), other.seed.to_string());
+            differ("{calib}", was.text.clone(), is.text.clone());
+            differ("{samples}", was.samples.to_string(), is.samples.to_string());
+            differ("{seq_len}", was.seq_len.to_string(), is.seq_len.to_string());
+            differ("{single_tokens}", was.single_tokens.to_string(), is.single_tokens.to_string());
+            differ("{seed}", self.seed.to_string(), other.seed.to_string());
         }
         // Two texts can mean the same, such as a default that is written out.
         if (&self.plan, &self.recipe.budget) != (&other.plan, &other.recipe.budget) {
             let (was, is) = (&self.recipe, &other.recipe);
-            differ("--spec", given(&was.spec), given(&is.spec));
+            differ("{spec}", given(&was.spec), given(&is.spec));
             let method = |recipe: &Recipe| recipe.method.clone().unwrap_or(METHOD.to_string());
-            differ("--method", method(was), method(is));
-            differ("--remove", was.remove.to_string(), is.remove.to_string());
-            differ("--include", given(&self.include), given(&other.include));
-            differ("--exclude", given(&self.exclude), given(&other.exclude));
+            differ("{method}", method(was), method(is));
+            differ("{remove}", was.remove.to_string(), is.remove.to_string());
+            differ("{include}", given(&self.include), given(&other.include));
+            differ("{exclude}", given(&self.exclude), given(&other.exclude));
             let budget = |recipe: &Recipe| match recipe.budget {
                 Some(Budget { density, spread }) => format!("density {density}, spread {spread}"),
                 None => "not given".to_string(),
@@ -134,7 +134,7 @@ impl Fingerprint {
             found.push(changed_files(&self.model, &other.model));
         }
         if found.is_empty() && self.calibration.sha256 != other.calibration.sha256 {
-            found.push(format!("the text of --calib {} changed", other.calibration.text));
+            found.push(format!("the text of {{calib}} {} changed", other.calibration.text));
         }
         if found.is_empty() && self.plan != other.plan {
             let new = other.plan.iter().find(|line| !self.plan.contains(line));
@@ -237,7 +237,7 @@ impl RunDir {
                     return Ok(run);
                 }
                 return Err(wrong(&format!(
-                    "the run in this folder was started with other options: {}; give the same options to resume it, or --force to start again",
+                    "the run in this folder was started with other options: {}; give the same options to resume it, or {{force}} to start again",
                     differ.join("; ")
                 )));
             }
@@ -374,15 +374,15 @@ pub fn check_folder(folder: &Path, start: Start) -> Result<Option<Fingerprint>, 
     let empty = entries.next().is_none();
     if start == Start::Fresh && !empty {
         return Err(wrong(
-            "the folder is not empty; give --resume to continue the run in it, or --force to replace it",
+            "the folder is not empty; give {resume} to continue the run in it, or {force} to replace it",
         ));
     }
     let path = folder.join(PLAN);
-    let advice = "choose another --out, or remove this folder yourself and start again";
+    let advice = "choose another {out}, or remove this folder yourself and start again";
     match read_sealed::<Fingerprint>(&path, advice)? {
         None if empty || without_plan(folder) => Ok(None),
         None if start == Start::Force => Err(wrong(
-            "no run was made in this folder, and --force replaces only what a run wrote; choose another folder",
+            "no run was made in this folder, and {force} replaces only what a run wrote; choose another folder",
         )),
         None => Err(wrong("the folder is not empty, and there is no run to resume in it")),
         found => Ok(found),

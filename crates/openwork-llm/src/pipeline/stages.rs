@@ -1,13 +1,12 @@
-//! The steps that a run is made of. Each is a function of what it is given, so
-//! that one machine runs them in a loop and a cluster runs the same ones
-//! wherever the chunks are.
+//! The stages of a run. Each is a function of its arguments, so that one machine
+//! computes them in a loop and a cluster computes the same ones where the chunks are.
 //!
 //! ```text
-//! begin    windows of a chunk through the layer as it is: its outputs, sums of X'X
+//! begin    windows of a chunk through the dense layer: its outputs, sums of X'X
 //! look     inputs of later sites, with the sites before them pruned: sums of X'X
-//! attend   the states after attention
-//! finish   the states after the pruned layer, and how far they are from its outputs before
-//! settle   the damping of a task of the plan
+//! attend   hidden states past attention
+//! finish   hidden states past the pruned layer, and their distance from the dense outputs
+//! settle   the damping of a task
 //! prune    a band of rows of a task: weights from weights and Hessians
 //! ```
 
@@ -16,26 +15,26 @@ use super::plan::TaskPlan;
 use crate::model::{Hidden, LINEARS, Layer, NoTap, Site, Tap};
 use openwork::hessian::{Damping, Hessian, HessianError, HessianSum};
 use openwork::prune::measure::OutputError;
-use openwork::prune::{Factors, Member, Method, PruneError, Pruned, Task, prune_with};
+use openwork::prune::{Factors, Member, PruneError, Pruned, Task, prune_with};
 use openwork::spec::Band;
 use openwork::{Matrix, MatrixRef, Spec};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::time::Instant;
 
-/// Where the inputs of a layer's linears are summed: one sum for each site asked for.
+/// Sums of X'X, one per captured site.
 pub type Sums = Vec<(Site, HessianSum)>;
 
 /// The states of one chunk of windows within a layer.
 #[derive(Debug)]
 pub struct Chunk {
-    /// Which sample of the whole run its first token is.
+    /// Index of its first token among the samples of the run.
     pub first: usize,
-    /// The states.
+    /// The hidden states.
     pub hidden: Hidden,
     /// The layer's outputs before it was pruned.
     pub target: Vec<f32>,
-    /// Whether the states are those after attention.
+    /// Whether the hidden states are past attention.
     pub attended: bool,
 }
 
@@ -47,8 +46,8 @@ impl Chunk {
         Self { first, hidden, target: Vec::new(), attended: false }
     }
 
-    /// Runs the layer as it is: keeps its outputs as the target, and sums the
-    /// inputs of `sites`. The states stay before the layer.
+    /// Runs the dense layer: stores its outputs as the target, and sums the inputs of
+    /// `sites`. The hidden states do not advance.
     pub fn begin(&mut self, layer: &Layer, sites: &[Site]) -> Result<Sums, PipelineError> {
         let before = self.hidden.states().clone();
         let mut tap = Summing::new(self.first, sites);
@@ -58,8 +57,8 @@ impl Chunk {
         tap.finish(layer.index())
     }
 
-    /// Sums the inputs of `sites`, which all are in the half of the layer that
-    /// the states stand before.
+    /// Sums the inputs of `sites`, which are all in the half of the layer that comes
+    /// next.
     pub fn look(&mut self, layer: &Layer, sites: &[Site]) -> Result<Sums, PipelineError> {
         let mut tap = Summing::new(self.first, sites);
         if let Some(&last) = sites.iter().max() {
@@ -68,14 +67,14 @@ impl Chunk {
         tap.finish(layer.index())
     }
 
-    /// Takes the states through attention.
+    /// Advances through attention.
     pub fn attend(&mut self, layer: &Layer) {
         layer.forward_attention(&mut self.hidden, &mut NoTap);
         self.attended = true;
     }
 
-    /// Takes the states through the rest of the layer; how far they are from
-    /// the target, which is dropped.
+    /// Advances through the rest of the layer; the distance from the target, which is
+    /// dropped.
     pub fn finish(&mut self, layer: &Layer) -> OutputError {
         match self.attended {
             true => layer.forward_mlp(&mut self.hidden, &mut NoTap),
@@ -128,7 +127,7 @@ impl Tap for Summing {
     }
 }
 
-/// A name for the inputs of a site: the first tensor that reads them.
+/// The first tensor that reads the inputs of a site, for messages.
 fn input(layer: usize, site: Site) -> String {
     let name = LINEARS.iter().find(|(_, of)| *of == site).map_or("", |(name, _)| *name);
     format!("model.layers.{layer}.{name}")
@@ -147,23 +146,23 @@ pub fn merge(total: &mut Sums, next: Sums) -> Result<(), PipelineError> {
     Ok(())
 }
 
-/// What pruning a task gave, or a band of it.
+/// The result of pruning a task, or a band of it.
 #[derive(Clone, Debug)]
 pub struct TaskResult {
     /// The new weights of each tensor.
     pub weights: Vec<Matrix>,
     /// The output error of each tensor.
     pub errors: Vec<OutputError>,
-    /// The damping in force; nothing if the method uses none.
+    /// The damping that was used; none if the method uses none.
     pub damping: Option<Damping>,
-    /// Time of one thread or several; over bands, their sum.
+    /// Time it took; over bands, their sum.
     pub seconds: f64,
     /// What the user should know.
     pub notes: Vec<String>,
 }
 
 impl TaskResult {
-    /// The bands of a task, from top to bottom, as one.
+    /// Joins the bands of a task, from top to bottom.
     pub fn join(bands: Vec<Self>) -> Option<Self> {
         let mut bands = bands.into_iter().peekable();
         let mut whole = bands.next()?;
@@ -193,9 +192,8 @@ impl TaskResult {
 pub struct BoundTask<'a> {
     plan: &'a TaskPlan,
     layer: &'a Layer,
-    method: Method,
     hessians: Vec<Option<&'a Hessian>>,
-    watch: &'a dyn openwork::prune::Monitor,
+    monitor: &'a dyn openwork::prune::Monitor,
 }
 
 impl<'a> BoundTask<'a> {
@@ -204,32 +202,23 @@ impl<'a> BoundTask<'a> {
         plan: &'a TaskPlan,
         layer: &'a Layer,
         hessian: &impl Fn(Site) -> Option<&'a Hessian>,
-        watch: &'a dyn openwork::prune::Monitor,
+        monitor: &'a dyn openwork::prune::Monitor,
     ) -> Self {
         let site = |&linear: &usize| hessian(layer.linears()[linear].site());
         let hessians = plan.linears.iter().map(site).collect();
-        Self { plan, layer, method: plan.recipe(), hessians, watch }
-    }
-
-    /// The same with a damping that was settled elsewhere.
-    pub fn with_damping(self, damping: Option<Damping>) -> Self {
-        let method = match damping {
-            Some(damping) => self.method.with_damping(damping),
-            None => self.method,
-        };
-        Self { method, ..self }
+        Self { plan, layer, hessians, monitor }
     }
 
     /// The damping to use, with notes; nothing if the method uses none.
     pub fn settle(&self) -> Result<Option<(Damping, Vec<String>)>, PipelineError> {
         let task = self.task(&self.plan.spec, None);
-        openwork::prune::damping(&self.method, &task).map_err(|error| self.error(error))
+        openwork::prune::damping(&self.plan.method, &task).map_err(|error| self.error(error))
     }
 
     /// What the bands share.
     pub fn factors(&self) -> Result<Factors, PipelineError> {
         let task = self.task(&self.plan.spec, None);
-        Factors::new(&self.method, &task).map_err(|error| self.error(error))
+        Factors::new(&self.plan.method, &task).map_err(|error| self.error(error))
     }
 
     /// Prunes one band.
@@ -237,7 +226,7 @@ impl<'a> BoundTask<'a> {
         let rows = (band.rows.len() < self.plan.spec.tensors()[0].matrix().0).then_some(&band.rows);
         let task = self.task(&band.spec, rows);
         let Pruned { weights, parts, damping, seconds, notes, .. } =
-            prune_with(&self.method, &task, factors).map_err(|error| self.error(error))?;
+            prune_with(&self.plan.method, &task, factors).map_err(|error| self.error(error))?;
         Ok(TaskResult { weights, errors: parts, damping, seconds, notes })
     }
 
@@ -252,7 +241,7 @@ impl<'a> BoundTask<'a> {
             Member { weights: weights.into(), hessian: *hessian }
         };
         let members = self.plan.linears.iter().zip(&self.hessians).map(member).collect();
-        Task { spec, members, monitor: self.watch }
+        Task { spec, members, monitor: self.monitor }
     }
 
     fn error(&self, error: PruneError) -> PipelineError {
@@ -269,10 +258,10 @@ pub fn prune_task<'a>(
     plan: &'a TaskPlan,
     layer: &'a Layer,
     hessian: &impl Fn(Site) -> Option<&'a Hessian>,
-    watch: &'a dyn openwork::prune::Monitor,
+    monitor: &'a dyn openwork::prune::Monitor,
 ) -> Result<TaskResult, PipelineError> {
     let started = Instant::now();
-    let work = BoundTask::new(plan, layer, hessian, watch);
+    let work = BoundTask::new(plan, layer, hessian, monitor);
     let factors = work.factors()?;
     let factoring = started.elapsed().as_secs_f64();
     let bands = plan.bands();

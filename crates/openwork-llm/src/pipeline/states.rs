@@ -1,4 +1,4 @@
-//! The states of a run's windows between the steps, chunk by chunk.
+//! Hidden states of the calibration windows between stages, chunk by chunk.
 
 use super::chunk_store::ChunkStore;
 use super::stages::{Chunk, Sums};
@@ -8,8 +8,8 @@ use openwork::prune::measure::OutputError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Tokens that a chunk has, as nearly as whole windows allow. Part of the
-/// result: sums of X'X are closed at the end of every chunk.
+/// Tokens per chunk, as nearly as whole windows allow. Part of the result: sums of
+/// X'X are closed at the end of every chunk.
 pub const CHUNK_TOKENS: usize = 8192;
 
 /// Windows in a chunk.
@@ -18,7 +18,7 @@ pub(super) fn chunk_windows(seq_len: usize) -> usize {
 }
 
 impl Calibration {
-    /// The windows by chunk, those of a chunk all of one length; starts come last.
+    /// The windows by chunk, all windows of a chunk of one length; single tokens come last.
     pub fn chunks(&self) -> impl Iterator<Item = &[Vec<u32>]> {
         let by_length =
             |windows: &'_ [Vec<u32>]| chunk_windows(windows.first().map_or(1, Vec::len));
@@ -28,8 +28,8 @@ impl Calibration {
     }
 }
 
-/// The states of windows, all of them or those of some chunks. They stand before
-/// a layer, or after its attention; targets are its outputs before it was pruned.
+/// Hidden states of all chunks or some of them: the inputs of a layer, or of its
+/// MLP. Targets are the layer's outputs before it was pruned.
 #[derive(Debug)]
 pub struct States {
     inputs: ChunkStore,
@@ -90,15 +90,15 @@ impl States {
         self.chunks.is_empty()
     }
 
-    /// Puts states before the first layer.
+    /// Stores the inputs of the first layer.
     pub fn put(&mut self, chunk: usize, states: Vec<f32>) -> Result<(), PipelineError> {
         let chunk_state = &mut self.chunks[chunk];
         (chunk_state.attended, chunk_state.targeted) = (false, false);
         self.inputs.put(chunk, states).map_err(|error| self.io(error))
     }
 
-    /// Runs the layer as it is: its outputs become the target, inputs of `sites`
-    /// are summed, and the states stay before it.
+    /// Runs the dense layer: stores its outputs as targets and sums the inputs of
+    /// `sites`. The hidden states do not advance.
     pub fn begin(
         &mut self,
         chunk: usize,
@@ -108,8 +108,8 @@ impl States {
         self.with(chunk, |chunk| chunk.begin(layer, sites))
     }
 
-    /// Sums the inputs of `sites` with the sites before them pruned; first goes
-    /// through attention, if asked to.
+    /// Sums the inputs of `sites` with the sites before them pruned; first advances
+    /// through attention, if `attend`.
     pub fn look(
         &mut self,
         chunk: usize,
@@ -125,7 +125,7 @@ impl States {
         })
     }
 
-    /// Goes through the layer; how far the states are from the target, if there is one.
+    /// Advances through the layer; the distance from the targets, if there are any.
     pub fn advance(&mut self, chunk: usize, layer: &Layer) -> Result<OutputError, PipelineError> {
         self.with(chunk, |chunk| Ok(chunk.finish(layer)))
     }

@@ -1,4 +1,4 @@
-//! Structures of a decoder layer by name: specs that know a model's shapes.
+//! Structures of a model by name (`mlp`, `heads`, ..): specs that depend on its shapes.
 //!
 //! ```text
 //! mlp [weight W] keep K          channels: rows of gate and up with columns of down
@@ -7,13 +7,14 @@
 //! layers keep K                  whole decoder layers; a pass of its own
 //! ```
 //!
-//! `K` is a count or a share: of channels, of key heads, of query heads in all,
-//! of layers. The first three are text of the spec language once the shapes are
-//! known; a plan, a record and every method see that text only.
+//! `K` is a count or a percentage of all channels, key heads, query heads or
+//! layers. The first three become a pattern of the spec language once the shapes
+//! are known; methods see only that pattern.
 
 use super::recipe::RecipeError;
 use crate::model::Config;
 use openwork::Pattern;
+use std::fmt;
 
 /// A row of [`STRUCTURES`].
 #[derive(Debug)]
@@ -100,10 +101,10 @@ enum Keep {
     Share(f64),
 }
 
-/// A structure as a spec asks for it.
+/// A spec that names a structure, such as `mlp keep 75%`.
 #[derive(Clone, Debug)]
 pub struct StructureSpec {
-    /// Which one it is.
+    /// The structure.
     pub structure: &'static Structure,
     weight: String,
     keep: Keep,
@@ -111,9 +112,9 @@ pub struct StructureSpec {
     source: String,
 }
 
-/// Reads a spec that begins with the name of a structure; nothing if it begins
+/// Parses a spec that begins with the name of a structure; `None` if it begins
 /// with anything else.
-pub fn read(spec: &str) -> Result<Option<StructureSpec>, RecipeError> {
+fn parse(spec: &str) -> Result<Option<StructureSpec>, RecipeError> {
     let spec = spec.split('#').next().unwrap_or_default().trim();
     let mut words = spec.split_whitespace();
     let name = words.next().unwrap_or_default();
@@ -127,24 +128,24 @@ pub fn read(spec: &str) -> Result<Option<StructureSpec>, RecipeError> {
     };
     let (mut weight, mut keep) = (None, None);
     while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| wrong(format!("{word} what? {form}")))?;
+        let value = words.next().ok_or_else(|| wrong(format!("`{word}` needs a value; {form}")))?;
         match word {
             "weight" if structure.text.is_some() && weight.is_none() => {
                 let number: Option<f64> = value.parse().ok();
                 number
                     .filter(|w| w.is_finite() && *w >= 0.0)
-                    .ok_or_else(|| wrong(format!("weight {value} is no number from 0 on")))?;
+                    .ok_or_else(|| wrong(format!("weight {value} is not a number from 0 on")))?;
                 weight = Some(value.to_string());
             }
             "keep" if keep.is_none() => {
                 keep = Some(read_keep(value).ok_or_else(|| {
-                    wrong(format!("keep {value} is neither a count nor a share; {form}"))
+                    wrong(format!("keep {value} is neither a count nor a percentage; {form}"))
                 })?);
             }
             _ => return Err(wrong(format!("`{word}` is not expected here; {form}"))),
         }
     }
-    let keep = keep.ok_or_else(|| wrong(format!("it does not say how many stay; {form}")))?;
+    let keep = keep.ok_or_else(|| wrong(format!("it lacks a `keep`; {form}")))?;
     let weight = weight.unwrap_or_else(|| structure.weight.to_string());
     Ok(Some(StructureSpec { structure, weight, keep, source: spec.to_string() }))
 }
@@ -160,21 +161,21 @@ fn read_keep(text: &str) -> Option<Keep> {
 }
 
 impl StructureSpec {
-    /// How many stay in a model with this config: at least one, and as many in
-    /// every scope.
+    /// The number kept in a model with this config: at least one, and the same
+    /// number in every scope.
     pub fn kept(&self, config: &Config) -> Result<usize, RecipeError> {
         let Structure { unit, count, scopes, .. } = self.structure;
         let (all, scopes) = (count(config), scopes(config));
         let wrong = |why: String| Err(RecipeError(format!("`{}`: {why}", self.source)));
         if all / scopes == 1 && self.structure.name == "query-heads" {
             return wrong(format!(
-                "every key head of this model has one query head; use `heads` to remove both ({all} of them)"
+                "every key head of this model has one query head; use `heads` to remove both"
             ));
         }
         let kept = match self.keep {
             Keep::Count(kept) if kept % scopes != 0 => {
                 return wrong(format!(
-                    "the {all} {unit} are in {scopes} groups that keep as many each; give a multiple of {scopes}"
+                    "the {all} {unit} form {scopes} groups that keep the same number each; give a multiple of {scopes}"
                 ));
             }
             Keep::Count(kept) => kept,
@@ -191,7 +192,7 @@ impl StructureSpec {
         }
     }
 
-    /// The spec as text of the spec language; an error for whole layers.
+    /// The spec as text of the spec language; an error for `layers`.
     pub fn expand(&self, config: &Config) -> Result<String, RecipeError> {
         let kept = self.kept(config)?;
         match self.structure.text {
@@ -200,18 +201,63 @@ impl StructureSpec {
                 Ok(format!("{} keep {each}", text(config, &self.weight)))
             }
             None => Err(RecipeError(format!(
-                "`{}`: whole layers are dropped by a recipe or a [[pass]] of its own, not by a rule",
+                "`{}`: layers are dropped by a recipe or a [[pass]] of its own, not by a rule",
                 self.source
             ))),
         }
     }
 }
 
-/// A spec of a recipe as a pattern: structures are expanded for this model.
+/// The spec of a recipe or rule, parsed.
+#[derive(Clone, Debug)]
+pub enum RecipeSpec {
+    /// A structure, which becomes a pattern once the model's shapes are known.
+    Structure(StructureSpec),
+    /// A pattern of the spec language.
+    Pattern(Pattern),
+}
+
+impl RecipeSpec {
+    /// Parses the text of a spec.
+    pub fn parse(text: &str) -> Result<Self, RecipeError> {
+        match parse(text)? {
+            Some(structure) => Ok(Self::Structure(structure)),
+            None => text.parse().map(Self::Pattern).map_err(invalid),
+        }
+    }
+
+    /// The pattern for a model with this config.
+    pub fn pattern(&self, config: &Config) -> Result<Pattern, RecipeError> {
+        match self {
+            Self::Structure(structure) => structure.expand(config)?.parse().map_err(invalid),
+            Self::Pattern(pattern) => Ok(pattern.clone()),
+        }
+    }
+
+    /// The layers that `layers keep K` keeps; `None` for every other spec.
+    pub fn kept_layers(&self, config: &Config) -> Result<Option<usize>, RecipeError> {
+        match self {
+            Self::Structure(spec) if spec.structure.text.is_none() => spec.kept(config).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// As a person writes it: structures are not expanded.
+impl fmt::Display for RecipeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Structure(structure) => f.write_str(&structure.source),
+            Self::Pattern(pattern) => write!(f, "{pattern}"),
+        }
+    }
+}
+
+/// A spec of a recipe as a pattern for a model with this config.
 pub fn pattern(spec: &str, config: &Config) -> Result<Pattern, RecipeError> {
-    let text = match read(spec)? {
-        Some(asked) => asked.expand(config)?,
-        None => spec.to_string(),
-    };
-    text.parse().map_err(|error: openwork::SpecError| RecipeError(error.to_string()))
+    RecipeSpec::parse(spec)?.pattern(config)
+}
+
+fn invalid(error: openwork::SpecError) -> RecipeError {
+    RecipeError(error.to_string())
 }

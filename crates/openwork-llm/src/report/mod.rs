@@ -16,8 +16,9 @@ mod tests;
 
 pub use groups::warnings;
 pub use html::{is_page, page};
+pub(crate) use record::distinct;
 pub use record::{
     Calibration, EvaluationRecord, EvaluationText, LayerRecord, LinearRecord, ModelSize, Options,
-    PassRecord, Record, RecordError, SizeChange, Totals,
+    PassRecord, Record, RecordError, SizeChange, Totals, mean,
 };
 pub use summary::summary;

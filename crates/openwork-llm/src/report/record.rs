@@ -236,6 +236,12 @@ pub struct Totals {
     pub weights: u64,
 }
 
+/// The mean of some values; 0 if there are none.
+pub fn mean(values: &[f64]) -> f64 {
+    // A sum of no values is -0.
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+}
+
 /// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -324,7 +330,7 @@ impl PassRecord {
 }
 
 /// Texts without repetition, in the order of first occurrence.
-pub(super) fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+pub(crate) fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = Vec::new();
     for text in texts {
         if !seen.contains(&text) {

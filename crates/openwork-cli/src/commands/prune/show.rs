@@ -1,25 +1,25 @@
-//! What a person sees while a model is pruned.
+//! Progress of `openwork prune` on stderr.
 
 use crate::args::Global;
 use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
 use openwork_llm::format::format_estimate;
 use openwork_llm::pipeline::{Event, Observer, Stage};
-use openwork_llm::report::LayerRecord;
+use openwork_llm::report::{LayerRecord, mean};
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How often a bar is drawn.
+/// Least time between two drawings of a bar.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// Bars on a terminal, lines elsewhere, JSON if asked for, nothing if quiet.
 pub struct Screen {
-    how: How,
+    output: Output,
     state: Mutex<State>,
 }
 
-enum How {
+enum Output {
     Silent,
     Lines,
     Events,
@@ -34,12 +34,12 @@ struct State {
 }
 
 impl Screen {
-    /// Starts to show a run over `layers` layers.
+    /// Shows a run over `layers` layers.
     pub fn new(global: &Global, events: bool, layers: usize) -> Self {
-        let how = if events {
-            How::Events
+        let output = if events {
+            Output::Events
         } else if global.quiet {
-            How::Silent
+            Output::Silent
         } else if std::io::stderr().is_terminal() {
             let bars = indicatif::MultiProgress::new();
             let bar = |length: u64, template: &str| {
@@ -49,35 +49,35 @@ impl Screen {
                 }
                 bar
             };
-            How::Bars {
+            Output::Bars {
                 overall: bar(layers as u64 * 1000, "{prefix:>12} {bar:30} {percent:>3}%  {msg}"),
                 layer: bar(1000, "{prefix:>12} {bar:30} {percent:>3}%  {msg}"),
             }
         } else {
-            How::Lines
+            Output::Lines
         };
         let now = Instant::now();
-        Self { how, state: Mutex::new(State { started: now, drawn: now, first: 0, layers }) }
+        Self { output, state: Mutex::new(State { started: now, drawn: now, first: 0, layers }) }
     }
 
-    /// Bars go away.
+    /// Clears the bars.
     pub fn end(&self) {
-        if let How::Bars { overall, layer } = &self.how {
+        if let Output::Bars { overall, layer } = &self.output {
             layer.finish_and_clear();
             overall.finish_and_clear();
         }
     }
 
     fn line(&self, text: String) {
-        match &self.how {
-            How::Lines => print::aside(text),
-            How::Bars { overall, .. } => overall.suspend(|| print::aside(text)),
+        match &self.output {
+            Output::Lines => print::aside(text),
+            Output::Bars { overall, .. } => overall.suspend(|| print::aside(text)),
             _ => {}
         }
     }
 
     fn stage(&self, state: &mut State, layer: usize, stage: Stage, share: f64) {
-        let How::Bars { overall, layer: bar } = &self.how else { return };
+        let Output::Bars { overall, layer: bar } = &self.output else { return };
         if state.drawn.elapsed() < EVERY {
             return;
         }
@@ -98,18 +98,22 @@ impl Screen {
 
 impl Observer for Screen {
     fn on_event(&self, event: Event<'_>) {
-        if let How::Events = &self.how {
-            if let Some(line) = event.to_json() {
-                print::aside(line);
+        if let Output::Events = &self.output {
+            // Progress comes too often for lines.
+            if !matches!(event, Event::Progress { .. }) {
+                print::aside(event.to_json());
             }
             return;
         }
         let Ok(mut state) = self.state.lock() else { return };
         match event {
-            Event::Start { first, layers } => {
+            Event::Start { pass, passes, spec, first, layers } => {
                 (state.first, state.layers, state.started) = (first, layers, Instant::now());
-                if first > 0 {
-                    self.line(format!("{first} of {layers} layers are done already"));
+                if passes > 1 {
+                    self.line(format!("pass {pass} of {passes}: {spec}"));
+                }
+                if (1..layers).contains(&first) {
+                    self.line(format!("{first} of {layers} layers are finished already"));
                 }
             }
             Event::Progress { layer, stage, share } => self.stage(&mut state, layer, stage, share),
@@ -130,19 +134,24 @@ impl Observer for Screen {
     }
 }
 
+/// A layer's line. Layers are numbered from 0, as in the names of their tensors.
 fn layer_line(record: &LayerRecord, state: &State) -> String {
-    let pruned: Vec<f64> =
+    let errors: Vec<f64> =
         record.linears.iter().filter(|l| l.spec.is_some()).map(|l| l.error).collect();
-    let mean = pruned.iter().sum::<f64>() / pruned.len().max(1) as f64;
-    let done = (record.index + 1).saturating_sub(state.first).max(1) as f64;
-    let left = state.layers.saturating_sub(record.index + 1) as f64;
-    let each = state.started.elapsed().as_secs_f64() / done;
+    let error = match errors.is_empty() {
+        true => "dense".to_string(),
+        false => format!("mean error {:.4}", mean(&errors)),
+    };
+    let done = record.index + 1;
+    let left = state.layers.saturating_sub(done);
+    let each =
+        state.started.elapsed().as_secs_f64() / done.saturating_sub(state.first).max(1) as f64;
     format!(
-        "layer {:>3}/{}  mean error {mean:.4}  decoder error {:.4}  {:.1} s  {} left",
-        record.index + 1,
-        state.layers,
+        "layer {:>3}  {error}  decoder error {:.4}  {:.1} s  ({done} of {} done, {} left)",
+        record.index,
         record.decoder_error,
         record.seconds,
-        format_estimate(each * left)
+        state.layers,
+        format_estimate(each * left as f64)
     )
 }

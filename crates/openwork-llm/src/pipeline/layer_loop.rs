@@ -1,0 +1,261 @@
+//! The layer loop of a pass: prunes a model into a folder, layer by layer.
+
+use super::PipelineError;
+use super::budget;
+use super::events::{Event, Observer, Stage};
+use super::executor::{Capture, Executor};
+use super::plan::{Plan, TaskPlan};
+use super::run::Job;
+use super::run_dir::{LayerDone, RunDir};
+use super::stages::{Sums, TaskResult};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::write::{self, Data, Listed, Part};
+use crate::model::{LINEARS, Layer, Model, ModelError, Site, Storage};
+use crate::report::{EvaluationRecord, LayerRecord, LinearRecord};
+use openwork::hessian::{Hessian, HessianSum};
+use openwork::prune::measure::OutputError;
+use std::path::Path;
+use std::time::Instant;
+
+/// Prunes every layer of one model.
+pub(super) struct LayerLoop<'a> {
+    pub job: &'a Job,
+    pub model: &'a Model<'a>,
+    pub plan: &'a Plan,
+    pub dir: &'a RunDir,
+    pub observer: &'a dyn Observer,
+    pub executor: &'a mut dyn Executor,
+}
+
+impl LayerLoop<'_> {
+    /// Continues after the layers that are `done`; all layers at the end.
+    /// `evaluate` measures perplexity after a layer, where that is asked for.
+    pub fn run(
+        &mut self,
+        mut done: Vec<LayerDone>,
+        evaluate: &dyn Fn(usize) -> Result<Option<EvaluationRecord>, PipelineError>,
+    ) -> Result<Vec<LayerDone>, PipelineError> {
+        let layers = self.model.config().layers;
+        if done.len() == layers {
+            return Ok(done);
+        }
+        let started = Instant::now();
+        let earlier = done.last().map_or(0.0, |last| last.elapsed);
+        let densities = self.densities()?;
+        self.executor.start(self.job, self.model, self.dir.folder())?;
+        for index in 0..done.len() {
+            let layer = pruned_layer(self.model, self.dir, index)?;
+            let tasks = &self.plan.layers[index].tasks;
+            let pruned: Vec<usize> =
+                tasks.iter().flat_map(|task| task.linears.iter().copied()).collect();
+            self.executor.changed(&layer, &pruned)?;
+            self.executor.advance(&layer, Stage::Replay, self.observer)?;
+        }
+        for index in done.len()..layers {
+            let (record, sha256) = self.layer(index, densities.as_deref())?;
+            self.observer.on_event(Event::Layer(&record));
+            let evaluation = evaluate(index)?;
+            let elapsed = earlier + started.elapsed().as_secs_f64();
+            let state = LayerDone { record, sha256, evaluation, elapsed };
+            self.dir.save(index, &state)?;
+            done.push(state);
+            self.model.checkpoint().release();
+        }
+        Ok(done)
+    }
+
+    /// The densities of the layers, if there is a budget; measured once.
+    fn densities(&self) -> Result<Option<Vec<f64>>, PipelineError> {
+        let Some(budget) = self.plan.budget else { return Ok(None) };
+        if let Some(known) = self.dir.shares()? {
+            return Ok(Some(known));
+        }
+        let seen = |layer, share| self.observer.progress(layer, Stage::Probe, share);
+        let densities =
+            budget::shares(self.model, self.plan, &self.job.calibration, budget, &seen)?;
+        self.dir.save_shares(&densities)?;
+        Ok(Some(densities))
+    }
+
+    /// Prunes one layer, writes its shard, and runs the windows through it.
+    fn layer(
+        &mut self,
+        index: usize,
+        densities: Option<&[f64]>,
+    ) -> Result<(LayerRecord, String), PipelineError> {
+        let started = Instant::now();
+        let (mut forward_seconds, mut prune_seconds) = (0.0, 0.0);
+        let mut layer = self.model.layer(index, Storage::F32)?;
+        let plan = self.plan.layers[index].with_density(densities.map(|all| all[index]));
+        let mut linears = dense_linears(&layer);
+        let mut attended = false;
+
+        for (number, sites) in plan.captures.iter().enumerate() {
+            let at = Instant::now();
+            let attend = number > 0 && !attended && sites.first() >= Some(&Site::GateUp);
+            attended |= attend;
+            let capture = Capture { begin: number == 0, attend, sites };
+            let sums = self.executor.capture(&layer, capture, self.observer)?;
+            let hessians = hessians(index, sums)?;
+            forward_seconds += at.elapsed().as_secs_f64();
+
+            let at = Instant::now();
+            let fed = |task: &&TaskPlan| task.sites().iter().all(|site| sites.contains(site));
+            let ready: Vec<&TaskPlan> = plan.tasks.iter().filter(fed).collect();
+            let results = self.executor.prune(&ready, &layer, &hessians, self.observer)?;
+            for (task, result) in ready.iter().zip(results) {
+                self.update(task, result, &mut layer, &mut linears);
+            }
+            let pruned: Vec<usize> =
+                ready.iter().flat_map(|task| task.linears.iter().copied()).collect();
+            self.executor.changed(&layer, &pruned)?;
+            prune_seconds += at.elapsed().as_secs_f64();
+        }
+
+        let at = Instant::now();
+        if plan.captures.is_empty() {
+            // Nothing to prune: the windows only go through the layer.
+            let capture = Capture { begin: true, attend: false, sites: &[] };
+            self.executor.capture(&layer, capture, self.observer)?;
+        }
+        let errors = self.executor.advance(&layer, Stage::Advance, self.observer)?;
+        let decoder_error = errors.into_iter().sum::<OutputError>().relative();
+        if !decoder_error.is_finite() {
+            return Err(PipelineError::Plan(format!(
+                "the outputs of layer {index} are NaN or infinite after pruning; give {{method}} a higher damping, such as s-obs[damping=diag:0.3]"
+            )));
+        }
+        forward_seconds += at.elapsed().as_secs_f64();
+        let sha256 = self.write_layer(&layer)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let record =
+            LayerRecord { index, seconds, forward_seconds, prune_seconds, decoder_error, linears };
+        Ok((record, sha256))
+    }
+
+    /// Puts new weights, rounded as they will be written, into the layer.
+    fn update(
+        &self,
+        task: &TaskPlan,
+        result: TaskResult,
+        layer: &mut Layer,
+        linears: &mut [LinearRecord],
+    ) {
+        let count = task.linears.len() as f64;
+        for ((&linear, mut weights), error) in
+            task.linears.iter().zip(result.weights).zip(&result.errors)
+        {
+            self.job.dtype.round(weights.data_mut());
+            let record = &mut linears[linear];
+            record.density = density(weights.data());
+            record.error = error.relative();
+            let spec = task.pattern.to_string();
+            record.spec_as_written = (task.written != spec).then(|| task.written.clone());
+            record.spec = Some(spec);
+            record.method = Some(task.method.to_string());
+            record.damping = result.damping.map(|damping| damping.to_string());
+            record.seconds = result.seconds / count;
+            record.notes = result.notes.clone();
+            if let Some(matrix) = layer.linears_mut()[linear].matrix_mut() {
+                *matrix = weights;
+            }
+            self.observer.on_event(Event::Pruned { layer: layer.index(), linear: record });
+        }
+    }
+
+    /// Writes the shard of a layer; its hash.
+    fn write_layer(&self, layer: &Layer) -> Result<String, PipelineError> {
+        let mut parts = Vec::new();
+        for name in self.model.layer_tensors(layer.index()) {
+            let tensor = self.model.checkpoint().tensor(&name)?;
+            let linear = (0..LINEARS.len()).find(|&i| Layer::weight_name(layer.index(), i) == name);
+            let data = match linear.and_then(|i| layer.linears()[i].matrix()) {
+                Some(matrix) => Data::F32(matrix.data()),
+                None => Data::Tensor(tensor),
+            };
+            parts.push(Part::new(&name, self.job.dtype, tensor.shape(), data));
+        }
+        Ok(write::shard(&self.dir.shard(layer.index()), &parts, &[])?.sha256)
+    }
+}
+
+/// A pruned layer, from its shard.
+pub(super) fn pruned_layer(
+    model: &Model<'_>,
+    dir: &RunDir,
+    index: usize,
+) -> Result<Layer, ModelError> {
+    let config = model.checkpoint().config().clone();
+    let shard = Checkpoint::open_shard(&dir.shard(index), config)?;
+    model.layer_from(&shard, index, Storage::F32)
+}
+
+/// Writes everything beside the layers and the index; the shards for the index.
+pub(super) fn write_rest(
+    model: &Model<'_>,
+    job: &Job,
+    dir: &RunDir,
+) -> Result<Vec<Listed>, PipelineError> {
+    let source = model.checkpoint();
+    let in_layers = |name: &str| name.starts_with("model.layers.");
+    let tied = model.config().tied;
+    let parts: Vec<Part<'_>> = source
+        .tensors()
+        .filter(|t| !in_layers(t.name()))
+        .filter(|t| !tied || t.name() != "lm_head.weight")
+        .map(|t| Part::new(t.name(), job.dtype, t.shape(), Data::Tensor(t)))
+        .collect();
+    let mut listed = vec![write::listed_shard(&dir.rest(), &parts, &[])?];
+    for layer in 0..model.config().layers {
+        let tensors = model.layer_tensors(layer);
+        let mut bytes = 0;
+        for name in &tensors {
+            bytes += (source.tensor(name)?.len() * job.dtype.block_bytes()) as u64;
+        }
+        listed.push(Listed { shard: shard_name(&dir.shard(layer)), tensors, bytes });
+    }
+    write::companions(source, dir.folder(), job.dtype, |_| {})?;
+    Ok(listed)
+}
+
+fn shard_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The Hessians of a layer's sites.
+fn hessians(layer: usize, sums: Sums) -> Result<Vec<(Site, Hessian)>, PipelineError> {
+    let finish = |(site, sum): (Site, HessianSum)| {
+        let hessian = sum.finish().map_err(|error| PipelineError::Inputs {
+            tensor: format!("model.layers.{layer}, {}", site.name()),
+            error,
+        })?;
+        Ok((site, hessian))
+    };
+    sums.into_iter().map(finish).collect()
+}
+
+/// The record of a layer's linears before anything is pruned.
+fn dense_linears(layer: &Layer) -> Vec<LinearRecord> {
+    layer
+        .linears()
+        .iter()
+        .enumerate()
+        .map(|(i, linear)| LinearRecord {
+            name: Layer::weight_name(layer.index(), i),
+            shape: [linear.weight().rows(), linear.weight().cols()],
+            spec: None,
+            spec_as_written: None,
+            method: None,
+            error: 0.0,
+            density: linear.matrix().map_or(1.0, |matrix| density(matrix.data())),
+            damping: None,
+            seconds: 0.0,
+            notes: Vec::new(),
+        })
+        .collect()
+}
+
+fn density(weights: &[f32]) -> f64 {
+    let kept = weights.iter().filter(|w| **w != 0.0).count();
+    kept as f64 / weights.len().max(1) as f64
+}

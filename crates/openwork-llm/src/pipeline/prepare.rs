@@ -1,0 +1,311 @@
+//! From options to a run that can start: everything is read and checked here,
+//! for the command and for Python.
+
+use super::estimate::{Estimate, Workers, estimate};
+use super::options::{ByteCount, SEQ_LEN};
+use super::passes::Passes;
+use super::run::{Evaluation, Job};
+use super::{
+    Calibration, PipelineError, Recipe, RunOptions, Sampling, Start, TensorFilter, check_folder,
+};
+use crate::checkpoint::{Checkpoint, Dtype, Format};
+use crate::disk;
+use crate::evaluate::{self, EvaluateError, ScoredWindows};
+use crate::format::format_bytes;
+use crate::model::Model;
+use crate::output::{self, OutputError};
+use crate::tokens::{TextUse, Tokenizer, load_text};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Most bytes of a recipe.
+const MAX_RECIPE: u64 = 1 << 20;
+
+/// A run that can start: the model is open, the plan fits it, and the texts are
+/// windows of tokens.
+#[derive(Debug)]
+pub struct PreparedRun<'a> {
+    /// The model, read as it will be written ([`Checkpoint::rounded`]).
+    pub model: Model<'a>,
+    /// What all passes share.
+    pub job: Job,
+    /// The passes, each with its plan.
+    pub passes: Passes,
+    /// The resources that they need, at most.
+    pub needs: Estimate,
+    /// The workers that compute the stages, if not this process.
+    pub workers: Option<Workers>,
+    /// What the user should know before the run starts.
+    pub notes: Vec<String>,
+    pub(super) out: PathBuf,
+    pub(super) start: Start,
+}
+
+impl<'a> PreparedRun<'a> {
+    /// A run of passes that fit the model.
+    pub fn new(model: Model<'a>, job: Job, passes: Passes, out: &Path, start: Start) -> Self {
+        let needs = needs(&job, &passes, &model);
+        let (workers, notes, out) = (None, passes.notes(), out.to_path_buf());
+        Self { model, job, passes, needs, workers, notes, out, start }
+    }
+
+    /// Whether hidden states spill to a file.
+    pub fn spills(&self) -> bool {
+        self.job.state_memory_limit.is_some_and(|limit| self.needs.spilled > limit)
+    }
+
+    /// Uses no more memory than this.
+    fn limit_memory(&mut self, most: &ByteCount) -> Result<(), PipelineError> {
+        let left = most.bytes.checked_sub(self.needs.memory_spilled).ok_or_else(|| {
+            let why = format!(
+                "the run needs about {} even with its hidden states in a file; allow that much, or prune with fewer rows per scope or a cheaper method",
+                format_bytes(self.needs.memory_spilled)
+            );
+            PipelineError::option("max_memory", most, why)
+        })?;
+        let limit = self.job.state_memory_limit.map_or(left, |limit| limit.min(left));
+        self.job.state_memory_limit = Some(limit);
+        Ok(())
+    }
+
+    fn check_disk(&self) -> Result<(), PipelineError> {
+        // What an earlier start has written need not fit again.
+        match disk::free(&self.out) {
+            Some(free) if free < self.needs.disk && self.start != Start::Resume => {
+                let (path, needed) = (self.out.clone(), self.needs.disk);
+                Err(OutputError::Space { path, needed, free }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl RunOptions {
+    /// What to do with files in the output folder.
+    pub fn start(&self) -> Result<Start, PipelineError> {
+        match (self.resume, self.force) {
+            (true, true) => Err(PipelineError::Plan(
+                "{resume} and {force} exclude each other; give one of them".to_string(),
+            )),
+            (true, false) => Ok(Start::Resume),
+            (false, true) => Ok(Start::Force),
+            (false, false) => Ok(Start::Fresh),
+        }
+    }
+
+    /// Opens the model, to be read as it will be written.
+    pub fn open(&self, model: &Path) -> Result<Checkpoint, PipelineError> {
+        let start = self.start()?;
+        output::check_folder(&self.out, &[model])?;
+        check_folder(&self.out, start)?;
+        if start == Start::Force {
+            let texts = [Some(&self.calib), self.eval.as_ref(), self.recipe.as_ref()];
+            let inputs: Vec<&Path> = texts.into_iter().flatten().map(PathBuf::as_path).collect();
+            output::check_folder(&self.out, &inputs)?;
+        }
+        let source = Checkpoint::open(model)?;
+        let dtype = self.dtype(&source)?;
+        Ok(source.rounded(dtype))
+    }
+
+    /// Reads and checks everything else. `workers` compute the stages of the run,
+    /// if not this process.
+    pub fn prepare<'a>(
+        &self,
+        source: &'a Checkpoint,
+        workers: Option<Workers>,
+    ) -> Result<PreparedRun<'a>, PipelineError> {
+        let model = Model::open(source)?;
+        let tokenizer = source.tokenizer()?;
+        let mut notes = model.config().notes.clone();
+        notes.extend_from_slice(tokenizer.notes());
+        let filter = TensorFilter { include: self.include.clone(), exclude: self.exclude.clone() };
+        let passes = Passes::new(&self.recipe()?, &filter, model.config(), self.sequential)?;
+        let job = Job {
+            calibration: self.calibration(&model, &tokenizer)?,
+            evaluation: self.evaluation(&model, &tokenizer)?,
+            dtype: self.dtype(source)?,
+            state_memory_limit: self.spill_over.as_ref().map(|limit| limit.bytes),
+        };
+        let mut run = PreparedRun::new(model, job, passes, &self.out, self.start()?);
+        run.notes.splice(0..0, notes);
+        run.notes.extend(larger_output(source, &run));
+        if self.eval_every.is_some() && !run.passes.is_plain() {
+            run.notes.push(
+                "perplexity is measured before the first pass and after the last, not after every few layers"
+                    .to_string(),
+            );
+        }
+        run.workers = workers;
+        if let Some(workers) = workers {
+            run.needs = run.needs.among(workers);
+        }
+        if let Some(most) = &self.max_memory {
+            run.limit_memory(most)?;
+        }
+        run.check_disk()?;
+        Ok(run)
+    }
+
+    /// The recipe of the file, with the spec and method that are given beside it.
+    fn recipe(&self) -> Result<Recipe, PipelineError> {
+        let mut recipe = match &self.recipe {
+            None => Recipe::default(),
+            Some(path) => {
+                let at = |why: &dyn std::fmt::Display| {
+                    PipelineError::Plan(format!("{}: {why}", path.display()))
+                };
+                let text = recipe_text(path).map_err(|error| at(&error))?;
+                Recipe::parse(&text).map_err(|error| at(&error))?
+            }
+        };
+        recipe.spec = self.spec.clone().or(recipe.spec);
+        recipe.method = self.method.clone().or(recipe.method);
+        recipe.remove |= self.remove;
+        Ok(recipe)
+    }
+
+    /// The type of the written weights: as asked for, or the model's own; bf16 for GGUF.
+    fn dtype(&self, source: &Checkpoint) -> Result<Dtype, PipelineError> {
+        if let Some(dtype) = self.dtype {
+            return Ok(dtype.0);
+        }
+        if source.format() == Format::Gguf {
+            return Ok(Dtype::BF16);
+        }
+        Ok(match source.tensor("model.embed_tokens.weight")?.dtype() {
+            dtype @ (Dtype::F16 | Dtype::F32) => dtype,
+            _ => Dtype::BF16,
+        })
+    }
+
+    fn calibration(
+        &self,
+        model: &Model<'_>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Calibration, PipelineError> {
+        let text = load_text(&self.calib, TextUse::Calibrate)?;
+        let length = window("seq_len", self.seq_len, SEQ_LEN, model)?;
+        let name = file_name(&self.calib);
+        let (samples, single_tokens, seed) = (self.samples, self.single_tokens, self.seed);
+        let how = Sampling { samples, length, single_tokens, seed };
+        let wrong = |error: PipelineError| match error {
+            error @ PipelineError::Option { .. } => error,
+            error => PipelineError::option("calib", &name, error.to_string()),
+        };
+        let drawn = Calibration::draw(tokenizer, (&name, &text), how).map_err(wrong)?;
+        for windows in [&drawn.windows, &drawn.single_tokens] {
+            model.check_tokens(windows).map_err(|error| wrong(error.into()))?;
+        }
+        Ok(drawn)
+    }
+
+    fn evaluation(
+        &self,
+        model: &Model<'_>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Evaluation>, PipelineError> {
+        let Some(path) = &self.eval else {
+            let counts = [
+                ("eval_every", self.eval_every),
+                ("eval_tokens", self.eval_tokens),
+                ("eval_seq_len", self.eval_seq_len),
+            ];
+            return match counts.into_iter().find_map(|(name, count)| Some((name, count?))) {
+                Some((name, count)) => Err(PipelineError::option(
+                    name,
+                    count,
+                    "it needs {eval}, the text to measure on",
+                )),
+                None => Ok(None),
+            };
+        };
+        let text = load_text(path, TextUse::Evaluate)?;
+        let length = window("eval_seq_len", self.eval_seq_len, evaluate::SEQ_LEN, model)?;
+        if self.eval_every == Some(0) {
+            return Err(PipelineError::option("eval_every", 0, "give a number from 1 on"));
+        }
+        let options = evaluate::Options {
+            seq_len: Some(length),
+            max_tokens: self.eval_tokens,
+            ..Default::default()
+        };
+        let wrong = |error: EvaluateError| match error {
+            EvaluateError::MaxTokens { most, length } => {
+                let why = format!(
+                    "that is fewer than one window of {length} tokens; use more tokens, or give a smaller {{eval_seq_len}}"
+                );
+                PipelineError::option("eval_tokens", most, why)
+            }
+            EvaluateError::SeqLen(length) => {
+                let why = "such a window predicts nothing; give at least 2";
+                PipelineError::option("eval_seq_len", length, why)
+            }
+            error => PipelineError::option("eval", file_name(path), error.to_string()),
+        };
+        let scored = ScoredWindows::new(tokenizer, &text, length, &options).map_err(wrong)?;
+        model.check_tokens(&scored.windows).map_err(|error| wrong(error.into()))?;
+        Ok(Some(Evaluation { text: file_name(path), scored, every: self.eval_every }))
+    }
+}
+
+/// A note if the weights take more bytes in the output than in the model, as
+/// those of a quantised GGUF file do.
+fn larger_output(source: &Checkpoint, run: &PreparedRun<'_>) -> Option<String> {
+    let stored: u64 = source.tensors().map(|tensor| tensor.stored_bytes() as u64).sum();
+    let dtype = run.job.dtype;
+    let written: u64 = source.tensors().map(|t| (t.len() * dtype.block_bytes()) as u64).sum();
+    (source.format() == Format::Gguf && written > stored).then(|| {
+        format!(
+            "the {} of quantised weights become {} in {}: pruning needs them as numbers; `openwork pack {}` stores the result compactly",
+            format_bytes(stored),
+            format_bytes(written),
+            dtype.name().to_lowercase(),
+            run.out.display()
+        )
+    })
+}
+
+/// What all passes need, at most: time in all, memory of the largest.
+fn needs(job: &Job, passes: &Passes, model: &Model<'_>) -> Estimate {
+    let each = passes.list.iter().map(|pass| estimate(job, &pass.plan, model));
+    let mut needs = each.reduce(|all, one| all.and(&one)).unwrap_or_default();
+    if !passes.is_plain() {
+        // The folders of the passes, until the last is complete.
+        needs.disk *= 1 + passes.list.len() as u64;
+    }
+    needs
+}
+
+/// The text of a recipe, from a file or from a pipe.
+fn recipe_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let count = File::open(path)?.take(MAX_RECIPE + 1).read_to_string(&mut text)?;
+    if count as u64 > MAX_RECIPE {
+        let why = format!("it exceeds the limit of {MAX_RECIPE} bytes for a recipe");
+        return Err(std::io::Error::other(why));
+    }
+    Ok(text)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The length of windows, which the model must accept.
+fn window(
+    option: &'static str,
+    given: Option<usize>,
+    usual: usize,
+    model: &Model<'_>,
+) -> Result<usize, PipelineError> {
+    let limit = model.config().max_positions;
+    match given.unwrap_or(limit.min(usual)) {
+        length if length <= limit => Ok(length),
+        length => {
+            let why = format!("the model takes at most {limit} tokens");
+            Err(PipelineError::option(option, length, why))
+        }
+    }
+}
