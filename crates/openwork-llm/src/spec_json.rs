@@ -39,7 +39,7 @@ pub fn spec_json(spec: &Spec) -> Value {
         "block_size": block_size,
         "num_scopes": spec.scopes(),
         "blocks_per_scope": spec.blocks_per_scope(),
-        "scope_size": total(|tensor| tensor.view().len()) / spec.scopes(),
+        "scope_size": total(|tensor| tensor.positions()) / spec.scopes(),
         "keep": spec.keep(),
         "density": spec.density(),
         "sparsity": 1.0 - spec.density(),
@@ -69,7 +69,7 @@ fn tensor(tensor: &Tensor, coupled: bool) -> Value {
         "block_grid": tensor.blocks().counts(),
         "perm": tensor.perm(),
         "domain_size": tensor.domain_size(),
-        "padding": tensor.view().len() - tensor.domain_size(),
+        "padding": tensor.positions() - tensor.domain_size(),
     });
     if coupled {
         object["scope"] = json!(tensor.scope_tile());

@@ -1,17 +1,17 @@
-//! Numbers over blocks: a score for each, which of them stay, a change to all
-//! their weights. Blocks are numbered scope after scope.
+//! Operations on all blocks of a spec: scores, which blocks are kept, and updates of their
+//! weights. Blocks are numbered scope by scope.
 
 use crate::select::{PADDING, dropped, stay};
 use crate::spec::{Element, Spec, Walker};
 use rayon::prelude::*;
 
-/// Scopes that one thread handles at a time.
+/// Scopes per parallel task.
 const CHUNK: usize = 1024;
-/// The longest list of a scope's offsets that is written out.
+/// The longest table of a scope's offsets.
 const MAX_TABLE: usize = 1 << 16;
 
-/// The blocks of a spec, ready to be visited many at a time. Block `b` of scope
-/// `s` has number `s * blocks_per_scope + b`.
+/// The blocks of a spec, prepared for fast visits. Block `b` of scope `s` has number
+/// `s * blocks_per_scope + b`.
 ///
 /// ```
 /// use openwork::{Pattern, blocks::Blocks};
@@ -29,14 +29,14 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Makes ready for a spec.
+    /// The blocks of a spec.
     pub fn new(spec: &'a Spec) -> Self {
         Self { spec, walker: Walker::new(spec), table: Table::new(spec) }
     }
 
-    /// Which blocks stay: in every scope exactly `keep` of highest score, the
-    /// score of a block being the sum over its elements, at least zero. Ties go
-    /// to the lower index; a NaN ranks below every number, padding below that.
+    /// Keeps exactly the `keep` blocks of highest score in every scope, where the score of a
+    /// block is the sum over its elements, at least zero. Of ties the lower index is kept;
+    /// NaN ranks below every number, and padding below NaN.
     pub fn stays(&self, score: impl Fn(Element) -> f64 + Sync) -> Vec<bool> {
         let (count, keep) = (self.spec.blocks_per_scope(), self.spec.keep());
         let mut stays = vec![true; self.spec.blocks()];
@@ -54,11 +54,11 @@ impl<'a> Blocks<'a> {
         stays
     }
 
-    /// The same for scores that somebody else made, one for each block.
+    /// The same for given scores, one per block.
     ///
     /// # Panics
     ///
-    /// If there are more or fewer scores than blocks.
+    /// If there is not one score per block.
     pub fn stays_by(&self, scores: &[f64]) -> Vec<bool> {
         assert_eq!(scores.len(), self.spec.blocks(), "a score for every block");
         let count = self.spec.blocks_per_scope();
@@ -74,7 +74,7 @@ impl<'a> Blocks<'a> {
         stays
     }
 
-    /// One number for each block: `step` over its elements, from `start` on.
+    /// Folds the elements of each block with `step`, starting from `start`.
     pub fn fold<A: Copy + Send + Sync>(
         &self,
         start: A,
@@ -93,11 +93,11 @@ impl<'a> Blocks<'a> {
         folded
     }
 
-    /// Changes every weight of one tensor's domain, given the number of its block.
+    /// Updates every weight of one tensor's domain, given the number of its block.
     ///
     /// # Panics
     ///
-    /// If the tensor is not as large as the spec says.
+    /// If the tensor does not have the size in the spec.
     pub fn update<T: Send>(
         &self,
         tensor: usize,
@@ -105,7 +105,7 @@ impl<'a> Blocks<'a> {
         change: impl Fn(usize, &mut T) + Sync,
     ) {
         let size = self.spec.tensors()[tensor].size();
-        assert_eq!(weights.len(), size, "the spec is for {size} weights");
+        assert_eq!(weights.len(), size, "the spec has {size} weights");
         let shared = &Shared(weights.as_mut_ptr());
         let count = self.spec.blocks_per_scope();
         (0..self.spec.scopes().div_ceil(CHUNK)).into_par_iter().for_each(|chunk| {
@@ -114,9 +114,9 @@ impl<'a> Blocks<'a> {
                 self.visit(scope, &mut bases, |block, element| {
                     if element.tensor == tensor {
                         // SAFETY: the offset lies within the tensor, whose length was checked
-                        // above; every element is in one block only (a spec's first promise),
-                        // and every block is visited by one thread, so nobody else holds this
-                        // weight.
+                        // above; every element is in one block only (a spec's first invariant),
+                        // and every block is visited by one thread, so no other reference to
+                        // this weight exists.
                         let weight = unsafe { &mut *shared.0.add(element.offset) };
                         change(scope * count + block, weight);
                     }
@@ -125,17 +125,17 @@ impl<'a> Blocks<'a> {
         });
     }
 
-    /// Keeps, in every scope of a spec over one tensor, exactly `keep` blocks of
-    /// highest L2 norm, and writes zeros to the others: [`Blocks::stays`] and
-    /// [`Blocks::update`] in one walk. `wide` is a weight as a number.
+    /// Keeps exactly the `keep` blocks of highest L2 norm in every scope of a spec over one
+    /// tensor and writes zeros to the others: [`Blocks::stays`] and [`Blocks::update`] in one
+    /// pass. `wide` converts a weight to a number.
     ///
     /// # Panics
     ///
-    /// If the spec is over several tensors, or the tensor is not as large as it says.
+    /// If the spec has several tensors, or the tensor does not have the size in the spec.
     pub fn threshold<T: Weight>(&self, weights: &mut [T], wide: impl Fn(T) -> f32 + Sync) {
         let square = |w: T| f64::from(wide(w)) * f64::from(wide(w));
         let [tensor] = self.spec.tensors() else { panic!("the spec is over several tensors") };
-        assert_eq!(weights.len(), tensor.size(), "the spec is for {} weights", tensor.size());
+        assert_eq!(weights.len(), tensor.size(), "the spec has {} weights", tensor.size());
         let Some(Table { offsets, size }) = &self.table else {
             let stays = self.stays(|e| square(weights[e.offset]));
             self.update(0, weights, |block, w| {
@@ -151,9 +151,9 @@ impl<'a> Blocks<'a> {
             let bases = tensor.scope_offsets(chunk * CHUNK).take(CHUNK);
             let wide = |bits| wide(T::from_bits(bits));
             // SAFETY: bases and offsets add up to places within the tensor, whose length was
-            // checked above; every element is in one scope only (a spec's first promise), and
-            // every scope is visited by one thread, so nobody else holds these weights. Their
-            // bits lie where they do (the promise of `Weight`).
+            // checked above; every element is in one scope only (a spec's first invariant), and
+            // every scope is visited by one thread, so no other reference to these weights
+            // exists. Weights and bits have one size and alignment (`Weight`).
             unsafe {
                 match (offsets.len(), *size) {
                     (2, 1) => few::<_, 2>(shared, bases, offsets, keep, &wide),
@@ -168,7 +168,7 @@ impl<'a> Blocks<'a> {
         });
     }
 
-    /// Visits the elements of a scope with their blocks, blocks rising.
+    /// Visits the elements of a scope with their blocks, in ascending order of blocks.
     #[inline]
     fn visit(&self, scope: usize, bases: &mut Vec<usize>, mut visit: impl FnMut(usize, Element)) {
         let count = self.spec.blocks_per_scope();
@@ -188,10 +188,10 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// The offsets of a scope's elements from its first, where one tensor is seen
-/// through strides alone and the list is short.
+/// The offsets of a scope's elements from its first, if there is one tensor, its view is
+/// strided, and the table is short.
 struct Table {
-    /// Block after block.
+    /// Concatenated over blocks.
     offsets: Vec<usize>,
     /// The elements of a block.
     size: usize,
@@ -212,10 +212,9 @@ impl Table {
     }
 }
 
-/// A weight as it lies in memory, and the integer of its bits. Weights that may
-/// become zero are moved as integers: a choice between two integers takes no
-/// branch, where one between floats does, and half of the weights of 2:4 would
-/// take it at random (4 ns for a scope, not 21).
+/// A weight in memory, and the integer of its bits. Weights that may become zero are moved
+/// as integers: selecting between two integers compiles to no branch, whereas selecting
+/// between floats does, and 2:4 would mispredict half of them (4 ns per scope, not 21).
 ///
 /// # Safety
 ///
@@ -227,10 +226,10 @@ pub unsafe trait Weight: Copy + Send + Sync {
     fn from_bits(bits: Self::Bits) -> Self;
 }
 
-/// The rows of the table of weights.
+/// Implements [`Weight`] for a type.
 macro_rules! weight {
     ($weight:ty, $bits:ty, $of:expr) => {
-        // SAFETY: both are plain numbers of one size and alignment.
+        // SAFETY: both are plain numbers of the same size and alignment.
         unsafe impl Weight for $weight {
             type Bits = $bits;
             #[inline]
@@ -246,13 +245,13 @@ weight!(f64, u64, f64::from_bits);
 // The bits of an f16 or bf16.
 weight!(u16, u16, |bits| bits);
 
-/// Thresholds scopes of `N` single weights, all in registers. Their magnitudes are
-/// in the order of their squares, which f64 holds exactly.
+/// Thresholds scopes of `N` single weights in registers. Magnitudes have the order of
+/// their squares, which f64 represents exactly.
 ///
 /// # Safety
 ///
-/// There are `N` offsets, and every base plus every offset is a place of the
-/// tensor that no other thread touches.
+/// There are `N` offsets, and every base plus every offset is an index into the tensor that
+/// no other thread accesses.
 unsafe fn few<B: Copy + Default, const N: usize>(
     shared: &Shared<B>,
     bases: impl Iterator<Item = usize>,
@@ -262,18 +261,18 @@ unsafe fn few<B: Copy + Default, const N: usize>(
 ) {
     let offsets: [usize; N] = offsets.try_into().expect("the caller's promise");
     for base in bases {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let weights = offsets.map(|offset| unsafe { *shared.0.add(base + offset) });
-        // A NaN becomes -1, below every magnitude.
+        // NaN becomes -1, below every magnitude.
         let sizes = weights.map(|w| wide(w).abs().max(-1.0));
         for b in 0..N {
             let mut better = 0;
             for o in 0..N {
-                // Ties go to the lower index.
+                // Of ties the lower index is kept.
                 better += u32::from(if o < b { sizes[o] >= sizes[b] } else { sizes[o] > sizes[b] });
             }
             let stays = (better as usize) < keep;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 *shared.0.add(base + offsets[b]) = if stays { weights[b] } else { B::default() };
             }
@@ -281,8 +280,8 @@ unsafe fn few<B: Copy + Default, const N: usize>(
     }
 }
 
-/// Thresholds scopes of any blocks, given the offsets of their weights, block
-/// after block, and the number of blocks.
+/// Thresholds scopes of any blocks, given the offsets of their weights, concatenated over
+/// blocks, and the number of blocks.
 ///
 /// # Safety
 ///
@@ -298,18 +297,18 @@ unsafe fn many<B: Copy + Default>(
     for base in bases {
         let blocks = || offsets.chunks_exact(offsets.len() / count);
         for (sum, block) in scores.iter_mut().zip(blocks()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             *sum = block.iter().map(|&o| score(unsafe { *shared.0.add(base + o) })).sum();
         }
         stay(&mut scores, keep, &mut stays, &mut order);
         for (block, _) in blocks().zip(&stays).filter(|(_, stays)| !**stays) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             block.iter().for_each(|&o| unsafe { *shared.0.add(base + o) = B::default() });
         }
     }
 }
 
-/// A tensor that many threads write to, each to weights of its own.
+/// A tensor that several threads write to, each to its own weights.
 struct Shared<T>(*mut T);
 
 // SAFETY: threads touch disjoint elements; see `Blocks::update`.
@@ -319,10 +318,12 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 mod tests {
     use super::*;
     use crate::dynamic::numbers;
+    use crate::spec::PRESETS;
     use crate::{Mask, Pattern};
     use proptest::prelude::*;
 
-    const CASES: &[(&str, &[usize])] = &[
+    /// Specs beyond the presets; see [`cases`].
+    const OTHERS: &[(&str, &[usize])] = &[
         ("2:4", &[5, 12]),
         ("1:2", &[2100, 4]),
         ("3:8", &[6, 16]),
@@ -340,10 +341,16 @@ mod tests {
         ("in ~((0,0)+(2,2) | (2,2)+(2,2)) scope (4) keep 2", &[4, 4]),
     ];
 
-    /// The fast walk decides, folds and changes as the definition does.
+    /// Every preset, and the others.
+    fn cases() -> Vec<(&'static str, &'static [usize])> {
+        let presets = PRESETS.iter().map(|preset| (preset.example, preset.shape));
+        presets.chain(OTHERS.iter().copied()).collect()
+    }
+
+    /// The fast visit selects, folds and updates as the definition does.
     #[test]
     fn blocks_are_those_of_the_spec() {
-        for (text, dims) in CASES {
+        for (text, dims) in cases() {
             let spec = text.parse::<Pattern>().unwrap().bind(dims).unwrap();
             let blocks = Blocks::new(&spec);
             let mut w: Vec<f32> =
@@ -372,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Numbers at the ends of the order, most of them met twice in a scope.
+    /// Extreme values, most of them twice in a scope.
     const EDGES: &[f32] = &[
         0.0,
         -0.0,
@@ -387,11 +394,11 @@ mod tests {
     ];
 
     proptest! {
-        /// Whatever the numbers, and however they are stored, a threshold leaves the
-        /// bits that the definition leaves.
+        /// For all values and storage types, thresholding leaves the bits that the definition
+        /// leaves.
         #[test]
-        fn a_threshold_keeps_what_the_definition_keeps(case in 0..CASES.len(), seed in any::<u64>()) {
-            let (text, dims) = CASES[case];
+        fn a_threshold_keeps_what_the_definition_keeps(case in 0..cases().len(), seed in any::<u64>()) {
+            let (text, dims) = cases()[case];
             let spec = text.parse::<Pattern>().unwrap().bind(dims).unwrap();
             let any = |chance: f64| EDGES[(chance * EDGES.len() as f64) as usize];
             let w: Vec<f32> = numbers(seed, spec.tensors()[0].size()).into_iter().map(any).collect();

@@ -273,7 +273,7 @@ fn add(
 
 /// Index bits per fragment: those of a scope, scaled to 256 weights.
 fn index_bits(spec: &Spec) -> f64 {
-    let scope = spec.tensors()[0].view().len() as f64 / spec.scopes() as f64;
+    let scope = spec.tensors()[0].positions() as f64 / spec.scopes() as f64;
     spec.facts().index_bits as f64 * (SIDE * SIDE) as f64 / scope
 }
 

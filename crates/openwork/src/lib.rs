@@ -1,6 +1,7 @@
-//! Structured sparsity: a pattern is one line of text; bound to tensors it
-//! becomes a spec whose promises are checked once; any pruning method works
-//! on any spec.
+//! Structured sparsity: patterns, pruning methods, masks and packed weights.
+//!
+//! A [`Pattern`] is one line of text. Bound to tensors it becomes a [`Spec`], whose
+//! invariants are checked once. Every pruning method works on every spec.
 
 pub mod blocks;
 pub mod dynamic;

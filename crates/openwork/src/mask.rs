@@ -1,9 +1,9 @@
-//! Which weights stay: a bit for each, over the tensors of a spec.
+//! Masks: one bit per weight over the tensors of a spec.
 
 use crate::spec::{Coupling, Element, Spec};
 use std::fmt;
 
-/// A bit for every element of one or more tensors; set where the weight stays.
+/// One bit for every element of one or more tensors; set where the weight is kept.
 ///
 /// ```
 /// use openwork::{Mask, Pattern};
@@ -54,7 +54,7 @@ impl Bits {
         Self { words, len: values.len() }
     }
 
-    /// One by one.
+    /// The bits in order.
     ///
     /// ```
     /// use openwork::mask::Bits;
@@ -71,7 +71,7 @@ impl Bits {
         all
     }
 
-    /// How many bits there are.
+    /// The number of bits.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -90,7 +90,7 @@ impl Bits {
     ///
     /// # Panics
     ///
-    /// If there is no such bit.
+    /// If `i` is out of bounds.
     pub fn set(&mut self, i: usize, value: bool) {
         assert!(i < self.len, "bit {i} of {}", self.len);
         let bit = 1 << (i % 64);
@@ -101,7 +101,7 @@ impl Bits {
         }
     }
 
-    /// Adds bits at the end.
+    /// Appends bits.
     ///
     /// ```
     /// use openwork::mask::Bits;
@@ -124,14 +124,14 @@ impl Bits {
         self.words.truncate(self.len.div_ceil(64));
     }
 
-    /// How many are set.
+    /// The number of set bits.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 }
 
 impl Mask {
-    /// Every element of the spec's tensors stays.
+    /// Keeps every element of the spec's tensors.
     pub fn full(spec: &Spec) -> Self {
         Self { tensors: spec.tensors().iter().map(|tensor| Bits::ones(tensor.size())).collect() }
     }
@@ -141,7 +141,7 @@ impl Mask {
         Self { tensors }
     }
 
-    /// Elements that are not zero stay.
+    /// Keeps the elements that are not zero.
     pub fn nonzero(tensors: &[&[f32]]) -> Self {
         Self { tensors: tensors.iter().map(|values| Bits::nonzero(values)).collect() }
     }
@@ -151,12 +151,12 @@ impl Mask {
         &self.tensors
     }
 
-    /// Whether an element stays.
+    /// Whether an element is kept.
     pub fn keeps(&self, element: Element) -> bool {
         self.tensors[element.tensor].get(element.offset)
     }
 
-    /// Says whether an element stays.
+    /// Keeps or drops an element.
     pub fn set(&mut self, element: Element, stays: bool) {
         self.tensors[element.tensor].set(element.offset, stays);
     }
@@ -168,8 +168,8 @@ impl Mask {
         }
     }
 
-    /// Keeps, in every scope, exactly the `keep` blocks of highest score; equal
-    /// scores go to the lower index, and padding comes last.
+    /// Keeps exactly the `keep` blocks of highest score in every scope; of equal scores the
+    /// lower index, and padding last.
     pub fn select(spec: &Spec, mut score: impl FnMut(usize, usize) -> f64) -> Self {
         let mut mask = Self::full(spec);
         let mut scores = Vec::with_capacity(spec.blocks_per_scope());
@@ -184,11 +184,11 @@ impl Mask {
         mask
     }
 
-    /// Writes an exact zero to every weight of tensor `tensor` that does not stay.
+    /// Writes an exact zero to every dropped weight of tensor `tensor`.
     ///
     /// # Panics
     ///
-    /// If `weights` has not the tensor's size.
+    /// If `weights` does not have the tensor's size.
     pub fn apply(&self, tensor: usize, weights: &mut [f32]) {
         let bits = &self.tensors[tensor];
         assert_eq!(weights.len(), bits.len(), "the mask is for {} weights", bits.len());
@@ -204,22 +204,22 @@ impl Mask {
         }
     }
 
-    /// The share of elements that stay, over all tensors and outside domains too.
+    /// The share of kept elements over all tensors, including those outside domains.
     pub fn density(&self) -> f64 {
         let total: usize = self.tensors.iter().map(Bits::len).sum();
         self.tensors.iter().map(Bits::count).sum::<usize>() as f64 / total as f64
     }
 
-    /// Whether every block stays or goes whole, exactly `keep` blocks of every
-    /// scope stay (padding not counted), and nothing outside the domain goes; if
-    /// not, the first breach.
+    /// Checks that every block is kept or dropped whole, that exactly `keep` blocks of
+    /// every scope are kept (not counting padding), and that nothing outside the domain is
+    /// dropped. The error is the first breach.
     pub fn conforms(&self, spec: &Spec) -> Result<(), Breach> {
         self.check(spec, true)
     }
 
-    /// Whether zeros lie where the spec would put them: at most `keep` blocks of
-    /// every scope have an element set. A kept block may happen to hold zeros, so
-    /// this is what can be said of weights whose mask is not known.
+    /// Checks that the zeros could have been made by the spec: at most `keep` blocks of
+    /// every scope have an element set. A kept block may contain zeros, so this is all that
+    /// can be said of weights whose mask is unknown.
     pub fn allows(&self, spec: &Spec) -> Result<(), Breach> {
         self.check(spec, false)
     }
@@ -264,28 +264,28 @@ impl Mask {
     }
 }
 
-/// The first place where a mask is not as its spec says. Scopes and blocks are
-/// numbered row-major over their grids.
+/// The first violation of a spec by a mask. Scopes and blocks are numbered row-major over
+/// their grids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Breach {
     /// A scope keeps another number of blocks.
     Count {
         /// The scope.
         scope: usize,
-        /// Blocks that should stay.
+        /// Blocks that should be kept.
         expected: usize,
-        /// Blocks that do.
+        /// Blocks that are.
         found: usize,
     },
-    /// A block stays in part.
+    /// A block is kept in part.
     Split {
         /// The scope.
         scope: usize,
-        /// The tensor, where scopes are coupled.
+        /// The tensor, if scopes are coupled.
         tensor: Option<usize>,
         /// The block.
         block: usize,
-        /// Elements that stay.
+        /// Kept elements.
         kept: usize,
         /// Elements of the block.
         size: usize,

@@ -12,7 +12,7 @@
 pub struct Matrix<T = f32> {
     rows: usize,
     cols: usize,
-    /// Exactly `rows * cols` entries, row after row.
+    /// Exactly `rows * cols` entries, row-major.
     data: Vec<T>,
 }
 
@@ -56,22 +56,22 @@ impl<T: Copy + Default> Matrix<T> {
         self.cols
     }
 
-    /// All entries, row after row.
+    /// All entries, row-major.
     pub fn data(&self) -> &[T] {
         &self.data
     }
 
-    /// All entries, row after row.
+    /// All entries, row-major.
     pub fn into_vec(self) -> Vec<T> {
         self.data
     }
 
-    /// All entries, row after row.
+    /// All entries, row-major.
     pub fn data_mut(&mut self) -> &mut [T] {
         &mut self.data
     }
 
-    /// The entries, row after row, without their shape.
+    /// The row-major entries without their shape.
     pub fn into_data(self) -> Vec<T> {
         self.data
     }
@@ -91,7 +91,7 @@ impl<T: Copy + Default> Matrix<T> {
         MatrixRef::new(&self.data, self.rows, self.cols)
     }
 
-    /// The whole matrix, borrowed for writing.
+    /// The whole matrix, mutably borrowed.
     pub fn view_mut(&mut self) -> MatrixMut<'_, T> {
         MatrixMut::new(&mut self.data, self.rows, self.cols)
     }
@@ -161,7 +161,7 @@ impl<'a, T: Copy> MatrixRef<'a, T> {
         (self.row_stride, self.col_stride)
     }
 
-    /// The first entry onwards.
+    /// The slice from the first entry on.
     pub fn data(&self) -> &'a [T] {
         self.data
     }
@@ -171,7 +171,7 @@ impl<'a, T: Copy> MatrixRef<'a, T> {
         self.data[i * self.row_stride + j * self.col_stride]
     }
 
-    /// The transpose, without moving an entry.
+    /// The transpose, without copying.
     pub fn t(self) -> Self {
         Self {
             rows: self.cols,
@@ -186,7 +186,7 @@ impl<'a, T: Copy> MatrixRef<'a, T> {
     ///
     /// # Panics
     ///
-    /// If the part is not inside the matrix.
+    /// If the submatrix is not inside the matrix.
     pub fn part(self, start: usize, rows: usize, left: usize, cols: usize) -> Self {
         assert!(
             start + rows <= self.rows && left + cols <= self.cols,
@@ -196,7 +196,7 @@ impl<'a, T: Copy> MatrixRef<'a, T> {
         Self { data: &self.data[first..], rows, cols, ..self }
     }
 
-    /// Row `i`, where rows are contiguous.
+    /// Row `i`, if rows are contiguous.
     ///
     /// # Panics
     ///
@@ -207,8 +207,8 @@ impl<'a, T: Copy> MatrixRef<'a, T> {
     }
 }
 
-/// A matrix borrowed for writing; the same promise as [`MatrixRef`], and no
-/// two entries share a place.
+/// A mutably borrowed matrix, with the invariant of [`MatrixRef`], and distinct
+/// entries have distinct places.
 #[derive(Debug)]
 pub struct MatrixMut<'a, T = f32> {
     data: &'a mut [T],
@@ -218,7 +218,7 @@ pub struct MatrixMut<'a, T = f32> {
 }
 
 impl<T: Copy + Default> MatrixRef<'_, T> {
-    /// A copy, row after row: of a transpose, the entries in their new places.
+    /// A row-major copy; that of a transpose is transposed.
     ///
     /// ```
     /// use openwork::Matrix;
@@ -274,7 +274,7 @@ impl<'a, T: Copy> MatrixMut<'a, T> {
         self.row_stride
     }
 
-    /// The first entry onwards.
+    /// The slice from the first entry on.
     pub fn data_mut(&mut self) -> &mut [T] {
         self.data
     }
@@ -284,8 +284,8 @@ impl<'a, T: Copy> MatrixMut<'a, T> {
         &mut self.data[i * self.row_stride..][..self.cols]
     }
 
-    /// Takes the entries of another matrix, tile by tile, so that a transpose
-    /// does not fetch a line of memory for every entry.
+    /// Copies another matrix tile by tile, so that a transpose does not fetch a cache line
+    /// for every entry.
     ///
     /// # Panics
     ///
@@ -316,7 +316,7 @@ impl<'a, T: Copy> MatrixMut<'a, T> {
         }
     }
 
-    /// The same matrix, for a shorter while.
+    /// A reborrow with a shorter lifetime.
     pub fn reborrow(&mut self) -> MatrixMut<'_, T> {
         MatrixMut { data: self.data, rows: self.rows, cols: self.cols, row_stride: self.row_stride }
     }
@@ -325,7 +325,7 @@ impl<'a, T: Copy> MatrixMut<'a, T> {
     ///
     /// # Panics
     ///
-    /// If the part is not inside the matrix.
+    /// If the submatrix is not inside the matrix.
     pub fn part(self, start: usize, rows: usize, left: usize, cols: usize) -> MatrixMut<'a, T> {
         assert!(
             start + rows <= self.rows && left + cols <= self.cols,

@@ -1,23 +1,23 @@
-//! What losing a weight costs, as far as one weight and its input can tell. The
-//! saliency of a block is the sum over its weights.
+//! Saliencies: the cost of dropping a weight, estimated from the weight and its input
+//! alone. The saliency of a block is the sum over its weights.
 
 use crate::prune::Needs;
 
 /// A row of [`SALIENCIES`].
 #[derive(Debug)]
 pub struct Saliency {
-    /// Its name, also as a method.
+    /// Its name, which is also a method name.
     pub name: &'static str,
-    /// One line for a person.
+    /// One line of help.
     pub summary: &'static str,
-    /// What it must be told about the inputs.
+    /// The input statistics it needs.
     pub needs: Needs,
     /// The saliency of a weight whose input column has H_jj.
     pub element: fn(f64, f64) -> f64,
 }
 
-/// Every saliency. Each is a pruning method that mends nothing, and a rule for
-/// what to drop in sparse training.
+/// Every saliency. Each is a pruning method without compensation, and a criterion for
+/// dropping blocks in sparse training.
 pub const SALIENCIES: &[Saliency] = &[
     // The square, so that a block's score is the square of its L2 norm.
     Saliency {

@@ -1,14 +1,14 @@
-//! From scores to what stays: exactly k blocks of a scope, ties by index.
+//! Selection: keeps exactly k blocks of a scope by score, with ties broken by index.
 
 use crate::mask::Mask;
 use crate::spec::{Element, Spec, Walker};
 use rayon::prelude::*;
 use std::cmp::Ordering;
 
-/// The blocks that go when the `keep` of highest score stay, in rising order.
-/// Equal scores go to the lower index; blocks for which `padding` holds stay
-/// only after all others. A NaN ranks below every number; zeros of either sign
-/// are equal.
+/// The blocks dropped when the `keep` of highest score are kept, in ascending order.
+/// Of equal scores the lower index is kept; blocks for which `padding` holds are kept
+/// only after all others. NaN ranks below every number; zeros of either sign are
+/// equal.
 ///
 /// ```
 /// use openwork::select::dropped;
@@ -17,7 +17,7 @@ use std::cmp::Ordering;
 ///
 /// # Panics
 ///
-/// If `keep` is more than the scores.
+/// If `keep` exceeds the number of scores.
 pub fn dropped(scores: &[f64], padding: impl Fn(usize) -> bool, keep: usize) -> Vec<usize> {
     assert!(keep <= scores.len(), "keep {keep} of {} blocks", scores.len());
     let mut ranked: Vec<Rank> = Vec::new();
@@ -27,7 +27,7 @@ pub fn dropped(scores: &[f64], padding: impl Fn(usize) -> bool, keep: usize) -> 
     drop_lowest(&mut ranked, keep).iter().map(|rank| rank.block).collect()
 }
 
-/// A block's place in the order of staying.
+/// The sort key of a block.
 #[derive(Clone, Copy)]
 struct Rank {
     padding: bool,
@@ -49,7 +49,7 @@ impl Rank {
     }
 }
 
-/// The blocks that go, by rising index; the rest of `ranked` is in no order.
+/// The dropped blocks by ascending index; the rest of `ranked` is unordered.
 fn drop_lowest(ranked: &mut [Rank], keep: usize) -> &[Rank] {
     if keep < ranked.len() {
         ranked.select_nth_unstable_by(keep, Rank::stays_before);
@@ -59,15 +59,15 @@ fn drop_lowest(ranked: &mut [Rank], keep: usize) -> &[Rank] {
     dropped
 }
 
-/// The score of a block of padding, for [`stay`].
+/// The score of a padding block, for [`stay`].
 pub(crate) const PADDING: f64 = -1.0;
 
-/// Says which blocks of a scope stay, by the rules of [`dropped`], in time for
-/// many small scopes. Scores are at least zero, NaN, or [`PADDING`].
+/// Marks the kept blocks of a scope by the rules of [`dropped`]; optimised for many
+/// small scopes. Scores are at least zero, NaN, or [`PADDING`].
 pub(crate) fn stay(scores: &mut [f64], keep: usize, stays: &mut [bool], order: &mut Vec<u32>) {
-    /// Up to here counting all better blocks beats sorting.
+    /// Up to this size, counting the better blocks is faster than sorting.
     const FEW: usize = 16;
-    // A NaN goes between padding and the numbers.
+    // NaN ranks between padding and the numbers.
     scores.iter_mut().for_each(|score| *score = if score.is_nan() { -0.5 } else { *score });
     if scores.len() <= FEW {
         for (b, stays) in stays.iter_mut().enumerate() {
@@ -89,24 +89,24 @@ pub(crate) fn stay(scores: &mut [f64], keep: usize, stays: &mut [bool], order: &
     order[..keep].iter().for_each(|&b| stays[b as usize] = true);
 }
 
-/// Scopes that one thread handles at a time.
+/// Scopes per parallel task.
 const CHUNK: usize = 1024;
 
-/// Selects masks for one spec again and again.
+/// Selects masks for one spec repeatedly.
 pub struct Selector<'a> {
     spec: &'a Spec,
     walker: Walker<'a>,
 }
 
 impl<'a> Selector<'a> {
-    /// Makes ready for a spec.
+    /// A selector for a spec.
     pub fn new(spec: &'a Spec) -> Self {
         Self { spec, walker: Walker::new(spec) }
     }
 
-    /// Keeps, in every scope, exactly the `keep` blocks of highest score, the
-    /// score of a block being the sum over its elements; ties by index, padding
-    /// last. The same mask at any number of threads.
+    /// Keeps exactly the `keep` blocks of highest score in every scope, where the score of
+    /// a block is the sum over its elements; ties by index, padding last. The mask does
+    /// not depend on the number of threads.
     pub fn select(&self, score: impl Fn(Element) -> f64 + Sync) -> Mask {
         let spec = self.spec;
         let chunks: Vec<Vec<Element>> = (0..spec.scopes().div_ceil(CHUNK))
@@ -127,7 +127,7 @@ impl<'a> Selector<'a> {
         mask
     }
 
-    /// Decides one scope as [`Selector::select`] does, and visits what goes.
+    /// Decides one scope as [`Selector::select`] does, and visits the dropped elements.
     pub(crate) fn decide(
         &self,
         scope: usize,
@@ -151,7 +151,7 @@ impl<'a> Selector<'a> {
         }
     }
 
-    /// Visits every element of a scope, with its block, blocks rising.
+    /// Visits every element of a scope with its block, in ascending order of blocks.
     pub(crate) fn visit(
         &self,
         scope: usize,
@@ -165,7 +165,7 @@ impl<'a> Selector<'a> {
     }
 }
 
-/// Memory that decisions use again and again.
+/// Buffers reused from scope to scope.
 #[derive(Default)]
 pub(crate) struct Scratch {
     bases: Vec<usize>,

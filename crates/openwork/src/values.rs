@@ -1,11 +1,11 @@
-//! The numbers of a tensor, dense or packed, in one of three types.
+//! The values of a tensor, dense or packed, in one of three storage types.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
 use std::fmt;
 use std::ops::Range;
 
-/// How a weight is stored.
+/// The storage type of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueType {
     /// 4 bytes.
@@ -38,7 +38,7 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// Numbers of one type.
+/// Values of one type.
 #[derive(Clone, Debug)]
 pub enum Values {
     /// 4 bytes each.
@@ -49,7 +49,7 @@ pub enum Values {
     Bf16(Vec<bf16>),
 }
 
-/// Numbers of one type, borrowed.
+/// Borrowed values of one type.
 #[derive(Clone, Copy, Debug)]
 pub enum ValuesRef<'a> {
     /// 4 bytes each.
@@ -60,7 +60,7 @@ pub enum ValuesRef<'a> {
     Bf16(&'a [bf16]),
 }
 
-/// Runs `$body` with the slice or vector of whichever type there is.
+/// Runs `$body` with the slice or vector of the type at hand.
 macro_rules! typed {
     ($kind:ident, $values:expr, $v:ident => $body:expr) => {
         match $values {
@@ -79,7 +79,7 @@ impl<'a> From<&'a [f32]> for ValuesRef<'a> {
 }
 
 impl<'a> ValuesRef<'a> {
-    /// Number `i`, widened.
+    /// Value `i` as f32.
     #[inline]
     pub fn at(&self, i: usize) -> f32 {
         match self {
@@ -89,11 +89,11 @@ impl<'a> ValuesRef<'a> {
         }
     }
 
-    /// Some of them.
+    /// A subrange.
     ///
     /// # Panics
     ///
-    /// If there are not as many.
+    /// If the range is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> ValuesRef<'a> {
         match self {
             Self::F32(v) => ValuesRef::F32(&v[range]),
@@ -102,7 +102,7 @@ impl<'a> ValuesRef<'a> {
         }
     }
 
-    /// All of them, widened.
+    /// All values as f32.
     pub fn to_f32(&self) -> Vec<f32> {
         match self {
             Self::F32(v) => v.to_vec(),
@@ -111,7 +111,7 @@ impl<'a> ValuesRef<'a> {
         }
     }
 
-    /// The first number that is not finite, and its place.
+    /// The index and value of the first value that is not finite.
     pub fn first_not_finite(&self) -> Option<(usize, f32)> {
         let at = match self {
             Self::F32(v) => first_wrong(v, |v| v.is_finite()),
@@ -121,7 +121,7 @@ impl<'a> ValuesRef<'a> {
         Some((at, self.at(at)))
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         typed!(ValuesRef, self, v => v.len())
     }
@@ -131,7 +131,7 @@ impl<'a> ValuesRef<'a> {
         self.len() == 0
     }
 
-    /// Their type.
+    /// The storage type.
     pub fn value_type(&self) -> ValueType {
         match self {
             Self::F32(_) => ValueType::F32,
@@ -141,9 +141,9 @@ impl<'a> ValuesRef<'a> {
     }
 }
 
-/// One of the three types.
+/// A storage type.
 pub trait Number: Copy + Send + Sync {
-    /// Which.
+    /// The type's tag.
     const TYPE: ValueType;
     /// The nearest number of this type.
     fn from_f32(wide: f32) -> Self;
@@ -171,16 +171,16 @@ number!(f32, F32, |wide| wide);
 number!(f16, F16, f16::from_f32);
 number!(bf16, Bf16, bf16::from_f32);
 
-/// Rounds numbers, or gives the place of the first that is finite and beyond the
-/// type.
+/// Rounds values; the error is the index of the first finite value outside the range
+/// of the type.
 pub fn rounded<T: Number>(wide: &[f32], out: &mut [T]) -> Result<(), usize> {
     out.iter_mut().zip(wide).for_each(|(out, &wide)| *out = T::from_f32(wide));
     let beyond = |(out, wide): (&T, &f32)| wide.is_finite() && !out.finite();
     out.iter().zip(wide).position(beyond).map_or(Ok(()), Err)
 }
 
-/// The first entry that is not right. Whole chunks are judged without a branch,
-/// which is many times faster than asking entry by entry.
+/// The index of the first entry that fails a test. Whole chunks are tested without a
+/// branch, which is many times faster than testing entry by entry.
 fn first_wrong<T: Copy + Sync>(all: &[T], right: impl Fn(T) -> bool + Sync) -> Option<usize> {
     const CHUNK: usize = 1 << 14;
     all.par_chunks(CHUNK).enumerate().find_map_first(|(number, chunk)| {
@@ -192,7 +192,7 @@ fn first_wrong<T: Copy + Sync>(all: &[T], right: impl Fn(T) -> bool + Sync) -> O
 }
 
 impl Values {
-    /// As many zeros of a type.
+    /// Zeros of a type.
     pub fn zeros(value_type: ValueType, len: usize) -> Self {
         match value_type {
             ValueType::F32 => Self::F32(vec![0.0; len]),
@@ -201,7 +201,7 @@ impl Values {
         }
     }
 
-    /// All of them, borrowed.
+    /// A borrowed view.
     pub fn view(&self) -> ValuesRef<'_> {
         match self {
             Self::F32(v) => ValuesRef::F32(v),
@@ -210,7 +210,7 @@ impl Values {
         }
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.view().len()
     }
@@ -220,13 +220,13 @@ impl Values {
         self.len() == 0
     }
 
-    /// Their type.
+    /// The storage type.
     pub fn value_type(&self) -> ValueType {
         self.view().value_type()
     }
 
-    /// Numbers of a type from their little-endian bytes; nothing if the bytes
-    /// are no whole number of them.
+    /// Values of a type from little-endian bytes; `None` if the length is not a multiple of
+    /// the value size.
     pub fn from_le_bytes(value_type: ValueType, bytes: &[u8]) -> Option<Self> {
         if !bytes.len().is_multiple_of(value_type.bytes()) {
             return None;
@@ -241,13 +241,13 @@ impl Values {
         })
     }
 
-    /// Their little-endian bytes.
+    /// The values as little-endian bytes.
     pub fn to_le_bytes(&self) -> Vec<u8> {
         typed!(Values, self, v => v.iter().flat_map(|v| v.to_le_bytes()).collect())
     }
 }
 
-/// Equal if of one type and equal bit for bit.
+/// Values are equal if their types and their bits are.
 impl PartialEq for Values {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

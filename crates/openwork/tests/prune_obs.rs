@@ -4,7 +4,6 @@ mod common;
 
 use common::{Case, cases};
 use openwork::hessian::Damping;
-use openwork::prune::{Method, prune};
 use openwork::{Element, Mask};
 use std::collections::{BTreeMap, HashMap};
 
@@ -204,15 +203,10 @@ fn rows_clone(rows: &HashMap<(usize, usize), Row>) -> HashMap<(usize, usize), Ro
         .collect()
 }
 
-fn method(text: &str) -> Method {
-    text.parse().unwrap()
-}
-
 #[test]
 fn masks_and_weights_are_those_of_algorithm_1() {
     for case in cases() {
-        let pruned = prune(&method(&format!("s-obs[damping=diag:{DAMPING}]")), &case.task())
-            .unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        let pruned = case.prune(&format!("s-obs[damping=diag:{DAMPING}]"));
         assert_eq!(pruned.damping, Some(Damping::Diag(DAMPING)), "{}", case.name);
         let (mask, rows) = naive(&case);
         assert_eq!(pruned.mask, mask, "{}", case.name);
@@ -240,7 +234,7 @@ fn masks_and_weights_are_those_of_algorithm_1() {
 #[test]
 fn nothing_outside_the_domain_changes_a_bit() {
     for case in cases() {
-        let pruned = prune(&method("s-obs"), &case.task()).unwrap();
+        let pruned = case.prune("s-obs");
         for (tensor, w) in case.weights.iter().enumerate() {
             for offset in 0..w.data().len() {
                 if case.spec.locate(Element { tensor, offset }).is_none() {
@@ -257,7 +251,7 @@ fn the_panel_and_the_number_of_threads_change_no_bit_of_the_mask() {
     for case in cases() {
         let run = |text: &str, threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| prune(&method(text), &case.task()).unwrap())
+            pool.install(|| case.prune(text))
         };
         let one = run("s-obs[damping=diag:0.1]", 1);
         for threads in [2, 3] {
@@ -279,8 +273,7 @@ fn wide_scopes_are_chosen_greedily_with_scores_always_fresh() {
     ];
     for (i, (text, dims)) in wide.iter().enumerate() {
         let case = Case::new(text, &[("w", dims)], 300 + i as u64);
-        let pruned =
-            prune(&method(&format!("s-obs[damping=diag:{DAMPING}]")), &case.task()).unwrap();
+        let pruned = case.prune(&format!("s-obs[damping=diag:{DAMPING}]"));
         let (mask, rows) = naive(&case);
         assert_eq!(pruned.mask, mask, "{}", case.name);
         for ((tensor, row), state) in rows {

@@ -2,28 +2,22 @@
 
 mod common;
 
-use common::{Case, Random, cases};
-use openwork::hessian::HessianSum;
-use openwork::prune::{Method, prune};
+use common::{Case, Random, cases, hessian_of};
+use openwork::prune::METHODS;
 
 /// So little that the undamped error is the one that steps lower.
 const DAMPING: &str = "damping=diag:1e-5";
 /// Relative rounding of an f32 fit.
 const ROUNDING: f64 = 1e-4;
 
-fn method(text: &str) -> Method {
-    text.parse().unwrap()
-}
-
 #[test]
 fn every_round_lowers_the_error_and_keeps_the_pattern() {
     for case in cases() {
-        for base in ["magnitude", "s-obs"] {
+        for base in METHODS.iter().map(|method| method.name) {
             let mut last = f64::INFINITY;
             for rounds in [0, 1, 2, 20] {
                 let text = format!("{base}[{DAMPING}]+swap[rounds={rounds}]");
-                let pruned = prune(&method(&text), &case.task())
-                    .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+                let pruned = case.prune(&text);
                 pruned
                     .mask
                     .conforms(&case.spec)
@@ -51,7 +45,7 @@ fn the_search_helps_and_does_not_depend_on_threads() {
     let case = Case::new("2:4", &[("w", &[12, 64])], 7);
     let run = |text: &str, threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| prune(&method(text), &case.task()).unwrap())
+        pool.install(|| case.prune(text))
     };
     let obs = run("s-obs[damping=diag:0.01]", 1);
     let swap = run("s-obs[damping=diag:0.01]+swap", 1);
@@ -69,7 +63,7 @@ fn kicks_only_ever_help() {
     for case in cases().into_iter().chain([wide]) {
         for kicks in [0, 1, 6] {
             let text = format!("s-obs[{DAMPING}]+swap[kicks={kicks}]");
-            let pruned = prune(&method(&text), &case.task()).unwrap();
+            let pruned = case.prune(&text);
             pruned.mask.conforms(&case.spec).unwrap();
             if kicks > 0 {
                 let bound = before * (1.0 + ROUNDING);
@@ -85,8 +79,8 @@ fn kicks_only_ever_help() {
 #[test]
 fn a_search_without_rounds_is_a_fit_and_s_obs_is_already_fitted() {
     for case in cases() {
-        let obs = prune(&method("s-obs[damping=diag:0.1]"), &case.task()).unwrap();
-        let fit = prune(&method("s-obs[damping=diag:0.1]+swap[rounds=0]"), &case.task()).unwrap();
+        let obs = case.prune("s-obs[damping=diag:0.1]");
+        let fit = case.prune("s-obs[damping=diag:0.1]+swap[rounds=0]");
         assert_eq!(obs.mask, fit.mask, "{}", case.name);
         for (a, b) in obs.weights.iter().zip(&fit.weights) {
             for (a, b) in a.data().iter().zip(b.data()) {
@@ -109,16 +103,14 @@ fn rounding_does_not_lead_the_search_astray_where_inputs_nearly_depend_on_each_o
             x.row_mut(i)[j] = main + 3e-3 * x.row(i)[j];
         }
     }
-    let mut sum = HessianSum::new(k);
-    sum.add(x.view()).unwrap();
     let mut case = Case::new("2:4", &[("w", &[rows, k])], 5);
-    case.hessians = vec![sum.finish().unwrap()];
+    case.hessians = vec![hessian_of(&x)];
     // With 1e-6 even f64 has only A as f32 holds it: the mask stays.
     for (damping, limit) in [("diag:1e-3", 0.99), ("diag:1e-5", 0.99), ("diag:1e-6", 1.0)] {
-        for base in ["s-obs", "admm", "sparsegpt"] {
+        for base in METHODS.iter().map(|method| method.name) {
             let run = |steps: &str| {
                 let text = format!("{base}[damping={damping}]{steps}");
-                prune(&method(&text), &case.task()).unwrap().error
+                case.prune(&text).error
             };
             let (before, after) = (run("+refit"), run("+swap"));
             assert!(after <= limit * before, "{base}, {damping}: {after} after {before}");

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{Random, hessian};
+use common::{Random, every_method, hessian};
 use openwork::hessian::Hessian;
 use openwork::prune::{Member, Method, Pruned, Task, prune};
 use openwork::{Matrix, Pattern};
 
-const METHODS: &[&str] =
-    &["magnitude", "wanda", "s-obd", "sparsegpt", "s-obs", "admm", "admm+swap"];
+/// A damping for every method, so that none is chosen by the weights.
+const DAMPING: &str = "damping=diag:0.1";
 
 /// Rows of `a` and of `b` go with columns of `c`.
 fn text(weights: [&str; 3]) -> String {
@@ -37,19 +37,10 @@ fn pruned(text: &str, method: &str, w: &[Matrix; 3], h: &[&Hessian; 3]) -> Prune
     prune(&method, &Task { spec: &spec, members, monitor: &() }).unwrap()
 }
 
-fn with_damping(method: &str) -> String {
-    match method {
-        "magnitude" | "wanda" | "s-obd" => method.to_string(),
-        "admm+swap" => "admm[damping=diag:0.1]+swap".to_string(),
-        other => format!("{other}[damping=diag:0.1]"),
-    }
-}
-
 #[test]
 fn equal_weights_are_no_weights() {
     let (w, h, g) = (tensors(), hessian(40, 8, 4), hessian(40, 12, 5));
-    for method in METHODS {
-        let method = with_damping(method);
+    for method in every_method(DAMPING) {
         let plain = pruned(&text(["", "", ""]), &method, &w, &[&h, &h, &g]);
         for weight in ["1", "4"] {
             let same = pruned(&text([weight; 3]), &method, &w, &[&h, &h, &g]);
@@ -61,8 +52,7 @@ fn equal_weights_are_no_weights() {
 #[test]
 fn weight_zero_leaves_the_choice_to_the_others() {
     let (w, h, g) = (tensors(), hessian(40, 8, 6), hessian(40, 12, 7));
-    for method in METHODS {
-        let method = with_damping(method);
+    for method in every_method(DAMPING) {
         let both = pruned(&text(["0", "0", ""]), &method, &w, &[&h, &h, &g]);
         let pattern: Pattern = "block (_,1) keep 50%".parse().unwrap();
         let spec = pattern.bind(&[10, 12]).unwrap();
@@ -84,8 +74,8 @@ fn a_weight_is_a_scale_of_its_tensor() {
     let (w, h, g) = (tensors(), hessian(40, 8, 8), hessian(40, 12, 9));
     let mut scaled = w.clone();
     scaled[0].data_mut().iter_mut().for_each(|w| *w *= 2.0);
-    for method in METHODS.iter().filter(|method| **method != "wanda") {
-        let method = with_damping(method);
+    // Wanda scores are linear in the weights, errors quadratic.
+    for method in every_method(DAMPING).into_iter().filter(|text| !text.starts_with("wanda")) {
         let weighted = pruned(&text(["4", "", ""]), &method, &w, &[&h, &h, &g]);
         let plain = pruned(&text(["", "", ""]), &method, &scaled, &[&h, &h, &g]);
         assert!(weighted.mask == plain.mask, "{method}");

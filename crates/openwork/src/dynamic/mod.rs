@@ -1,9 +1,8 @@
-//! Dynamic sparse training: a mask that moves while the network learns.
+//! Dynamic sparse training: the mask changes while the network is trained.
 //!
-//! Now and then some of the blocks that stay are dropped, those of least
-//! saliency, and as many are grown in the same scopes: where the gradient is
-//! large (RigL) or anywhere (SET). Blocks move whole, and every scope keeps
-//! exactly `keep` of them after every update.
+//! At intervals, the kept blocks of least saliency are dropped and as many are grown in
+//! the same scopes: where the gradient is large (RigL) or at random (SET). Every scope
+//! keeps exactly `keep` blocks after every update.
 //!
 //! ```
 //! use openwork::{Pattern, dynamic::{random, update}};
@@ -28,22 +27,22 @@ use crate::blocks::Blocks;
 use crate::spec::Spec;
 use rayon::prelude::*;
 
-/// A mask at random: exactly `keep` blocks of every scope stay. Blocks are
-/// numbered as in [`Blocks`].
+/// A random mask that keeps exactly `keep` blocks of every scope. Blocks are numbered as in
+/// [`Blocks`].
 pub fn random(spec: &Spec, seed: u64) -> Vec<bool> {
     Blocks::new(spec).stays_by(&numbers(seed, spec.blocks()))
 }
 
-/// Drops the share `fraction` of all blocks that stay, those of least `saliency`
-/// in the whole spec, then grows as many in each scope as it lost, those of
-/// highest `growth`. Gives the number of blocks that stay now and did not before.
+/// Drops the share `fraction` of all kept blocks, those of least `saliency` in the whole
+/// spec, then grows as many in each scope as it lost, those of highest `growth`. Returns
+/// the number of blocks that are newly kept.
 ///
 /// A block that was just dropped may be grown again, as in RigL; it then keeps
-/// its weights. Ties go to the lower index; padding neither goes nor comes.
+/// its weights. Of ties the lower index is kept; padding never changes.
 ///
 /// # Panics
 ///
-/// If there is not one entry for each block.
+/// If there is not one entry per block.
 pub fn update(
     spec: &Spec,
     stays: &mut [bool],
@@ -61,7 +60,7 @@ pub fn update(
     if drop == 0 {
         return 0;
     }
-    // The lowest index stays among equals, as everywhere.
+    // The lowest index is kept among equals, as everywhere.
     let rank = |&a: &usize, &b: &usize| {
         number(saliency[a]).total_cmp(&number(saliency[b])).then(b.cmp(&a))
     };
@@ -95,7 +94,7 @@ pub fn update(
         .sum()
 }
 
-/// A NaN ranks below every number; zeros of either sign are equal.
+/// NaN ranks below every number; zeros of either sign are equal.
 fn number(x: f64) -> f64 {
     if x.is_nan() { f64::NEG_INFINITY } else { x + 0.0 }
 }
@@ -104,9 +103,11 @@ fn number(x: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::Pattern;
+    use crate::spec::PRESETS;
     use proptest::prelude::*;
 
-    const SPECS: &[(&str, &[usize])] = &[
+    /// Specs beyond the presets; see [`bound`].
+    const OTHERS: &[(&str, &[usize])] = &[
         ("1:4", &[6, 16]),
         ("2:4@8", &[3, 32]),
         ("block(2,4,25%)", &[4, 32]),
@@ -115,8 +116,12 @@ mod tests {
         ("blocks a: block (1,_) & b perm (1,0): block (_,1) scope (4,1) keep 2", &[]),
     ];
 
+    /// The others, then every preset.
     fn bound(case: usize) -> Spec {
-        let (text, dims) = SPECS[case];
+        let (text, dims) = match case.checked_sub(OTHERS.len()) {
+            None => OTHERS[case],
+            Some(preset) => (PRESETS[preset].example, PRESETS[preset].shape),
+        };
         let pattern: Pattern = text.parse().unwrap();
         if dims.is_empty() {
             pattern.bind_all(&[("a", &[8, 3]), ("b", &[3, 8])]).unwrap()
@@ -139,7 +144,7 @@ mod tests {
 
         #[test]
         fn the_budget_of_every_scope_is_kept(
-            case in 0..SPECS.len(), seed in 0u64..1000, fraction in 0.0f64..=1.0,
+            case in 0..OTHERS.len() + PRESETS.len(), seed in 0u64..1000, fraction in 0.0f64..=1.0,
         ) {
             let spec = bound(case);
             let mut stays = random(&spec, seed);
@@ -153,7 +158,7 @@ mod tests {
                 prop_assert_eq!(moved, new);
                 let all = before.iter().filter(|&&s| s).count();
                 prop_assert!(moved <= (fraction * all as f64).round() as usize);
-                // What was dropped has no higher saliency than what stayed throughout.
+                // Dropped blocks have no higher saliency than those kept throughout.
                 let gone = (0..before.len()).filter(|&b| before[b] && !stays[b]);
                 let most = gone.map(|b| w[b]).fold(f64::NEG_INFINITY, f64::max);
                 let lower = (0..before.len()).filter(|&b| before[b] && w[b] < most).count();
@@ -167,7 +172,7 @@ mod tests {
         let spec = bound(0);
         assert_eq!(random(&spec, 3), random(&spec, 3));
         assert_ne!(random(&spec, 3), random(&spec, 4));
-        // Every place of a scope is met: 24 scopes of four.
+        // Every block of a scope occurs: 24 scopes of four.
         let met: Vec<usize> = (0..4)
             .map(|b| random(&spec, 1).iter().skip(b).step_by(4).filter(|&&s| s).count())
             .collect();

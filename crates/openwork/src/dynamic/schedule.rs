@@ -1,6 +1,6 @@
-//! When masks move, and how far.
+//! The update schedule of dynamic masks.
 
-/// When a mask is updated, and the share of blocks that move then:
+/// When a mask is updated, and the share of blocks that change:
 ///
 /// ```text
 /// fraction(t) = fraction / 2 (1 + cos(pi t / end))     at t = every, 2 every, .. < end
@@ -19,12 +19,12 @@ pub struct Schedule {
     pub fraction: f64,
     /// Steps between updates; 0 for never.
     pub every: u64,
-    /// The step from which masks stay as they are.
+    /// The step from which masks no longer change.
     pub end: u64,
 }
 
 impl Schedule {
-    /// The share that moves at step `t`, if any does.
+    /// The share that changes at step `t`, if it is an update step.
     pub fn at(&self, t: u64) -> Option<f64> {
         let due = t > 0 && t < self.end && t.checked_rem(self.every) == Some(0);
         due.then(|| {

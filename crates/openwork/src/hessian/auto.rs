@@ -44,7 +44,7 @@ pub struct Trial<'a> {
 /// worse, after three or four of the six as a rule; a factorisation each is what
 /// they cost. The least error wins, the smaller share of equals; NaN never wins.
 ///
-/// Without held-out samples [`share_by_rule`] decides, and a note says so.
+/// Without held-out samples [`share_by_rule`] decides, and a note reports it.
 ///
 /// ```
 /// use openwork::{Matrix, hessian::{Damping, HessianError, HessianSum, choose}};
@@ -105,28 +105,27 @@ pub fn choose<E: From<HessianError>>(
     })
 }
 
-/// The choice without held-out samples.
+/// The choice if there are no held-out samples.
 fn by_rule(hessians: &[&Hessian]) -> Choice {
     let (share, samples) = rule(hessians);
     let used = Damping::Diag(share);
     Choice { damping: used, errors: vec![], notes: vec![Note::DampingByRule { used, samples }] }
 }
 
-/// The most careful of all Hessians' shares by rule, and its samples.
+/// The largest share by rule over all Hessians, and its number of samples.
 fn rule(hessians: &[&Hessian]) -> (f64, Option<usize>) {
     let shares = hessians.iter().map(|h| (share_by_rule(h.samples(), h.columns()), h.samples()));
     shares.reduce(|a, b| if b.0 > a.0 { b } else { a }).unwrap_or((share_by_rule(None, 0), None))
 }
 
-/// A share of the diagonal by the number of samples alone.
+/// The share of the diagonal by the number of samples alone.
 ///
 /// | samples per column | below 1/2 | 1/2 to 4 | 4 to 16 | 16 to 64 | 64 and more | unknown |
 /// |---|---|---|---|---|---|---|
 /// | share | 3 | 1 | 0.3 | 0.1 | 0.03 | 0.01 |
 ///
-/// The first two and the last of the known were measured on held-out tokens,
-/// those between are interpolated. A matrix without a count is taken to be
-/// well sampled.
+/// The shares 3, 1 and 0.03 were measured on held-out tokens; those between are
+/// interpolated. A matrix with an unknown number of samples is assumed to be well sampled.
 pub fn share_by_rule(samples: Option<usize>, columns: usize) -> f64 {
     let Some(n) = samples else { return 0.01 };
     match n as f64 / columns.max(1) as f64 {
@@ -178,12 +177,15 @@ mod tests {
         let unknown = Hessian::from_matrix(few.matrix().clone(), None).unwrap();
         let choice = choose(&[&unknown], never).unwrap();
         assert_eq!(choice.damping, Damping::Diag(0.01));
-        assert_eq!(choice.notes[0].to_string(), "no samples to choose damping by; used diag:0.01");
+        assert_eq!(
+            choice.notes[0].to_string(),
+            "no samples to choose the damping by; used diag:0.01"
+        );
         // The most careful of several.
         let choice = choose(&[&unknown, &few], never).unwrap();
         assert_eq!(
             choice.notes[0].to_string(),
-            "no held-out samples to choose damping by; used diag:1 for 10 samples"
+            "no held-out samples to choose the damping by; used diag:1 for 10 samples"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! H made ready for pruning: damped, scaled to a unit diagonal, factored.
+//! The curvature that methods use: H damped, scaled to a unit diagonal, and factored.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,17 +14,17 @@ use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 /// Hd = H + damping        s_j = sqrt(Hd_jj)        A = S^-1 Hd S^-1        C = A^-1
 /// ```
 ///
-/// Weights are scaled along, `Ws = W S` ([`Curvature::scale_weights`]), so that
-/// `d Hd d' = ds A ds'` for every row. In these units f32 is safe: masks chosen
-/// with an f32 C were those of f64 down to damping 1e-4. Scaling changes no
-/// mask: costs are the same numbers.
+/// Weights are scaled accordingly, `Ws = W S` ([`Curvature::scale_weights`]), so that
+/// `d Hd d' = ds A ds'` for every row. In these units f32 suffices: masks chosen
+/// with C in f32 equalled those of f64 down to damping 1e-4. Scaling does not change
+/// costs, so it changes no mask.
 ///
 /// A dead column (H_jj = 0) has s_j = 0, A_jj = 1 and zeros beside it: scaled
-/// weights there are zero, cost nothing, are pruned first, and come back as
-/// exact zeros.
+/// weights there are zero, cost nothing, are pruned first, and end as exact
+/// zeros.
 ///
-/// H that is not positive definite with the damping asked for is damped ten
-/// times more, step by step up to ten times its diagonal; a [`Note`] says so.
+/// If H is not positive definite with the requested damping, damping is multiplied by ten
+/// until it is, up to ten times the diagonal; a [`Note`] reports it.
 ///
 /// ```
 /// use openwork::{Matrix, hessian::{Damping, Hessian}};
@@ -85,8 +85,8 @@ impl Curvature {
         }
     }
 
-    /// The same curvature for weights whose errors count `factor` squared times
-    /// as much: they are scaled by `factor` more. Shares all matrices.
+    /// The same curvature for weights whose errors count `factor` squared times as much:
+    /// weights are scaled by another `factor`. Shares all matrices.
     pub(crate) fn weighted(&self, factor: f64) -> Self {
         Self {
             damping: self.damping,
@@ -123,18 +123,18 @@ impl Curvature {
             }
             row[r] = 1.0;
         });
-        // Below this a pivot is rounding: K operations on numbers up to one.
+        // Pivots below this are rounding errors of K operations on numbers up to one.
         let floor = k as f64 * f64::EPSILON;
         cholesky::factor(&mut a, floor)?;
         Ok((scale, a))
     }
 
-    /// The damping in force: the one asked for, or more (see the notes).
+    /// The damping used: the requested one, or more (see the notes).
     pub fn damping(&self) -> Damping {
         self.damping
     }
 
-    /// What a user should know about this matrix.
+    /// Notes for the user.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -154,19 +154,19 @@ impl Curvature {
         &self.matrix
     }
 
-    /// C = A^-1, symmetric to the bit; computed in f64 when first asked for.
+    /// C = A^-1, exactly symmetric; computed in f64 on first use.
     pub fn inverse(&self) -> &Matrix {
         self.inverse.get_or_init(|| narrow(self.inverse_f64()))
     }
 
-    /// C = A^-1 in f64, computed anew.
+    /// C = A^-1 in f64, computed on every call.
     pub fn inverse_f64(&self) -> Matrix<f64> {
         let c = cholesky::transposed_square(&cholesky::invert_lower(&self.reversed));
         reverse(c)
     }
 
-    /// The upper triangular U with C = U'U, rows as SparseGPT uses them;
-    /// computed in f64 when first asked for.
+    /// The upper triangular U with C = U'U, as SparseGPT uses it; computed in f64
+    /// on first use.
     ///
     /// With columns 0..j frozen, the inverse of what is left of A has
     /// `U_jj^2` in its first entry and `U_jj U[j, j..]` in its first row.
@@ -178,7 +178,7 @@ impl Curvature {
     ///
     /// # Panics
     ///
-    /// If the weights have another number of columns.
+    /// If the number of columns differs.
     pub fn scale_weights(&self, w: MatrixRef<'_>) -> Matrix {
         assert_eq!(w.cols(), self.columns(), "weights and curvature differ in columns");
         Matrix::from_fn(w.rows(), w.cols(), |i, j| (f64::from(w.at(i, j)) * self.scale[j]) as f32)
@@ -188,7 +188,7 @@ impl Curvature {
     ///
     /// # Panics
     ///
-    /// If the weights have another number of columns.
+    /// If the number of columns differs.
     pub fn unscale_weights(&self, mut w: MatrixMut<'_>) {
         assert_eq!(w.cols(), self.columns(), "weights and curvature differ in columns");
         let inverse = reciprocals(&self.scale);
@@ -207,7 +207,7 @@ fn scaled(h: &Hessian, scale: &[f64]) -> Matrix {
     let mut a = Matrix::zeros(k, k);
     a.data_mut().par_chunks_mut(k.max(1)).enumerate().for_each(|(i, row)| {
         for (j, (a, h)) in row.iter_mut().zip(h.matrix().row(i)).enumerate() {
-            // The smaller index first, so that both halves round alike.
+            // The smaller index first, so that both triangles round alike.
             let (f, g) = (inverse[i.min(j)], inverse[i.max(j)]);
             *a = (h * f * g) as f32;
         }
@@ -346,7 +346,7 @@ mod tests {
             error.starts_with("H is not positive definite even with diag:10 (column 2"),
             "{error}"
         );
-        assert!(error.ends_with("it is not an X'X: check how it was made"), "{error}");
+        assert!(error.ends_with("it is not of the form X'X: check how it was computed"), "{error}");
     }
 
     #[test]
@@ -363,7 +363,7 @@ mod tests {
             assert_eq!(w.row(0)[1], 0.0);
             assert_eq!(
                 c.notes()[0].to_string(),
-                "1 of 3 columns has only zero inputs (the first is 1); weights there cost nothing"
+                "1 of 3 columns has only zero inputs (the first is 1); these weights have no effect"
             );
         }
     }
@@ -382,11 +382,11 @@ mod tests {
         assert_eq!(c.damping(), Damping::Diag(0.1));
         assert_eq!(
             c.notes()[0].to_string(),
-            "5 samples for 12 columns: the fit leans on damping; use more calibration tokens"
+            "5 samples for 12 columns: the result depends on damping; use more calibration tokens"
         );
         assert_eq!(
             h.damp(Damping::Auto).unwrap_err().to_string(),
-            "damping `auto` has to be chosen before H is damped"
+            "damping `auto` must be resolved before H is damped"
         );
     }
 

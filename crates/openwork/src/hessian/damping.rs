@@ -1,4 +1,4 @@
-//! How much is added to the diagonal of H before it is inverted.
+//! Damping: what is added to the diagonal of H before it is inverted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,9 +33,9 @@ pub enum Damping {
     Auto,
 }
 
-/// Text that is no damping.
+/// Invalid damping text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("damping `{text}` is not understood: {why}; write diag:0.1, mean:0.01, abs:1e-3 or auto")]
+#[error("invalid damping `{text}`: {why}; write diag:0.1, mean:0.01, abs:1e-3 or auto")]
 pub struct DampingError {
     text: String,
     why: &'static str,
@@ -55,7 +55,7 @@ impl FromStr for Damping {
         if !number.is_finite() || number < 0.0 {
             return Err(wrong("the number must be finite and not negative"));
         }
-        // A sum with +0 turns -0 into 0, so that text and value round-trip.
+        // Adding +0 turns -0 into 0, so that text and value round-trip.
         let number = number + 0.0;
         match kind.trim() {
             "diag" => Ok(Self::Diag(number)),
@@ -83,7 +83,7 @@ impl fmt::Display for Damping {
 
 impl Damping {
     /// What is added to a diagonal entry `h_jj` where the mean diagonal is
-    /// `mean`; [`Damping::Auto`] adds nothing, it has to be chosen first.
+    /// `mean`; [`Damping::Auto`] adds nothing, as it must be resolved first.
     pub(super) fn added(self, h_jj: f64, mean: f64) -> f64 {
         match self {
             Self::Diag(share) => share * h_jj,
@@ -106,7 +106,7 @@ impl Damping {
     pub(super) fn raised(self, mean: f64) -> Option<Self> {
         /// Clears the rounding of an f64 factorisation of 10,000 columns.
         const FIRST: f64 = 1e-10;
-        /// Past this H is ignored: every column would count for itself.
+        /// Beyond this H has no effect: every column would count for itself.
         const LIMIT: f64 = 10.0;
         let up = |x: f64| {
             let next = if x < FIRST { FIRST } else { 10.0 * x };
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(
                 error,
                 format!(
-                    "damping `{text}` is not understood: {why}; \
+                    "invalid damping `{text}`: {why}; \
                      write diag:0.1, mean:0.01, abs:1e-3 or auto"
                 )
             );

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The output error of new weights `What` for `W` is `tr(D H D')` with
-//! `D = What - W`, so all a method has to know about the inputs is H.
+//! `D = What - W`, so H is all that a method needs to know about the inputs.
 
 mod auto;
 mod curvature;
@@ -22,15 +22,15 @@ pub use sum::{HessianSum, Sample, SumParts};
 
 use crate::matrix::{Matrix, MatrixRef};
 
-/// How far H_ij and H_ji may differ, as a part of sqrt(H_ii H_jj): two f16
-/// numbers rounded apart (2 x 2^-11).
+/// The maximum difference of H_ij and H_ji, relative to sqrt(H_ii H_jj): two f16 numbers
+/// rounded apart (2 x 2^-11).
 const SYMMETRY: f64 = 1e-3;
 
-/// How far |H_ij| may exceed sqrt(H_ii H_jj), which no X'X does: three bf16
-/// numbers rounded apart (3 x 2^-9 and a little).
+/// The maximum relative excess of |H_ij| over sqrt(H_ii H_jj), which X'X never exceeds:
+/// three bf16 numbers rounded apart (3 x 2^-9 and a little).
 const DOMINANCE: f64 = 1e-2;
 
-/// X'X / n in f64, with what is known about its samples. Holds, once built:
+/// X'X / n in f64, with the number of its samples where known. Holds, once built:
 ///
 /// 1. the matrix is square, finite, and symmetric to the bit;
 /// 2. its diagonal is not negative;
@@ -45,7 +45,7 @@ pub struct Hessian {
     held_out: Option<(Matrix<f64>, usize)>,
 }
 
-/// Inputs or a matrix that cannot be a Hessian, or cannot be factored.
+/// Invalid inputs, a matrix that is not a Hessian, or one that cannot be factored.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum HessianError {
     /// Samples of another width.
@@ -56,10 +56,10 @@ pub enum HessianError {
         /// Columns of H.
         columns: usize,
     },
-    /// A sample with NaN or infinity.
+    /// NaN or infinity in a sample.
     #[error("sample {sample}, column {column} is {value}; {}", finite_advice(value, kind))]
     Sample {
-        /// Which sample of the stream, from zero.
+        /// The index of the sample in the stream.
         sample: usize,
         /// Its column.
         column: usize,
@@ -68,18 +68,18 @@ pub enum HessianError {
         /// The type of the samples.
         kind: &'static str,
     },
-    /// Partial sums merged in another order than that of their samples.
+    /// Partial sums merged out of order.
     #[error(
         "a partial sum starts at sample {found}, but sample {expected} is next; \
          merge the parts in order"
     )]
     Order {
-        /// The sample that should follow.
+        /// The expected first sample.
         expected: usize,
-        /// The sample that does.
+        /// The actual first sample.
         found: usize,
     },
-    /// A sum over nothing.
+    /// A sum over no samples.
     #[error("H has no samples; give it at least one row of inputs")]
     NoSamples,
     /// A matrix that is not square.
@@ -120,10 +120,10 @@ pub enum HessianError {
         /// The lower entry.
         lower: f64,
     },
-    /// A negative mean of squares.
+    /// A negative diagonal entry.
     #[error("H[{index}, {index}] is {value}; the diagonal of X'X cannot be negative")]
     Negative {
-        /// Which diagonal entry.
+        /// Its index.
         index: usize,
         /// What was found.
         value: f64,
@@ -131,7 +131,7 @@ pub enum HessianError {
     /// An entry larger than its diagonal allows.
     #[error(
         "H[{row}, {column}] is {value}, but X'X cannot exceed the root of H[{row}, {row}] \
-         H[{column}, {column}], {bound}; H is not an X'X"
+         H[{column}, {column}], {bound}; H is not of the form X'X"
     )]
     Dominance {
         /// Its row.
@@ -140,32 +140,32 @@ pub enum HessianError {
         column: usize,
         /// What was found.
         value: f64,
-        /// The largest value an X'X could have there.
+        /// The largest value possible for X'X.
         bound: f64,
     },
-    /// Held-out samples that do not belong to the samples.
-    #[error("{held_out} of {samples} samples are held out; there must be samples on both sides")]
+    /// No samples on one side of the held-out split.
+    #[error("{held_out} of {samples} samples are held out; both sides of the split need samples")]
     HeldOut {
         /// Held-out samples.
         held_out: usize,
         /// All samples.
         samples: usize,
     },
-    /// No damping within reason makes the matrix positive definite.
+    /// Not positive definite even with the largest damping.
     #[error(
         "H is not positive definite even with {damping} (column {column} has pivot {pivot:e}); \
-         it is not an X'X: check how it was made"
+         it is not of the form X'X: check how it was computed"
     )]
     Indefinite {
         /// The largest damping tried.
         damping: Damping,
         /// The column whose pivot failed.
         column: usize,
-        /// The pivot, as a part of the column's own curvature.
+        /// The pivot, relative to the column's own curvature.
         pivot: f64,
     },
     /// `auto` where a number is needed.
-    #[error("damping `auto` has to be chosen before H is damped")]
+    #[error("damping `auto` must be resolved before H is damped")]
     AutoUnresolved,
 }
 
@@ -178,16 +178,16 @@ fn finite_advice(value: &f32, kind: &str) -> &'static str {
 }
 
 impl Hessian {
-    /// A Hessian from a matrix someone else made; see [`HessianError`] for all
-    /// that may be wrong with it. Small asymmetries (below a thousandth of
-    /// sqrt(H_ii H_jj)) are rounding: the mean of both entries is used.
+    /// A Hessian from a given matrix, after checking it (see [`HessianError`]). Small
+    /// asymmetries (below a thousandth of sqrt(H_ii H_jj)) are rounding errors: the mean of
+    /// both entries is used.
     ///
     /// ```
     /// use openwork::{Matrix, hessian::Hessian};
     /// let h = Matrix::from_vec(2, 2, vec![2.0, 1.0, 1.0, 0.0]);
     /// assert_eq!(
     ///     Hessian::from_matrix(h, None).unwrap_err().to_string(),
-    ///     "H[0, 1] is 1, but X'X cannot exceed the root of H[0, 0] H[1, 1], 0; H is not an X'X"
+    ///     "H[0, 1] is 1, but X'X cannot exceed the root of H[0, 0] H[1, 1], 0; H is not of the form X'X"
     /// );
     /// ```
     pub fn from_matrix(h: Matrix<f64>, samples: Option<usize>) -> Result<Self, HessianError> {
@@ -200,8 +200,8 @@ impl Hessian {
         Self::from_matrix(h, samples)
     }
 
-    /// A Hessian with its held-out part, as [`Hessian::matrix`],
-    /// [`Hessian::samples`] and [`Hessian::held_out`] give them: for files.
+    /// A Hessian with its held-out part, from the results of [`Hessian::matrix`],
+    /// [`Hessian::samples`] and [`Hessian::held_out`]; used to read files.
     pub fn from_parts(
         h: Matrix<f64>,
         samples: usize,
@@ -224,7 +224,7 @@ impl Hessian {
         Ok(Self::trusted(h, Some(samples), held_out))
     }
 
-    /// The caller keeps the promises.
+    /// The caller guarantees the invariants.
     fn trusted(
         matrix: Matrix<f64>,
         samples: Option<usize>,
@@ -243,12 +243,12 @@ impl Hessian {
         &self.matrix
     }
 
-    /// Samples in H, where known.
+    /// The number of samples, where known.
     pub fn samples(&self) -> Option<usize> {
         self.samples
     }
 
-    /// The mean over the held-out samples and their number, where known.
+    /// H of the held-out samples and their number, where known.
     pub fn held_out(&self) -> Option<(&Matrix<f64>, usize)> {
         self.held_out.as_ref().map(|(held, n)| (held, *n))
     }
@@ -269,7 +269,7 @@ impl Hessian {
         self.diagonal().iter().map(|h| h.sqrt() as f32).collect()
     }
 
-    /// Columns whose inputs were always zero, rising.
+    /// Columns whose inputs are all zero, ascending.
     pub fn dead_columns(&self) -> Vec<usize> {
         (0..self.columns()).filter(|&j| self.matrix.row(j)[j] == 0.0).collect()
     }
@@ -305,8 +305,8 @@ impl Hessian {
         for (f, h) in fit.data_mut().iter_mut().zip(held.data()) {
             *f = (all * *f - part * h) / (all - part);
         }
-        // Promises 2 and 3: a column that only the held-out samples saw is a
-        // difference of equals here; make it zero to the bit.
+        // Invariants 2 and 3: a column that is nonzero only in the held-out samples is a
+        // difference of equal numbers here; make it exactly zero.
         let k = self.columns();
         for j in 0..k {
             let whole = self.matrix.row(j)[j];
@@ -330,17 +330,17 @@ impl Hessian {
     }
 }
 
-/// A matrix that keeps promises 1 to 3, or what is wrong with it.
+/// Checks invariants 1 to 3.
 fn checked(mut h: Matrix<f64>) -> Result<Matrix<f64>, HessianError> {
     let k = h.rows();
-    // Promise 1.
+    // Invariant 1.
     if k != h.cols() {
         return Err(HessianError::Square { rows: k, cols: h.cols() });
     }
     if let Some(e) = h.data().iter().position(|x| !x.is_finite()) {
         return Err(HessianError::Entry { row: e / k, column: e % k, value: h.data()[e] });
     }
-    // Promise 2.
+    // Invariant 2.
     let d: Vec<f64> = (0..k).map(|j| h.row(j)[j]).collect();
     if let Some(index) = d.iter().position(|&d| d < 0.0) {
         return Err(HessianError::Negative { index, value: d[index] });
@@ -354,7 +354,7 @@ fn checked(mut h: Matrix<f64>) -> Result<Matrix<f64>, HessianError> {
                 return Err(HessianError::Symmetry { row: i, column: j, upper, lower });
             }
             let mean = if upper == lower { upper } else { 0.5 * upper + 0.5 * lower };
-            // Promise 3 follows: with a zero diagonal the bound is zero.
+            // Invariant 3 follows: with a zero diagonal the bound is zero.
             if mean.abs() > bound * (1.0 + DOMINANCE) {
                 return Err(HessianError::Dominance { row: i, column: j, value: mean, bound });
             }
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(
             refused(2, 2, &[1.0, 3.0, 3.0, 4.0]),
             "H[0, 1] is 3, but X'X cannot exceed the root of H[0, 0] H[1, 1], 2; \
-             H is not an X'X"
+             H is not of the form X'X"
         );
         let h = Hessian::from_matrix(Matrix::zeros(3, 3), None).unwrap();
         assert_eq!(
@@ -425,7 +425,7 @@ mod tests {
         let error = Hessian::from_parts(h.matrix().clone(), 256, held).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "256 of 256 samples are held out; there must be samples on both sides"
+            "256 of 256 samples are held out; both sides of the split need samples"
         );
     }
 

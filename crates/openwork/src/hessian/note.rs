@@ -1,22 +1,22 @@
-//! What a user should know about the statistics a result rests on.
+//! Notes for the user about the statistics behind a result.
 
 use std::fmt;
 
 use super::Damping;
 
-/// A change or a weakness that did not stop the computation.
+/// A change or a weakness that does not stop the computation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
-    /// H was not positive definite with the damping asked for.
+    /// H was not positive definite with the requested damping.
     DampingRaised {
-        /// The damping asked for.
+        /// The requested damping.
         from: Damping,
-        /// The least damping tried that made it positive definite.
+        /// The damping that made it positive definite.
         to: Damping,
     },
-    /// Columns whose inputs were always zero: their weights cost nothing.
+    /// Columns whose inputs are all zero: their weights have no effect.
     DeadColumns {
-        /// How many.
+        /// Their number.
         count: usize,
         /// The first of them.
         first: usize,
@@ -32,7 +32,7 @@ pub enum Note {
     },
     /// Automatic damping had no held-out samples and used a rule instead.
     DampingByRule {
-        /// What the rule gave.
+        /// The damping by the rule.
         used: Damping,
         /// Samples in H, where known.
         samples: Option<usize>,
@@ -50,19 +50,22 @@ impl fmt::Display for Note {
                 write!(
                     f,
                     "{count} of {columns} columns {verb} only zero inputs (the first is {first}); \
-                     weights there cost nothing"
+                     these weights have no effect"
                 )
             }
             Self::FewSamples { samples, columns } => write!(
                 f,
-                "{samples} samples for {columns} columns: the fit leans on damping; \
+                "{samples} samples for {columns} columns: the result depends on damping; \
                  use more calibration tokens"
             ),
             Self::DampingByRule { used, samples: Some(n) } => {
-                write!(f, "no held-out samples to choose damping by; used {used} for {n} samples")
+                write!(
+                    f,
+                    "no held-out samples to choose the damping by; used {used} for {n} samples"
+                )
             }
             Self::DampingByRule { used, samples: None } => {
-                write!(f, "no samples to choose damping by; used {used}")
+                write!(f, "no samples to choose the damping by; used {used}")
             }
         }
     }

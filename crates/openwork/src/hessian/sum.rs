@@ -34,11 +34,11 @@ impl Sample for f16 {
     const NAME: &'static str = "f16";
 }
 
-/// A running X'X: samples go in as rows, a [`Hessian`] comes out.
+/// Accumulates X'X over rows of samples and produces a [`Hessian`].
 ///
-/// Samples are summed in chunks of [`CHUNK`], in order, whatever the sizes of
-/// the pieces they come in and whatever the number of threads: the bytes are
-/// the same. Of every three chunks one is kept apart, for choosing damping.
+/// Samples are summed in chunks of [`CHUNK`], in order, so the result depends neither on
+/// the sizes of the pieces they arrive in nor on the number of threads. One of every three
+/// chunks is held out, to choose the damping by.
 ///
 /// ```
 /// use openwork::{Matrix, hessian::HessianSum};
@@ -51,38 +51,38 @@ impl Sample for f16 {
 /// ```
 #[derive(Clone, Debug)]
 pub struct HessianSum {
-    /// Where the first sample stands in the whole stream.
+    /// The index of the first sample in the whole stream.
     first: usize,
-    /// Samples added, gathered ones included.
+    /// Samples added, including those still buffered.
     count: usize,
     /// Samples in `held`.
     held_count: usize,
     fit: Gram,
     held: Gram,
-    /// Samples not yet in a sum, fewer than `BATCH * CHUNK`.
+    /// Samples not yet summed, fewer than `BATCH * CHUNK`.
     gathered: Vec<f32>,
 }
 
-/// A partial sum as numbers, as [`HessianSum::into_parts`] gives it: what one
-/// process hands to another.
+/// The state of a partial sum, to be sent to another process; see
+/// [`HessianSum::into_parts`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumParts {
     /// Columns of X.
     pub columns: usize,
-    /// Where the first sample stands in the whole stream.
+    /// The index of the first sample in the whole stream.
     pub first: usize,
     /// Samples.
     pub count: usize,
-    /// Samples that are held out.
+    /// Held-out samples.
     pub held_count: usize,
-    /// X'X over the samples to fit on, tile after tile.
+    /// X'X over the samples to fit on, tile by tile.
     pub fit: Vec<f64>,
     /// The same over the held-out samples.
     pub held: Vec<f64>,
 }
 
 impl HessianSum {
-    /// The sum as numbers.
+    /// The state of the sum, for another process.
     ///
     /// ```
     /// use openwork::{Matrix, hessian::HessianSum};
@@ -105,7 +105,7 @@ impl HessianSum {
         }
     }
 
-    /// The sum that gave these numbers.
+    /// The sum with this state.
     pub fn from_parts(parts: SumParts) -> Result<Self, HessianError> {
         let wrong = HessianError::SampleWidth { found: parts.fit.len(), columns: parts.columns };
         let (fit, held) = (
@@ -151,7 +151,7 @@ impl HessianSum {
         self.count
     }
 
-    /// Adds samples, one in each row of `x`. On an error nothing was added.
+    /// Adds samples, one per row of `x`. On an error nothing is added.
     pub fn add<T: Sample>(&mut self, x: MatrixRef<'_, T>) -> Result<(), HessianError> {
         let k = self.columns();
         if x.cols() != k {
@@ -167,7 +167,7 @@ impl HessianSum {
             return Err(HessianError::Sample { sample, column, value, kind: T::NAME });
         }
         if k == 0 {
-            // Nothing to gather, yet every sample counts.
+            // There is nothing to sum, but every sample counts.
             self.count += x.rows();
         }
         let mut r = 0;
@@ -188,9 +188,8 @@ impl HessianSum {
 
     /// Adds the sum over the samples that follow in the stream.
     ///
-    /// Both sums are closed first: a chunk that is not full is added as it is.
-    /// The result depends on where the parts were cut and on nothing else: not
-    /// on who summed them, nor when.
+    /// Both sums are flushed first: a chunk that is not full is added as it is. The result
+    /// depends only on where the stream was cut.
     ///
     /// ```
     /// use openwork::{Matrix, hessian::HessianSum};
@@ -242,7 +241,7 @@ impl HessianSum {
         self.gathered.len() / self.columns().max(1)
     }
 
-    /// Adds all gathered samples, also those of a chunk that is not full.
+    /// Sums all buffered samples, including those of a chunk that is not full.
     fn flush(&mut self) {
         let (k, rows) = (self.columns(), self.gathered_rows());
         let x = MatrixRef::new(&self.gathered, rows, k);
@@ -274,7 +273,7 @@ mod tests {
     use crate::linalg::tests::random;
     use crate::matrix::Matrix;
 
-    /// More than a batch, and no multiple of a chunk.
+    /// More than a batch, and not a multiple of a chunk.
     const N: usize = BATCH * CHUNK + CHUNK + 17;
 
     fn summed(x: &Matrix, piece: usize) -> HessianSum {

@@ -35,6 +35,7 @@ mod inverse;
 pub mod ops;
 mod parse;
 mod product;
+mod strided;
 mod tiler;
 mod tuple;
 
@@ -46,9 +47,11 @@ mod refusals;
 pub use coord::Coord;
 pub use error::LayoutError;
 pub use parse::{MAX_DEPTH, MAX_ENTRIES, MAX_TEXT};
+pub use strided::{StridedIter, StridedLayout};
 pub use tiler::Tiler;
 pub use tuple::IntTuple;
 
+use coalesce::merged;
 use error::clip;
 use std::fmt;
 
@@ -111,6 +114,15 @@ impl Layout {
         Self::new(shape, stride)
     }
 
+    /// The compact layout of this shape with the rightmost mode fastest.
+    pub fn row_major(shape: IntTuple) -> Result<Self, LayoutError> {
+        if let Some(size) = shape.below_one() {
+            return Err(LayoutError::Size { shape: clip(&shape), size });
+        }
+        let stride = shape.reversed().prefix_product()?.reversed();
+        Self::new(shape, stride)
+    }
+
     /// The layout whose modes are these layouts.
     pub fn from_modes(modes: impl IntoIterator<Item = Layout>) -> Result<Self, LayoutError> {
         let (shapes, strides): (Vec<_>, Vec<_>) =
@@ -128,6 +140,39 @@ impl Layout {
                 flat.iter().map(|leaf| leaf.1).collect(),
             ),
         }
+    }
+
+    /// The same function of the index without inner brackets: `((2,3),4):((1,2),6)`
+    /// becomes `(2,3,4):(1,2,6)`.
+    pub fn flatten(&self) -> Self {
+        Self { shape: self.shape.flatten(), stride: self.stride.flatten() }
+    }
+
+    /// The longest run of neighbours from offset 0 on.
+    pub(crate) fn run(&self) -> i64 {
+        match merged(self.sorted().flat()).first() {
+            Some(&(size, 1)) => size,
+            _ => 1,
+        }
+    }
+
+    /// The leaves by rising stride, those of size 1 left out: the same offsets,
+    /// in another order. Coalesced after that, equal sets of offsets are equal
+    /// layouts wherever strides nest (see [`is_nested`](Self::is_nested)).
+    pub(crate) fn sorted(&self) -> Self {
+        let mut flat = self.flat();
+        flat.retain(|leaf| leaf.0 > 1);
+        flat.sort_by_key(|&(s, d)| (d, s));
+        let (shape, stride): (Vec<_>, Vec<_>) = flat.into_iter().unzip();
+        // The promises are those of `self`.
+        Self { shape: shape.into_iter().collect(), stride: stride.into_iter().collect() }
+    }
+
+    /// Whether each stride exceeds all that the smaller ones can add up to, so that
+    /// offsets are distinct and rise with the larger strides leading.
+    pub(crate) fn is_nested(&self) -> bool {
+        let Self { shape, stride } = self.sorted();
+        StridedLayout::from(&Self { shape: shape.reversed(), stride: stride.reversed() }).rises()
     }
 
     /// `1:0`.

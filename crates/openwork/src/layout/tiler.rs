@@ -84,6 +84,18 @@ fn paired(tilers: &[Tiler], a: &Layout) -> Result<Vec<Layout>, LayoutError> {
     Ok(a.modes())
 }
 
+impl FromIterator<i64> for Tiler {
+    /// The tiler `<n0,n1,..>` of positive integers.
+    ///
+    /// # Panics
+    ///
+    /// If one is not.
+    fn from_iter<I: IntoIterator<Item = i64>>(sizes: I) -> Self {
+        let leaf = |n| Layout::from_flat(&[(n, 1)]).expect("the size of a tile is 1 or more");
+        Self::Modes(sizes.into_iter().map(leaf).map(Self::Layout).collect())
+    }
+}
+
 impl From<Layout> for Tiler {
     fn from(layout: Layout) -> Self {
         Self::Layout(layout)

@@ -182,6 +182,22 @@ impl IntTuple {
         unfold(self, shape, true)
     }
 
+    /// The modes from right to left, on every level.
+    pub(crate) fn reversed(&self) -> IntTuple {
+        match self {
+            Int(n) => Int(*n),
+            Tuple(modes) => modes.iter().rev().map(Self::reversed).collect(),
+        }
+    }
+
+    /// The same brackets around other leaves, of which there are as many.
+    pub(crate) fn with_leaves(&self, leaves: &mut impl Iterator<Item = i64>) -> IntTuple {
+        match self {
+            Int(n) => Int(leaves.next().unwrap_or(*n)),
+            Tuple(modes) => modes.iter().map(|mode| mode.with_leaves(leaves)).collect(),
+        }
+    }
+
     /// The first leaf below 1, if there is one.
     pub(crate) fn below_one(&self) -> Option<i64> {
         self.leaves().into_iter().find(|&size| size < 1)
@@ -236,6 +252,15 @@ impl From<i64> for IntTuple {
 impl FromIterator<i64> for IntTuple {
     fn from_iter<I: IntoIterator<Item = i64>>(leaves: I) -> Self {
         Tuple(leaves.into_iter().map(Int).collect())
+    }
+}
+
+impl FromIterator<usize> for IntTuple {
+    /// # Panics
+    ///
+    /// If a leaf is beyond 63 bits.
+    fn from_iter<I: IntoIterator<Item = usize>>(leaves: I) -> Self {
+        leaves.into_iter().map(|n| i64::try_from(n).expect("a leaf has 63 bits")).collect()
     }
 }
 

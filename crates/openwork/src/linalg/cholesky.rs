@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Nearly all work is matrix products on panels of columns. Each
-//! tile is computed by one thread in a fixed order, so the bytes do not depend
-//! on the number of threads.
+//! tile is computed by one thread in a fixed order, so results do not
+//! depend on the number of threads.
 
 use rayon::prelude::*;
 
@@ -16,14 +16,14 @@ use super::small;
 pub use super::small::NotPositive;
 use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 
-/// Columns factored before the rest of the matrix is updated: deep enough for
-/// products at full speed, while the entry-by-entry part stays small.
+/// Columns factored before the rest of the matrix is updated: deep enough for products at
+/// full speed, while the scalar part stays small.
 const PANEL: usize = 192;
 
 /// Columns of a panel factored entry by entry.
 const LEAF: usize = 32;
 
-/// Factors a symmetric matrix in place, reading its lower half only:
+/// Factors a symmetric matrix in place, reading its lower triangle only:
 ///
 /// ```text
 /// A = L L'
@@ -51,13 +51,13 @@ pub fn factor<T: Scalar>(a: &mut Matrix<T>, floor: T) -> Result<(), NotPositive>
     Ok(())
 }
 
-/// [`factor`], with anything above the diagonal.
+/// [`factor`] that leaves arbitrary entries above the diagonal.
 fn lower_factor<T: Scalar>(a: &mut Matrix<T>, floor: T) -> Result<(), NotPositive> {
     let n = square(a.view());
     factor_panels(a.data_mut(), n, n, PANEL, floor)
 }
 
-/// Right-looking Cholesky of the lower half of an n x n slice. Each diagonal
+/// Right-looking Cholesky of the lower triangle of an n x n slice. Each diagonal
 /// block is factored while other threads update what lies below it.
 fn factor_panels<T: Scalar>(
     a: &mut [T],
@@ -69,7 +69,7 @@ fn factor_panels<T: Scalar>(
     if n <= LEAF {
         return small::cholesky(a, n, stride, floor);
     }
-    // A block of a larger matrix: nothing after its last entry is touched.
+    // A block of a larger matrix: entries after its last are not accessed.
     let a = &mut a[..(n - 1) * stride + n];
     let mut below = Vec::new();
     let mut inverse = factor_block(a, panel.min(n), stride, floor, n > panel)?;
@@ -89,7 +89,7 @@ fn factor_panels<T: Scalar>(
             gemm(T::ZERO, rows, T::ONE, old, block.t(), Threads::One);
         });
 
-        // 2. What is left: A[end.., end..] -= P P', lower tiles only.
+        // 2. The trailing matrix: A[end.., end..] -= P P', lower tiles only.
         let p_all = MatrixRef::new(&below, height, width);
         let update = |top: usize, count: usize, rows: &mut [T]| {
             for (r, p_r) in below[top * width..].chunks_exact(width).take(count).enumerate() {
@@ -121,8 +121,8 @@ fn factor_panels<T: Scalar>(
     Ok(())
 }
 
-/// Factors a diagonal block, and gives the inverse of its factor if something
-/// lies below it that needs it.
+/// Factors a diagonal block, and returns the inverse of its factor if there are rows below
+/// it.
 fn factor_block<T: Scalar>(
     a: &mut [T],
     n: usize,
@@ -144,8 +144,8 @@ fn inverted_block<'l, T: Scalar>(row: impl Fn(usize) -> &'l [T], n: usize) -> Ve
     inverse
 }
 
-/// The inverse of a lower triangular matrix, of which nothing above the diagonal
-/// is read, by row panels i:
+/// The inverse of a lower triangular matrix by row panels i; entries above the diagonal are
+/// not read:
 ///
 /// ```text
 /// X_ii = L_ii^-1        X_ij = -X_ii sum_j<=k<i L_ik X_kj
@@ -161,7 +161,7 @@ pub fn invert_lower<T: Scalar>(l: &Matrix<T>) -> Matrix<T> {
 }
 
 /// [`invert_lower`] into a matrix of the same size, where tiles above the diagonal
-/// stay as they are.
+/// are left unchanged.
 fn invert_lower_into<T: Scalar>(l: &Matrix<T>, x: &mut Matrix<T>) {
     let n = square(l.view());
     let panels = (0..n).into_par_iter().step_by(PANEL);
@@ -209,7 +209,7 @@ fn invert_lower_into<T: Scalar>(l: &Matrix<T>, x: &mut Matrix<T>) {
     }
 }
 
-/// [`invert_lower`] of one contiguous block: by leaves, then one product a pair.
+/// [`invert_lower`] of one contiguous block by recursive halving.
 fn invert_block<T: Scalar>(l: &mut [T], n: usize) {
     if n <= LEAF {
         return small::invert_lower(l, n, n);
@@ -240,7 +240,7 @@ fn invert_block<T: Scalar>(l: &mut [T], n: usize) {
     }
 }
 
-/// The product X'X of a lower triangular X, symmetric to the bit: the inverse
+/// The product X'X of a lower triangular X, exactly symmetric: the inverse
 /// of L L' for X = L^-1.
 ///
 /// # Panics
@@ -270,7 +270,7 @@ fn transposed_square_into<T: Scalar>(x: &Matrix<T>, c: &mut Matrix<T>) {
     mirror(c);
 }
 
-/// Copies the lower half of a square matrix to its upper half.
+/// Copies the lower triangle of a square matrix to its upper triangle.
 ///
 /// # Panics
 ///
@@ -283,7 +283,7 @@ pub fn mirror<T: Scalar>(a: &mut Matrix<T>) {
 /// [`mirror`] of an n x n block. Its lower left quarter becomes the upper right
 /// one, then the quarters on the diagonal are mirrored.
 fn mirror_block<T: Scalar>(a: &mut [T], n: usize, stride: usize) {
-    // Small enough for the cache, where columns are read.
+    // Small enough for the cache, because columns are read.
     const TILE: usize = 64;
     if n <= TILE {
         for i in 0..n {
@@ -310,7 +310,7 @@ fn mirror_block<T: Scalar>(a: &mut [T], n: usize, stride: usize) {
     );
 }
 
-/// The inverse of a symmetric positive definite matrix, from its lower half.
+/// The inverse of a symmetric positive definite matrix, from its lower triangle.
 ///
 /// ```
 /// use openwork::{Matrix, linalg::cholesky};
@@ -327,8 +327,8 @@ pub fn inverse<T: Scalar>(mut a: Matrix<T>, floor: T) -> Result<Matrix<T>, NotPo
     Ok(a)
 }
 
-/// [`inverse`] in place, with scratch of the same size for what lies between: who
-/// inverts again and again keeps it, as new pages cost a fifth of the time.
+/// [`inverse`] in place, with scratch of the same size. Reuse it for repeated inversions:
+/// new pages cost a fifth of the time.
 ///
 /// # Panics
 ///
@@ -455,7 +455,7 @@ mod tests {
         for n in sizes() {
             let a = positive(n);
             let mut l = a.clone();
-            // Only the lower half may be read.
+            // Only the lower triangle may be read.
             for i in 0..n {
                 l.row_mut(i)[i + 1..].fill(f64::NAN);
             }

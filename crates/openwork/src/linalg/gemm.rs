@@ -1,5 +1,5 @@
-//! Matrix products: by the `gemm` crate, which nothing else calls, or, in f32 on
-//! machines that have one, by a matrix unit.
+//! Matrix products by the `gemm` crate, which nothing else calls, or by a matrix unit (f32,
+//! on machines that have one).
 
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
@@ -47,8 +47,8 @@ pub trait Scalar:
     fn sqrt(self) -> Self;
     /// The absolute value.
     fn abs(self) -> Self;
-    /// Computes [`gemm_each`] on a matrix unit, if this machine has one for these
-    /// numbers and it is faster; says whether it did. Shapes fit.
+    /// Computes [`gemm_each`] on a matrix unit, if this machine has one for this type and it
+    /// is faster; returns whether it did. Shapes are already checked.
     fn on_unit(
         _beta: Self,
         _alpha: Self,
@@ -107,11 +107,11 @@ impl Scalar for f64 {
     }
 }
 
-/// Rows of a panel for products of tall matrices with one square matrix, panel
-/// by panel on all threads: up to 192, for the square matrix is packed anew for
-/// every panel (a fifth of the time for 96 rows), and a multiple of four panels,
-/// so that two or four threads have equal work. It depends on the rows alone,
-/// as bytes must not depend on the number of threads.
+/// Rows per panel for products of a tall matrix with a square one, panels in parallel: up to
+/// 192, because the square matrix is packed again for every panel (a fifth of the time for
+/// 96 rows), and such that the number of panels is a multiple of four, so that two or four
+/// threads have equal work. It depends on the rows alone, because results must not depend
+/// on the number of threads.
 pub(crate) fn panel_rows(rows: usize) -> usize {
     let panels = 4 * rows.div_ceil(4 * 192);
     rows.div_ceil(panels.max(1)).max(1)
@@ -127,7 +127,7 @@ pub(crate) fn panel_rows(rows: usize) -> usize {
 ///
 /// # Panics
 ///
-/// If the shapes do not fit together.
+/// If the shapes do not match.
 pub fn gemm<T: Scalar>(
     beta: T,
     c: MatrixMut<'_, T>,
@@ -139,8 +139,7 @@ pub fn gemm<T: Scalar>(
     gemm_each(beta, alpha, a, &mut [(b, c)], threads);
 }
 
-/// [`gemm()`] of one `A` with several `B`, each with a `C` of its own: what is done
-/// to `A` beforehand is done once.
+/// [`gemm()`] of one `A` with several `B`, each with its own `C`; `A` is packed once.
 ///
 /// ```
 /// use openwork::Matrix;
@@ -154,7 +153,7 @@ pub fn gemm<T: Scalar>(
 ///
 /// # Panics
 ///
-/// If the shapes do not fit together.
+/// If the shapes do not match.
 pub fn gemm_each<T: Scalar>(
     beta: T,
     alpha: T,
@@ -182,7 +181,7 @@ pub fn gemm_each<T: Scalar>(
     }
 }
 
-/// [`gemm()`] by the `gemm` crate; shapes fit.
+/// [`gemm()`] by the `gemm` crate; shapes are already checked.
 fn by_crate<T: Scalar>(
     beta: T,
     mut c: MatrixMut<'_, T>,
@@ -202,7 +201,7 @@ fn by_crate<T: Scalar>(
     let row_stride = c.row_stride() as isize;
     let (a_rs, a_cs) = a.strides();
     let (b_rs, b_cs) = b.strides();
-    // SAFETY: `MatrixRef` and `MatrixMut` promise that every entry within
+    // SAFETY: `MatrixRef` and `MatrixMut` guarantee that every entry within
     // their rows and columns lies inside their slices, and that the entries of
     // `c` are distinct; the borrow of `c` is exclusive.
     unsafe {

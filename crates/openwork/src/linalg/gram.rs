@@ -1,4 +1,4 @@
-//! Sums of X'X, the lower half only, f32 products summed in f64.
+//! Sums of X'X: lower triangle only, f32 products accumulated in f64.
 //!
 //! The matrix is cut into tiles of [`TILE`] columns and only tiles on or below
 //! the diagonal are stored and computed:
@@ -37,11 +37,11 @@ const STRIP: usize = TILE / 2;
 /// the range of f32.
 const SAFE: std::ops::RangeInclusive<f32> = 1e-15..=1e15;
 
-/// The lower half of a sum of X'X, in f64.
+/// The lower triangle of a sum of X'X, in f64.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gram {
     cols: usize,
-    /// Tile (i, j), j <= i, at place i (i + 1) / 2 + j.
+    /// Tile (i, j), j <= i, has index i (i + 1) / 2 + j.
     tiles: Vec<Matrix<f64>>,
 }
 
@@ -62,13 +62,12 @@ impl Gram {
         self.cols
     }
 
-    /// The sum as numbers, tile after tile: for another process.
+    /// The entries, tile by tile, to be sent to another process.
     pub fn into_data(self) -> Vec<f64> {
         self.tiles.into_iter().flat_map(Matrix::into_vec).collect()
     }
 
-    /// The sum that gave these numbers; nothing if there are not as many as
-    /// `cols` columns have.
+    /// The sum with these entries; `None` if their number does not match `cols` columns.
     pub fn from_data(cols: usize, data: &[f64]) -> Option<Self> {
         let mut sum = Self { cols, tiles: Vec::new() };
         let mut rest = data;
@@ -106,7 +105,7 @@ impl Gram {
         self.tiles.par_iter_mut().zip(&places).for_each_init(
             || vec![0.0; TILE * TILE],
             |product, (sum, &(i, j))| {
-                // A diagonal tile needs its lower half only.
+                // A diagonal tile needs only its lower triangle.
                 let (height, cols) = (sum.rows(), sum.cols());
                 let strip = if i == j { STRIP } else { TILE };
                 for chunk in &chunks {

@@ -1,11 +1,10 @@
-//! A matrix in storage type times a vector: what decoding spends its time on.
+//! A matrix in its storage type times a vector, which dominates the time of decoding.
 //!
-//! Each weight is read once and used once, so the speed is that of the memory.
-//! The matrix is read in `ROWS` streams that are far apart, each through rows
-//! that follow each other: the memory gives 22 to 27 GB/s so, but 7 to 13 for
-//! one stream or for adjacent rows of 1 or 2 kB. Every row's sum has the same
-//! order whatever the grouping, so the result does not depend on how rows are
-//! shared among threads.
+//! Each weight is read and used once, so the speed is bounded by memory bandwidth. The
+//! matrix is read in `ROWS` streams that are far apart, each through consecutive rows: this
+//! reaches 22 to 27 GB/s, but one stream, or adjacent rows of 1 or 2 kB, only 7 to 13. The
+//! order of a row's sum does not depend on the grouping, so the result does not depend on
+//! how rows are distributed over threads.
 
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
@@ -15,32 +14,31 @@ use std::arch::x86_64::{
     _mm256_storeu_ps,
 };
 
-/// Rows that go together, one of each stream.
+/// Rows processed together, one per stream.
 const ROWS: usize = 4;
-/// How far ahead a stream asks for its entries, in bytes.
+/// Prefetch distance of a stream in bytes.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 1024;
 /// Partial sums of one row.
 const LANES: usize = 16;
 
-/// Types that weights are stored in.
+/// Storage types of weights.
 pub trait Element: Copy + Default + Send + Sync + 'static {
-    /// The number it stands for.
+    /// The value as f32.
     fn wide(self) -> f32;
 
-    /// Its bits, the upper half clear where there are 16.
+    /// Its bits, zero-extended to 32.
     fn bits(self) -> u32;
 
     /// `y = W x`, `W` row-major with `y.len()` rows and `x.len()` columns.
     ///
     /// # Panics
     ///
-    /// If `w` does not hold that many entries.
+    /// If `w` has another number of entries.
     fn matvec(w: &[Self], x: &[f32], y: &mut [f32]);
 }
 
-/// `y = W x` on any machine: the same sums as the kernels, without their
-/// fused rounding.
+/// `y = W x` on any machine: the sums of the kernels without fused multiply-add.
 pub fn portable<T: Element>(w: &[T], x: &[f32], y: &mut [f32]) {
     assert_eq!(w.len(), x.len() * y.len(), "a matrix does not fit its vectors");
     for (i, y) in y.iter_mut().enumerate() {
@@ -55,7 +53,7 @@ pub fn portable<T: Element>(w: &[T], x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// Adds up partial sums, halving.
+/// Adds partial sums pairwise.
 #[inline(always)]
 fn fold(mut sums: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
@@ -68,7 +66,7 @@ fn fold(mut sums: [f32; LANES]) -> f32 {
     sums[0]
 }
 
-/// Stamps the AVX2 kernel for one type; `$load` widens eight entries.
+/// Defines the AVX2 kernel for one type; `$load` widens eight entries.
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernel {
     ($name:ident, $type:ty, $features:literal, $load:expr) => {
@@ -88,14 +86,14 @@ macro_rules! kernel {
                 let mut j = 0;
                 while j < whole {
                     // SAFETY: j + 16 <= whole <= k = x.len(), and the entries
-                    // r * stride + j .. r * stride + k of `w` are there by the
+                    // r * stride + j .. r * stride + k of `w` exist by the
                     // assertion above.
                     unsafe {
                         let x0 = _mm256_loadu_ps(x.as_ptr().add(j));
                         let x1 = _mm256_loadu_ps(x.as_ptr().add(j + 8));
                         for r in 0..N {
                             let p = w.as_ptr().add(r * stride + j);
-                            // Once for each line; beyond the end it does nothing.
+                            // Once per cache line; a prefetch beyond the end has no effect.
                             if (j * size_of::<$type>()).is_multiple_of(64) {
                                 _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(AHEAD));
                             }
@@ -107,7 +105,7 @@ macro_rules! kernel {
                 }
                 std::array::from_fn(|r| {
                     let mut lanes = [0.0f32; LANES];
-                    // SAFETY: `lanes` has room for two times eight.
+                    // SAFETY: `lanes` has 16 entries.
                     unsafe {
                         _mm256_storeu_ps(lanes.as_mut_ptr(), sums[r][0]);
                         _mm256_storeu_ps(lanes.as_mut_ptr().add(8), sums[r][1]);
@@ -168,7 +166,7 @@ kernel!(matvec_f16, f16, "avx2,fma,f16c", load_f16);
 #[cfg(target_arch = "x86_64")]
 kernel!(matvec_f32, f32, "avx2,fma", _mm256_loadu_ps);
 
-/// Lists a type, its kernel, and the features the kernel needs.
+/// Implements [`Element`] for a type with its kernel and the features the kernel needs.
 macro_rules! element {
     ($type:ty, $wide:expr, $bits:expr, $kernel:ident, $($feature:tt),+) => {
         impl Element for $type {
@@ -204,7 +202,7 @@ mod tests {
         ((i * 7919 + 13) % 257) as f32 / 128.0 - 1.0
     }
 
-    /// Every width 0..=64 and a few heights, from storage that begins at an odd place.
+    /// Every width 0..=64 and a few heights, from unaligned storage.
     fn agrees<T: Element>(narrow: impl Fn(f32) -> T) {
         for k in 0..=64 {
             for n in [0, 1, 3, 4, 5, 9] {

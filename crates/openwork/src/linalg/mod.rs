@@ -1,5 +1,4 @@
-//! Dense linear algebra; [`gemm()`] is the only door to the matrix library and to
-//! matrix units.
+//! Dense linear algebra. Only [`gemm()`] calls the matrix library and the matrix unit.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -14,8 +13,9 @@ pub(crate) use gemm::panel_rows;
 pub use gemm::{Scalar, Threads, gemm, gemm_each};
 pub use gram::{CHUNK, Gram};
 
-/// The instructions that products use here, such as `avx2+fma+avx512f+amx`: on a
-/// machine with others sums are rounded in another order, so bytes may differ.
+/// The instruction sets that products use on this machine, such as
+/// `avx2+fma+avx512f+amx`. Machines with others round sums in another order, so results may
+/// differ in their last bits.
 pub fn instructions() -> String {
     let mut names: Vec<&str> = Vec::new();
     #[cfg(target_arch = "x86_64")]

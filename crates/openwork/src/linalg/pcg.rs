@@ -3,17 +3,17 @@
 //! Every row x of X keeps its own support S and target w (a row of W):
 //!
 //! ```text
-//! least  (x - w) H (x - w)'  over x with x_j = 0 outside S
+//! minimise (x - w) H (x - w)'  over x with x_j = 0 outside S
 //! that is  (x H)_S = (w H)_S
 //! ```
 //!
 //! With H = L + D + L' (L strictly lower), all restricted to S, the steps are
 //! preconditioned by a symmetric Gauss-Seidel sweep, (D + L) D^-1 (D + L'),
-//! one of which is worth four or five steps preconditioned by D alone. Written
-//! in the variables between the two halves of the sweep (Eisenstat 1981), a
-//! step needs no other product with H: one solve with D + L' and one with
-//! D + L, together as much work as one M x K x K product. Supports may differ
-//! from row to row, as entries outside are set to zero when their turn comes.
+//! one of which is worth four or five steps preconditioned by D alone. In the
+//! variables between the two halves of the sweep (Eisenstat 1981), a step needs no other
+//! product with H: one solve with D + L' and one with D + L, together the work of one
+//! M x K x K product. Supports may differ between rows, because entries outside are set
+//! to zero in the sweep.
 
 use rayon::prelude::*;
 
@@ -21,23 +21,23 @@ use super::gemm::{Threads, gemm, panel_rows};
 use super::small;
 use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 
-/// When to stop.
+/// The stopping rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stop {
-    /// At most this many steps.
+    /// The maximum number of steps.
     pub steps: usize,
-    /// Rows that are solved together rest once the next step promises to lower
-    /// the sum of their costs by no more than this part of it.
+    /// A panel of rows stops once the next step is predicted to lower the sum of their costs
+    /// by no more than this share.
     pub gain: f64,
 }
 
-/// Entries that wait for one another before the rest is updated by a product.
+/// Entries solved one after the other before the rest is updated by a product.
 const BLOCK: usize = 64;
 
-/// The part of r.Dr at the start that is rounding, in f32.
+/// The share of the initial r.Dr that is rounding error in f32.
 const ROUNDING: f64 = (f32::EPSILON * f32::EPSILON) as f64;
 
-/// Moves every row of X towards the best fit of W on its own support:
+/// Improves every row of X towards the least-squares fit of W on its support:
 ///
 /// ```text
 /// r = (D + L)^-1 H (w - x)        p = D r
@@ -47,10 +47,10 @@ const ROUNDING: f64 = (f32::EPSILON * f32::EPSILON) as f64;
 /// ```
 ///
 /// `keep` is 1 where a weight may differ from zero and 0 elsewhere. X is the
-/// first guess; entries outside the support are set to zero first. H is
-/// symmetric with a positive diagonal, best scaled to a unit diagonal so that
-/// f32 suffices. Rows are independent and the bytes do not depend on the number
-/// of threads. Gives the steps of the panel of rows that took most.
+/// initial guess; entries outside the support are set to zero first. H is symmetric with a
+/// positive diagonal, preferably scaled to a unit diagonal so that f32 suffices. Rows are
+/// independent, and results do not depend on the number of threads. Returns the largest
+/// number of steps of any panel of rows.
 ///
 /// ```
 /// use openwork::{Matrix, linalg::pcg};
@@ -166,14 +166,13 @@ impl Panel<'_> {
                     *new += f64::from(d * *r) * f64::from(*r);
                 }
             }
-            // A row whose residual is all rounding, or whose curvature rounding
-            // hides, is as near as it gets: it rests.
+            // A row stops once its residual or its curvature is within rounding error.
             for (i, new) in new.iter_mut().enumerate() {
                 if length[i] == 0.0 || *new <= ROUNDING * first[i] {
                     *new = 0.0;
                 }
             }
-            // Lengths change little from step to step.
+            // Step lengths change little from step to step.
             let promised: f64 = length.iter().zip(&new).map(|(a, rz)| a * rz).sum();
             if promised <= stop.gain * cost.max(0.0) {
                 return step + 1;
@@ -191,7 +190,7 @@ impl Panel<'_> {
         stop.steps
     }
 
-    /// Solves with one half of H on the support of every row, in place:
+    /// Solves with one triangle of H on the support of every row, in place:
     ///
     /// ```text
     /// forward   Y <- (D + L)^-1 Y      y_j = (y_j - sum over i < j of H_ji y_i) / D_j
@@ -214,7 +213,7 @@ impl Panel<'_> {
                 let h = &self.h.row(j)[first..];
                 small::subtract(y, n, |i| h[i], known);
                 let d = 1.0 / self.diagonal[j];
-                // What lies outside a support may be anything, but must not stay.
+                // Entries outside a support are arbitrary and must be cleared.
                 for (y, &m) in y.iter_mut().zip(self.keep.row(j)) {
                     *y = if m == 0.0 { 0.0 } else { *y * d };
                 }
@@ -238,7 +237,7 @@ enum Way {
     Backward,
 }
 
-/// For every row the sum of a b in f64.
+/// The sum of a b of every row, in f64.
 fn sums(rows: usize, a: &[f32], b: &[f32]) -> Vec<f64> {
     let mut sums = vec![0.0; rows];
     for (a, b) in a.chunks_exact(rows).zip(b.chunks_exact(rows)) {

@@ -1,7 +1,7 @@
 //! Small dense routines for inner loops: no allocation, no threads.
 //!
-//! A matrix is a slice with a row stride; only its lower half is read or
-//! written. Meant for n <= 64; larger systems belong to [`super::cholesky`].
+//! A matrix is a slice with a row stride; only its lower triangle is read or written.
+//! Intended for n <= 64; use [`super::cholesky`] for larger systems.
 
 use std::cmp::Ordering;
 
@@ -13,18 +13,18 @@ use super::gemm::Scalar;
 pub struct NotPositive {
     /// Row and column of the pivot.
     pub pivot: usize,
-    /// What was found there.
+    /// Its value.
     pub value: f64,
 }
 
-/// Factors a symmetric matrix in place, reading its lower half only:
+/// Factors a symmetric matrix in place, reading its lower triangle only:
 ///
 /// ```text
 /// A = L L'        L_ij = (A_ij - sum_k<j L_ik L_jk) / L_jj
 /// ```
 ///
-/// A pivot at or below `floor` is an error. The strict upper half of `a` is
-/// left as it was.
+/// A pivot at or below `floor` is an error. The strict upper triangle of `a` is left
+/// unchanged.
 ///
 /// ```
 /// use openwork::linalg::small;
@@ -100,7 +100,7 @@ pub fn forward_many<T: Scalar>(
     }
 }
 
-/// Replaces L by its inverse, in place; the strict upper half is left alone:
+/// Replaces L by its inverse, in place; the strict upper triangle is left unchanged:
 ///
 /// ```text
 /// X_ii = 1 / L_ii        X_ij = -X_ii sum_j<=k<i L_ik X_kj
@@ -110,8 +110,8 @@ pub fn invert_lower<T: Scalar>(l: &mut [T], n: usize, stride: usize) {
         let (above, rest) = l.split_at_mut(i * stride);
         let row = &mut rest[..=i];
         let x_ii = T::ONE / row[i];
-        // Row by row, so that a compiler can vectorise: entry k holds L_ik until row
-        // k of X is taken in, which reaches to entry k itself.
+        // Row by row, so that the compiler can vectorise: entry k holds L_ik until row k of X
+        // is applied, which extends to entry k itself.
         for k in 0..i {
             let f = -x_ii * row[k];
             row[k] = T::ZERO;
@@ -123,7 +123,7 @@ pub fn invert_lower<T: Scalar>(l: &mut [T], n: usize, stride: usize) {
     }
 }
 
-/// Subtracts a sum of `count` vectors, which stand in `x` one after the other:
+/// Subtracts a linear combination of `count` vectors, stored consecutively in `x`:
 ///
 /// ```text
 /// y <- y - sum_i a(i) x_i
@@ -147,7 +147,7 @@ pub fn subtract(y: &mut [f32], count: usize, a: impl Fn(usize) -> f32, x: &[f32]
     }
 }
 
-/// The inner product, in eight interleaved sums that a compiler can vectorise.
+/// The inner product, as eight interleaved sums that the compiler can vectorise.
 pub fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
     const LANES: usize = 8;
     let n = a.len().min(b.len());

@@ -1,16 +1,16 @@
 //! ADMM on the mask and the weights together (after ALPS, Meng et al. 2024).
 //!
-//! The weights are held twice, B free and D on a mask, and pulled together by a
-//! multiplier V and a weight rho that grows as the mask settles. On A with a unit
-//! diagonal, W the weights before pruning:
+//! The weights are split into two copies, B unconstrained and D on a mask, coupled
+//! by a multiplier V and a penalty rho that grows as the mask converges. With A of
+//! unit diagonal and W the weights before pruning:
 //!
 //! ```text
 //! B = (W A - V + rho D)(A + rho I)^-1
 //! D = the blocks of largest norm of P = B + V / rho;     V += rho (B - D)
 //! ```
 //!
-//! V is then rho times the part of P that D leaves out, so P and the mask are
-//! all the state. Tensors step together, for a scope may span them.
+//! V is then rho times the part of P outside the mask, so P and the mask are the
+//! whole state. All tensors iterate together, because a scope may span them.
 
 use super::project::Projection;
 use super::refit::{self, Solver};
@@ -27,33 +27,32 @@ use std::sync::Arc;
 /// `admm`.
 pub const METHOD: MethodInfo = MethodInfo {
     name: "admm",
-    summary: "mask and weights of all columns at once, by matrix products, then a refit: low error",
+    summary: "optimises mask and weights of all columns together by ADMM, then refits: low error",
     options: &[
         OptionInfo {
             name: "iterations",
             values: "a whole number",
             default: "120",
-            help: "at most this many; it stops when the mask has settled",
+            help: "maximum number of iterations; stops earlier once the mask has converged",
         },
         OptionInfo {
             name: "rho",
-            values: "a number from 0.001 on",
+            values: "a number of at least 0.001",
             default: "0.1",
-            help: "the first weight that pulls the weights to a mask; it grows as the mask settles",
+            help: "initial penalty; it grows as the mask converges",
         },
         OptionInfo {
             name: "steps",
             values: "a whole number",
             default: "30",
-            help: "conjugate gradient steps of the refit at the end; they end sooner where one \
-                   gains little",
+            help: "maximum number of conjugate gradient steps of the final refit",
         },
     ],
     damping: Damping::Auto,
     build: Build::Base(|settings| {
         let rho = settings.number("rho", 0.1)?;
         if rho < LEAST {
-            return Err(format!("rho={rho}: give a number from {LEAST} on"));
+            return Err(format!("rho={rho}: expected a number of at least {LEAST}"));
         }
         Ok(Box::new(Admm {
             iterations: settings.count("iterations", 120, 1)?,
@@ -63,22 +62,22 @@ pub const METHOD: MethodInfo = MethodInfo {
     }),
 };
 
-/// Iterations between two looks at the mask.
+/// Iterations between two checks of the mask.
 const CHECK: usize = 3;
 
-/// By how much rho grows where at least this share of the support changed since
-/// the last look, as in ALPS.
+/// The factor by which rho grows if at least this share of the support changed
+/// since the last check, as in ALPS.
 const GROWTH: [(f64, f64); 3] = [(0.1, 1.3), (0.005, 1.2), (0.0, 1.1)];
 
-/// From this iteration on a mask has settled if less than the share changed
-/// since the last look. A third of it cost one more look and gained less than
-/// 1e-4 of the error.
+/// From this iteration on, a mask has converged if less than this share of it changed
+/// since the last check. A third of the share took one more check and lowered the
+/// error by less than 1e-4.
 const SETTLED: (usize, f64) = (20, 1e-3);
 
-/// What rho is divided by if the mask stood still from the start.
+/// The divisor of rho if the mask never moved.
 const RESTART: f64 = 5.0;
 
-/// The least rho: well above the rounding of A in f32.
+/// The minimum rho: well above the rounding of A in f32.
 const LEAST: f64 = 1e-3;
 
 struct Admm {
@@ -92,7 +91,7 @@ impl Pruner for Admm {
         Needs::Hessian
     }
 
-    /// The weight rho grows as the mask of all rows settles.
+    /// The penalty rho depends on the mask of all rows.
     fn by_rows(&self) -> bool {
         false
     }
@@ -123,38 +122,38 @@ impl Pruner for Admm {
     }
 }
 
-/// All groups on their way.
+/// The state of all groups.
 struct State<'s> {
     parts: Vec<GroupState<'s>>,
     inverses: Vec<Inverse<'s>>,
     /// P, numbered as in [`Projection`].
     p: Vec<f32>,
-    /// Room for W A + rho (D - U), numbered alike.
+    /// Scratch for W A + rho (D - U), numbered alike.
     right: Vec<f32>,
     projection: Projection<'s>,
 }
 
-/// One group.
+/// The constants of one group.
 struct GroupState<'s> {
     group: &'s Group,
     /// The scaled weights before pruning.
     w: &'s Matrix,
     /// W A.
     wa: Matrix,
-    /// Where its A stands among the inverses.
+    /// The index of its A among the inverses.
     inverse: usize,
 }
 
-/// (A + rho I)^-1; groups with one A share it.
+/// (A + rho I)^-1, shared by groups with the same A.
 struct Inverse<'s> {
     a: &'s Arc<Curvature>,
     inverse: Matrix,
-    /// Kept from one rho to the next.
+    /// Reused from one rho to the next.
     scratch: Matrix,
 }
 
 impl<'s> State<'s> {
-    /// P = W: the first mask is that of the largest scaled weights.
+    /// Starts at P = W: the first mask keeps the largest scaled weights.
     fn new(
         problem: &Problem<'s>,
         groups: &'s [Group],
@@ -188,15 +187,15 @@ impl<'s> State<'s> {
         Ok(state)
     }
 
-    /// Back to P = W.
+    /// Restarts at P = W.
     fn restart(&mut self) {
         self.p.clear();
         self.parts.iter().for_each(|part| self.p.extend_from_slice(part.w.data()));
         self.projection.project(&self.p);
     }
 
-    /// Iterates until the mask has settled. False if it stood still before rho
-    /// had ever grown: rho was too large to let it move.
+    /// Iterates until the mask has converged. False if it never moved before rho first
+    /// grew: rho was too large.
     fn descend(
         &mut self,
         mut rho: f64,
@@ -218,7 +217,7 @@ impl<'s> State<'s> {
                 continue;
             }
             let (kept, changed) = self.projection.changed(&before);
-            // What goes makes place for what comes: one change.
+            // A dropped weight and the one that replaces it are one change.
             let share = changed as f64 / (2 * kept).max(1) as f64;
             if changed == 0 || (i >= SETTLED.0 && share < SETTLED.1) {
                 return Ok(changed > 0 || i > CHECK);
@@ -231,7 +230,7 @@ impl<'s> State<'s> {
         Ok(true)
     }
 
-    /// One iteration up to P, with V = `old` times what D left out:
+    /// One iteration up to P, with V = `old` times the part of P outside the mask:
     ///
     /// ```text
     /// U = V / rho        P = (W A + rho (D - U))(A + rho I)^-1 + U
@@ -275,7 +274,7 @@ impl<'s> Inverse<'s> {
         Self { a, inverse: Matrix::zeros(n, n), scratch: Matrix::zeros(n, n) }
     }
 
-    /// Inverts A + rho I, in f32 unless its rounding stands in the way.
+    /// Inverts A + rho I, in f32 unless rounding makes it indefinite.
     fn compute(&mut self, rho: f32) {
         let a = self.a.matrix();
         raise(a, rho, &mut self.inverse, |x| x);
@@ -297,7 +296,7 @@ fn raise<T: Scalar>(a: &Matrix, rho: f32, out: &mut Matrix<T>, wide: impl Fn(f32
     });
 }
 
-/// Entries of the rows that one thread multiplies at a time.
+/// The number of entries in a panel of rows that one thread multiplies.
 fn panel(x: &Matrix) -> usize {
     (panel_rows(x.rows()) * x.cols()).max(1)
 }

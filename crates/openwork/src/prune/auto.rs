@@ -1,5 +1,5 @@
-//! Damping `auto`: the share of the diagonal whose pruned weights do best on
-//! samples that were not pruned with.
+//! Damping `auto`: the share of the diagonal whose pruned weights have the least
+//! error on held-out samples.
 
 use super::batches::{RowBatch, RowBatches};
 use super::measure::quadratic;
@@ -11,8 +11,7 @@ use crate::matrix::Matrix;
 use crate::select::Selector;
 use crate::spec::Spec;
 
-/// Rows of each tensor that are pruned on trial, where rows are independent:
-/// batches at even distances until they have that many.
+/// Rows per tensor that a trial prunes, taken from evenly spaced batches.
 const ROWS: usize = 96;
 
 /// Why a trial failed.
@@ -27,9 +26,8 @@ impl From<HessianError> for Failed {
     }
 }
 
-/// Chooses the damping by the error, on held-out samples, of SparseGPT with
-/// the same spec, summed over tensors. RowBatches of rows have nothing in common, so
-/// some of them stand for all.
+/// Chooses the damping by the held-out error of SparseGPT with the same spec, summed
+/// over tensors. Row batches are independent, so a sample of them suffices.
 pub(super) fn choose(
     spec: &Spec,
     weights: &[Weights<'_>],
@@ -48,7 +46,7 @@ pub(super) fn choose(
             trial.damped.to_vec(),
         );
         let groups = problem.groups().map_err(Failed::Prune)?;
-        // RowBatches depend on the spec alone.
+        // Batches depend on the spec alone.
         let batches = match &mut batches {
             Some(batches) => batches,
             none => {
@@ -84,7 +82,7 @@ pub(super) fn choose(
     })
 }
 
-/// RowBatches at even distances with about `rows` rows, at least one.
+/// Evenly spaced batches with about `rows` rows in all, at least one batch.
 fn sample(batches: &[RowBatch], rows: usize) -> Vec<&RowBatch> {
     let all: usize =
         batches.iter().flat_map(|batch| &batch.parts).map(|part| part.rows.len()).sum();

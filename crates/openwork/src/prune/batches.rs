@@ -1,31 +1,31 @@
-//! Rows that scopes tie together, packed into batches that have nothing in common:
-//! the parallel work of methods that go column by column.
+//! Row batches: rows grouped so that no scope crosses from one batch to another.
+//! Methods that sweep column by column process batches in parallel.
 
 use super::{Group, Monitor, PruneError};
 use crate::select::{Scratch, Selector};
 use crate::spec::{Element, Spec, Tensor, TooWide};
 
-/// Rows that a batch is filled up to, for each tensor: enough for vectors and
-/// products at nearly full speed, and few enough that a panel of 128 columns
-/// stays in the cache.
+/// Target number of rows of a batch, for each tensor: enough for vector
+/// instructions and products at nearly full speed, and few enough that a panel of
+/// 128 columns stays in the cache.
 pub(super) const ROWS: usize = 96;
 
-/// Where weights lie among the groups of a problem.
+/// Maps elements to their positions in the groups of a problem.
 pub(crate) struct Positions {
     tensors: Vec<Rows>,
-    /// For each group the position of every column of the tensor among its own;
-    /// nothing where it has them all.
+    /// For each group, the index of every column of the tensor among the group's own;
+    /// `None` where the group has all columns.
     columns: Vec<Option<Vec<u32>>>,
 }
 
 /// The rows of one tensor.
 struct Rows {
     cols: usize,
-    /// The group of each row and its position there.
+    /// The group of each row and its index there.
     rows: Vec<(u32, u32)>,
 }
 
-/// A weight of a group.
+/// The position of a weight in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub group: usize,
@@ -63,7 +63,7 @@ impl Positions {
         Self { tensors, columns }
     }
 
-    /// Where a weight of the domain lies.
+    /// The position of an element of the domain.
     #[inline]
     pub fn position(&self, element: Element) -> Position {
         let tensor = &self.tensors[element.tensor];
@@ -77,20 +77,20 @@ impl Positions {
     }
 }
 
-/// Rows that have no scope in common with any other batch.
+/// Rows that share no scope with the rows of any other batch.
 #[derive(Default)]
 pub(crate) struct RowBatch {
-    /// The rows by group, groups rising.
+    /// The rows by group, in ascending order of groups.
     pub parts: Vec<GroupRows>,
 }
 
 /// The rows of a batch that lie in one group.
 pub(crate) struct GroupRows {
     pub group: usize,
-    /// Positions in [`Group::rows`], rising.
+    /// Indices into [`Group::rows`], ascending.
     pub rows: Vec<u32>,
-    /// For each column the scopes that are met there first: in no earlier group
-    /// and in no earlier column of this one.
+    /// For each column, the scopes whose first element lies there: in no earlier
+    /// group and in no earlier column of this one.
     pub starts: Vec<Vec<u32>>,
 }
 
@@ -98,12 +98,12 @@ pub(crate) struct GroupRows {
 pub(crate) struct RowBatches {
     pub positions: Positions,
     pub batches: Vec<RowBatch>,
-    /// For each group and row the part of its batch and the position there.
+    /// For each group and row, the part of its batch and the index there.
     slots: Vec<Vec<(u32, u32)>>,
 }
 
 impl RowBatches {
-    /// Ties rows together and fills batches, in the order of the rows.
+    /// Unites rows that share a scope and fills batches in the order of the rows.
     pub fn new(
         spec: &Spec,
         selector: &Selector<'_>,
@@ -119,7 +119,7 @@ impl RowBatches {
         let rows = first_id[groups.len()];
         check_numbering(spec, rows)?;
 
-        // 1. Rows of one scope are one set; note where each scope is met first.
+        // 1. Unite the rows of each scope, and find its first column.
         let mut sets = DisjointSets::new(rows);
         let mut first: Vec<Option<Position>> = Vec::with_capacity(spec.scopes());
         let mut scratch = Scratch::default();
@@ -142,7 +142,7 @@ impl RowBatches {
             }
         }
 
-        // 2. DisjointSets fill batches in the order of their first rows.
+        // 2. Fill batches with sets in the order of their first rows.
         let full = ROWS * spec.tensors().len();
         let mut batches: Vec<RowBatch> = Vec::new();
         let mut batch_of_set = vec![usize::MAX; rows];
@@ -175,7 +175,7 @@ impl RowBatches {
             slots.push(slots_here);
         }
 
-        // 3. Scopes go to the column where they are met first.
+        // 3. Attach each scope to its first column.
         for (scope, position) in first.into_iter().enumerate() {
             let Some(position) = position else { continue };
             let batch = &mut batches[batch_of_row[first_id[position.group] + position.row]];
@@ -185,7 +185,7 @@ impl RowBatches {
         Ok(Self { positions, batches, slots })
     }
 
-    /// The part of its batch that a weight lies in, its row there and its column.
+    /// The part of its batch that an element lies in, and its row and column there.
     #[inline]
     pub fn slot(&self, element: Element) -> (usize, usize, usize) {
         let position = self.positions.position(element);
@@ -202,7 +202,7 @@ pub(crate) fn check_numbering(spec: &Spec, rows: usize) -> Result<(), PruneError
     if u32::try_from(most).is_ok() { Ok(()) } else { Err(TooWide { rows, elements }.into()) }
 }
 
-/// Disjoint sets of numbers; the least number of a set stands for it.
+/// Union-find over numbers; the least number of a set represents it.
 struct DisjointSets {
     parent: Vec<u32>,
 }
@@ -226,7 +226,7 @@ impl DisjointSets {
         self.parent[a.max(b)] = a.min(b) as u32;
     }
 
-    /// How many numbers each set has, by the number that stands for it.
+    /// The size of each set, indexed by its representative.
     fn sizes(&mut self) -> Vec<usize> {
         let mut sizes = vec![0; self.parent.len()];
         for i in 0..sizes.len() {

@@ -1,21 +1,20 @@
-//! The output error of new weights.
+//! Measures the output error of new weights.
 
 use rayon::prelude::*;
 
 use crate::linalg::{Threads, gemm};
 use crate::matrix::{Matrix, MatrixRef};
 
-/// Rows measured together by one thread.
+/// Rows per parallel task.
 const ROWS: usize = 64;
 
-/// How much outputs change, against how large they were:
+/// The change of the outputs and their size:
 ///
 /// ```text
 /// change = tr(D H D')        size = tr(W H W')        D = What - W
 /// ```
 ///
-/// Tensors pruned together add up: both parts are sums over rows, so the sum
-/// over tensors is the measure of the whole.
+/// Both are sums over rows, so the errors of tensors pruned together add up.
 ///
 /// ```
 /// use openwork::{Matrix, prune::measure::{OutputError, output_error}};
@@ -41,7 +40,7 @@ impl OutputError {
         if self.change == 0.0 {
             0.0
         } else {
-            // Over zero this is infinite.
+            // Infinite if size is 0.
             (self.change / self.size).sqrt()
         }
     }
@@ -58,9 +57,9 @@ impl std::iter::Sum for OutputError {
 
 /// Measures `new` against `w` with the undamped H, in f64.
 ///
-/// Rounding that would make a part negative (H is positive semidefinite) counts
-/// as zero. Rows are summed in a fixed order, so the bytes do not depend on the
-/// number of threads.
+/// H is positive semidefinite, so a term that rounding makes negative counts as zero.
+/// Rows are summed in a fixed order: the result does not depend on the number of
+/// threads.
 ///
 /// # Panics
 ///
@@ -74,7 +73,7 @@ pub fn output_error(w: MatrixRef<'_>, new: MatrixRef<'_>, h: MatrixRef<'_, f64>)
     measured((w.rows(), w.cols()), h, |i, j| w.at(i, j), |i, j| new.at(i, j))
 }
 
-/// The same for weights by row and column.
+/// The same for weights given as functions of row and column.
 pub(super) fn measured(
     (rows, cols): (usize, usize),
     h: MatrixRef<'_, f64>,

@@ -1,8 +1,9 @@
-//! Pruning: weights, statistics of their inputs and a spec go in; a mask and
-//! new weights with a small output error come out.
+//! Pruning methods: from weights, input statistics and a spec to a mask and new
+//! weights with a small output error.
 //!
-//! No method knows any pattern, and no pattern any method: a method sees blocks
-//! that stay or go and scopes that keep some of their blocks.
+//! Methods and patterns are independent of each other: a method sees only blocks,
+//! which are kept or dropped whole, and scopes, which keep a fixed number of their
+//! blocks.
 //!
 //! ```
 //! use openwork::{Matrix, Pattern, hessian::HessianSum, prune::{Method, Task, prune}};
@@ -48,10 +49,10 @@ use problem::CurvatureCache;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a method must be told about the inputs.
+/// The input statistics that a method needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
-    /// Nothing: the weights suffice.
+    /// None: the weights suffice.
     Weights,
     /// The norm of each input column.
     Norms,
@@ -61,19 +62,19 @@ pub enum Needs {
 
 /// A row of [`METHODS`] or [`MODIFIERS`].
 pub struct MethodInfo {
-    /// How it is asked for.
+    /// Its name in method text.
     pub name: &'static str,
-    /// One line for a person.
+    /// One line of help.
     pub summary: &'static str,
-    /// What can be set in brackets, beside `damping`.
+    /// The options it takes in brackets, besides `damping`.
     pub options: &'static [OptionInfo],
-    /// The damping in force if none is given.
+    /// The default damping.
     pub damping: Damping,
-    /// How it is made.
+    /// How it is constructed.
     pub build: Build,
 }
 
-/// Every method that chooses a mask. To add one, write its file and list it here.
+/// Every base method: those that choose a mask. To add one, write its file and list it here.
 pub const METHODS: &[MethodInfo] =
     &[score::MAGNITUDE, score::WANDA, score::S_OBD, sparsegpt::METHOD, obs::METHOD, admm::METHOD];
 
@@ -86,29 +87,29 @@ pub const MODIFIERS: &[MethodInfo] = &[refit::METHOD, swap::METHOD];
 /// A mask and the weights that go with it.
 #[derive(Clone, Debug)]
 pub struct Solution {
-    /// What stays.
+    /// The kept weights.
     pub mask: Mask,
-    /// The weights of each tensor; exactly zero where they do not stay.
+    /// The weights of each tensor; exactly zero where they are dropped.
     pub weights: Vec<Matrix>,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Chooses a mask and weights.
+/// A base method: chooses a mask and weights.
 pub trait Pruner: Send + Sync {
-    /// What it must be told about the inputs.
+    /// The input statistics it needs.
     fn needs(&self) -> Needs;
-    /// Whether rows that no scope ties together may be pruned apart.
+    /// Whether rows that share no scope may be pruned separately.
     fn by_rows(&self) -> bool {
         true
     }
-    /// Makes what it will want of a curvature that many calls share.
+    /// Computes the factors it will need of a curvature that several calls share.
     fn factor(&self, _: &Curvature) {}
     /// Prunes.
     fn prune(&self, problem: &Problem<'_>, monitor: &dyn Monitor) -> Result<Solution, PruneError>;
 }
 
-/// Improves a mask or its weights; needs H.
+/// A step after the base method that improves the mask or its weights; needs H.
 pub trait Modifier: Send + Sync {
     /// Improves `solution`.
     fn improve(
@@ -119,9 +120,9 @@ pub trait Modifier: Send + Sync {
     ) -> Result<Solution, PruneError>;
 }
 
-/// Someone who looks on and may ask to stop.
+/// Receives progress and may cancel.
 pub trait Monitor: Sync {
-    /// `share` of the current step is done, from 0 to 1.
+    /// Reports that `share` of the current step is done, from 0 to 1.
     fn progress(&self, share: f64);
     /// Whether to stop as soon as possible.
     fn cancelled(&self) -> bool {
@@ -129,7 +130,7 @@ pub trait Monitor: Sync {
     }
 }
 
-/// Nobody looks on.
+/// Ignores progress and never cancels.
 impl Monitor for () {
     fn progress(&self, _: f64) {}
 }
@@ -143,13 +144,13 @@ pub struct Member<'a> {
     pub hessian: Option<&'a Hessian>,
 }
 
-/// What to prune.
+/// Tensors to prune together under one spec.
 pub struct Task<'a> {
     /// The spec.
     pub spec: &'a Spec,
     /// The tensors, in the spec's order.
     pub members: Vec<Member<'a>>,
-    /// Who looks on.
+    /// Receives progress.
     pub monitor: &'a dyn Monitor,
 }
 
@@ -160,10 +161,10 @@ impl<'a> Task<'a> {
     }
 }
 
-/// What pruning gave; weights as f32 matrices, or as they are stored.
+/// The result of pruning; weights as f32 matrices, or in their storage type.
 #[derive(Clone, Debug)]
 pub struct Pruned<W = Matrix> {
-    /// What stays.
+    /// The kept weights.
     pub mask: Mask,
     /// The new weights of each tensor.
     pub weights: Vec<W>,
@@ -172,22 +173,23 @@ pub struct Pruned<W = Matrix> {
     pub error: f64,
     /// The same for each tensor.
     pub errors: Vec<f64>,
-    /// What `errors` are made of: those of rows that were pruned apart add up.
+    /// The sums that `errors` are computed from; those of rows pruned separately add
+    /// up.
     pub parts: Vec<OutputError>,
-    /// The damping in force; nothing if the method uses none.
+    /// The damping used; `None` if the method uses none.
     pub damping: Option<Damping>,
-    /// How long it took, from checks and factors to weights; the error is
-    /// measured after that.
+    /// Seconds from checks and factorisations to weights; measuring the error is not
+    /// included.
     pub seconds: f64,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Why nothing was pruned.
+/// Why a task could not be pruned.
 #[derive(Debug, thiserror::Error)]
 pub enum PruneError {
-    /// The weights are not those of the spec.
-    #[error("tensor `{tensor}` has {found} weights, the spec is for {expected}")]
+    /// A tensor of another size than the spec is bound to.
+    #[error("tensor `{tensor}` has {found} weights, but the spec is bound to {expected}")]
     Size {
         /// The tensor.
         tensor: String,
@@ -196,8 +198,8 @@ pub enum PruneError {
         /// The spec's.
         expected: usize,
     },
-    /// Not as many tensors as the spec has.
-    #[error("{found} tensors were given, the spec is for {expected}")]
+    /// Another number of tensors than the spec has.
+    #[error("found {found} tensors, but the spec is for {expected}")]
     Count {
         /// Tensors given.
         found: usize,
@@ -215,7 +217,7 @@ pub enum PruneError {
         row: usize,
         /// The column.
         column: usize,
-        /// What is there.
+        /// The value.
         value: f32,
     },
     /// A method that needs statistics got none.
@@ -228,7 +230,7 @@ pub enum PruneError {
         /// The tensor.
         tensor: String,
     },
-    /// Something is wrong with a Hessian.
+    /// An invalid Hessian.
     #[error("tensor `{tensor}`: {error}")]
     Hessian {
         /// The tensor.
@@ -236,13 +238,13 @@ pub enum PruneError {
         /// What is wrong.
         error: HessianError,
     },
-    /// The pattern ties too much together.
+    /// The pattern ties too many rows together.
     #[error(transparent)]
     TooWide(#[from] TooWide),
-    /// A new weight that the type of the old ones cannot hold.
+    /// A new weight outside the range of its storage type.
     #[error(
-        "the new weight {value:e} at offset {offset} of `{tensor}` is beyond {stored}; nothing was \
-         written: use more damping, or store the weights as f32 or bf16"
+        "the new weight {value:e} at offset {offset} of `{tensor}` is outside the range of {stored}; \
+         nothing was written: use more damping, or store the weights as f32 or bf16"
     )]
     Beyond {
         /// The tensor.
@@ -254,20 +256,19 @@ pub enum PruneError {
         /// The type.
         stored: ValueType,
     },
-    /// Somebody asked to stop.
-    #[error("stopped before it was done; nothing was changed")]
+    /// The monitor cancelled.
+    #[error("cancelled before it finished; nothing was changed")]
     Stopped,
 }
 
 impl PruneError {
-    /// Something is wrong with the Hessian of a tensor.
+    /// An invalid Hessian of a tensor.
     pub fn hessian(tensor: &str, error: HessianError) -> Self {
         Self::Hessian { tensor: tensor.to_string(), error }
     }
 }
 
-/// Prunes by a method and its modifiers. Weights given are not touched; on an
-/// error nothing is changed.
+/// Prunes a task by a method and its modifiers. The given weights are not modified.
 pub fn prune(method: &Method, task: &Task<'_>) -> Result<Pruned, PruneError> {
     let started = Instant::now();
     let factors = Factors::new(method, task)?;
@@ -277,20 +278,20 @@ pub fn prune(method: &Method, task: &Task<'_>) -> Result<Pruned, PruneError> {
     Ok(pruned)
 }
 
-/// The Hessians of a task as a method wants them: what rows that are pruned
-/// apart share.
+/// The damped and factored Hessians of a task, shared by rows that are pruned
+/// separately.
 #[derive(Debug)]
 pub struct Factors {
     /// One for each distinct Hessian; none if the method needs none.
     curvatures: Vec<Arc<Curvature>>,
-    /// Curvatures of some of the columns, made when they are wanted.
+    /// Curvatures of subsets of the columns, computed on demand.
     parts: CurvatureCache,
     notes: Vec<String>,
 }
 
 impl Factors {
-    /// Settles the damping and factors. The task is the whole of what will be
-    /// pruned, also if its rows are then pruned apart.
+    /// Resolves the damping and factors. The task must hold everything that will be
+    /// pruned, even if its rows are then pruned separately.
     pub fn new(method: &Method, task: &Task<'_>) -> Result<Self, PruneError> {
         checked_weights(task)?;
         let inputs = Inputs::new(method, task)?;
@@ -303,7 +304,7 @@ impl Factors {
                 }
             }
             Needs::Hessian => {
-                let damping = settled(method, task, &inputs, &mut notes)?;
+                let damping = resolved(method, task, &inputs, &mut notes)?;
                 for (h, name) in inputs.each() {
                     let curvature =
                         h.damp(damping).map_err(|error| PruneError::hessian(name, error))?;
@@ -317,9 +318,9 @@ impl Factors {
     }
 }
 
-/// The damping that a method would use for a task, and notes on how it was
-/// chosen; nothing if it uses none. With [`Method::with_damping`] the choice is
-/// made once for rows that are pruned in several places.
+/// The damping that a method would use for a task, with notes on how it was
+/// chosen; `None` if it uses none. Together with [`Method::with_damping`] it lets
+/// rows that are pruned on several machines share one choice.
 pub fn damping(
     method: &Method,
     task: &Task<'_>,
@@ -329,10 +330,10 @@ pub fn damping(
     }
     let mut notes = Vec::new();
     let inputs = Inputs::new(method, task)?;
-    Ok(Some((settled(method, task, &inputs, &mut notes)?, notes)))
+    Ok(Some((resolved(method, task, &inputs, &mut notes)?, notes)))
 }
 
-fn settled(
+fn resolved(
     method: &Method,
     task: &Task<'_>,
     inputs: &Inputs<'_>,
@@ -351,14 +352,14 @@ fn settled(
 /// The distinct Hessians of a task.
 struct Inputs<'a> {
     hessians: Vec<&'a Hessian>,
-    /// Which of them each tensor has.
+    /// The index of each tensor's Hessian.
     hessian_of: Vec<usize>,
-    /// The first tensor of each.
+    /// The first tensor that has each.
     names: Vec<&'a str>,
 }
 
 impl<'a> Inputs<'a> {
-    /// Tensors with the same inputs have the same Hessian, by reference.
+    /// Hessians are compared by reference: tensors with the same inputs share one.
     fn new(method: &Method, task: &Task<'a>) -> Result<Self, PruneError> {
         let mut found = Self { hessians: Vec::new(), hessian_of: Vec::new(), names: Vec::new() };
         for (tensor, member) in task.spec.tensors().iter().zip(&task.members) {
@@ -386,8 +387,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Prunes with factors that were made before: of this task, or of one that has
-/// its rows among others and the same Hessians.
+/// Prunes with factors computed before, from this task or from a larger one that
+/// contains its rows and has the same Hessians.
 pub fn prune_with(
     method: &Method,
     task: &Task<'_>,
@@ -442,7 +443,7 @@ fn add_notes(notes: &mut Vec<String>, hessians: usize, name: &str, new: &[Note])
     }
 }
 
-/// The change of the weights themselves: the output error for H = I.
+/// The change of the weights themselves, which is the output error for H = I.
 fn weight_error(w: Weights<'_>, new: &Matrix) -> OutputError {
     let square = |x: f32| f64::from(x) * f64::from(x);
     let w = w.values();

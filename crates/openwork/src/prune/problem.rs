@@ -1,4 +1,4 @@
-//! What a pruner sees: weights and curvature, row by row, and a spec.
+//! The pruning problem as methods see it: weights, curvature and a spec.
 
 use super::{Monitor, PruneError};
 use crate::hessian::{Curvature, Damping, Hessian};
@@ -14,25 +14,26 @@ use std::sync::{Arc, Mutex};
 /// Weights, their curvature and a spec, checked to fit together.
 ///
 /// Only weights inside the domain may change, so a row is fitted on the columns
-/// of its domain alone: its curvature is that part of H. Pruners work in units
-/// in which that part has a unit diagonal (see [`Curvature`]).
+/// of its domain alone, and its curvature is that submatrix of H. Methods work in
+/// units in which the submatrix has a unit diagonal (see [`Curvature`]).
 pub struct Problem<'a> {
     /// The spec.
     pub spec: &'a Spec,
     /// The weights of each tensor as a matrix.
     pub weights: Vec<Weights<'a>>,
-    /// Which Hessian each tensor has.
+    /// The index of each tensor's Hessian.
     hessian_of: Vec<usize>,
     hessians: Vec<&'a Hessian>,
     curvatures: Vec<Arc<Curvature>>,
-    /// Curvature of rows whose domain is some of the columns.
+    /// Curvatures of rows whose domain is a subset of the columns.
     parts: CurvatureCache,
 }
 
-/// Curvature by Hessian, factor and columns; shared by rows that are pruned apart.
+/// Curvatures by Hessian, factor and columns; shared by rows that are pruned
+/// separately.
 pub(super) type CurvatureCache = Arc<Mutex<HashMap<(usize, u64, Vec<u32>), Arc<Curvature>>>>;
 
-/// The weights of a tensor as a matrix, in the type they are stored in.
+/// The weights of a tensor as a matrix, in their storage type.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights<'a> {
     values: ValuesRef<'a>,
@@ -41,27 +42,27 @@ pub struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// Values row after row.
+    /// Row-major values.
     ///
     /// # Panics
     ///
-    /// If there are more or fewer of them.
+    /// If there are not `rows * cols` of them.
     pub fn new(values: ValuesRef<'a>, rows: usize, cols: usize) -> Self {
         assert_eq!(values.len(), rows * cols, "values of a {rows} x {cols} matrix");
         Self { values, rows, cols }
     }
 
-    /// Its rows.
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Its columns.
+    /// The number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// All weights, row after row.
+    /// All weights, row-major.
     pub fn values(&self) -> ValuesRef<'a> {
         self.values
     }
@@ -79,12 +80,11 @@ impl<'a> From<&'a Matrix> for Weights<'a> {
     }
 }
 
-/// How much what is lost in a tensor counts. Weight 0 counts so little that it
-/// only decides between blocks that are alike in all else; a power of two, so
-/// that scaling by it is exact.
+/// The factor by which a tensor's loss counts. Weight 0 counts so little that it
+/// only breaks ties; a power of two, so that scaling by it is exact.
 pub(crate) fn loss_weight(tensor: &Tensor) -> f64 {
-    const NEXT_TO_NOTHING: f64 = 1.0 / (1u128 << 80) as f64;
-    if tensor.weight() == 0.0 { NEXT_TO_NOTHING } else { tensor.weight() }
+    const TIE_BREAK: f64 = 1.0 / (1u128 << 80) as f64;
+    if tensor.weight() == 0.0 { TIE_BREAK } else { tensor.weight() }
 }
 
 /// Rows of one tensor whose domain has the same columns.
@@ -93,14 +93,14 @@ pub struct Group {
     pub tensor: usize,
     /// Its rows.
     pub rows: Vec<usize>,
-    /// The columns of the domain in these rows, rising.
+    /// The columns of the domain in these rows, ascending.
     pub columns: Vec<u32>,
     /// The curvature of those columns.
     pub curvature: Arc<Curvature>,
 }
 
 impl<'a> Problem<'a> {
-    /// Puts a problem together; `hessian_of[t]` is the Hessian of tensor `t`.
+    /// A problem whose tensor `t` has Hessian `hessian_of[t]`.
     pub fn new(
         spec: &'a Spec,
         weights: Vec<Weights<'a>>,
@@ -111,12 +111,12 @@ impl<'a> Problem<'a> {
         Self { spec, weights, hessian_of, hessians, curvatures, parts: CurvatureCache::default() }
     }
 
-    /// The same with curvatures of some columns that others have made or want.
+    /// The same problem with a shared cache of curvatures.
     pub(super) fn sharing(self, parts: &CurvatureCache) -> Self {
         Self { parts: parts.clone(), ..self }
     }
 
-    /// The Hessian of a tensor, where there are any.
+    /// The Hessian of a tensor, if there are any.
     pub fn hessian(&self, tensor: usize) -> Option<&'a Hessian> {
         self.hessian_of.get(tensor).map(|&h| self.hessians[h])
     }
@@ -135,8 +135,8 @@ impl<'a> Problem<'a> {
             return Ok(whole.clone());
         }
         let key = (h, factor.to_bits(), columns.to_vec());
-        // Not held while a part is made: a thread that waits for helpers there may
-        // be given other work, which comes by here.
+        // The lock is not held while a submatrix is factored: a thread that waits for
+        // rayon there may be given other work, which may take this lock.
         let known = || self.parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(part) = known().get(&key) {
             return Ok(part.clone());
@@ -149,7 +149,7 @@ impl<'a> Problem<'a> {
         let matrix = Matrix::from_fn(columns.len(), columns.len(), |i, j| {
             all.matrix().row(columns[i] as usize)[columns[j] as usize]
         });
-        // The same amount as for the whole matrix, not a share of this part's mean.
+        // The same amount as for the whole matrix, not a share of the submatrix's mean.
         let damping = match whole.damping() {
             Damping::Mean(share) => Damping::Absolute(share * all.mean_diagonal()),
             other => other,
@@ -162,7 +162,7 @@ impl<'a> Problem<'a> {
         Ok(known().entry(key).or_insert(Arc::new(part)).clone())
     }
 
-    /// The rows of every tensor by the columns of their domain.
+    /// The rows of every tensor, grouped by the columns of their domain.
     pub fn groups(&self) -> Result<Vec<Group>, PruneError> {
         let mut groups = Vec::new();
         let domain = Domain::new(self.spec);
@@ -201,8 +201,8 @@ impl<'a> Problem<'a> {
         gather(self.weights[group.tensor], &group.rows, &group.columns, &group.curvature)
     }
 
-    /// Runs `work` on every unit, in parallel, and tells `monitor`; what it gives
-    /// comes in the order of the units.
+    /// Runs `work` on every unit in parallel and reports progress; results are in the
+    /// order of the units.
     pub(crate) fn each_unit<T: Send>(
         &self,
         monitor: &dyn Monitor,
@@ -225,7 +225,7 @@ impl<'a> Problem<'a> {
         Ok(done.into_iter().flatten().collect())
     }
 
-    /// The weights as they were, to be changed.
+    /// Copies of the weights, to be modified.
     pub fn copies(&self) -> Vec<Matrix> {
         self.weights
             .iter()
@@ -242,7 +242,8 @@ impl Group {
         }
     }
 
-    /// 1 where a weight stays and 0 where it goes, over the group's rows and columns.
+    /// 1 where a weight is kept and 0 where it is dropped, over the group's rows and
+    /// columns.
     pub fn keep(&self, mask: &Mask, cols: usize) -> Matrix {
         let bits = &mask.tensors()[self.tensor];
         Matrix::from_fn(self.rows.len(), self.columns.len(), |i, j| {
@@ -272,9 +273,8 @@ pub(crate) fn scatter_row(scaled: &[f32], columns: &[u32], scale: &[f64], out: &
     }
 }
 
-/// A scaled weight in its own units. One that did not change stays as it was, to
-/// the bit; one in a dead column, which has no scale, does nothing and becomes
-/// zero.
+/// A scaled weight in its original units. An unchanged weight keeps its bits; one in
+/// a dead column, which has no scale and no effect, becomes zero.
 pub(crate) fn unscaled(old: f32, w: f32, s: f64) -> f32 {
     if w == 0.0 || s == 0.0 {
         0.0
@@ -285,7 +285,7 @@ pub(crate) fn unscaled(old: f32, w: f32, s: f64) -> f32 {
     }
 }
 
-/// The domain of each tensor; nothing where it is the whole tensor.
+/// The domain of each tensor; `None` where it is the whole tensor.
 struct Domain(Vec<Option<Bits>>);
 
 impl Domain {

@@ -1,4 +1,4 @@
-//! Projection on a pattern, again and again: the blocks of largest norm stay.
+//! Repeated projection onto a pattern: keeps the blocks of largest norm.
 
 use super::batches::{Positions, check_numbering};
 use super::{Group, PruneError};
@@ -8,32 +8,32 @@ use crate::select::{PADDING, Scratch, Selector, stay};
 use crate::spec::{Element, Spec};
 use rayon::prelude::*;
 
-/// Scopes that one thread handles at a time.
+/// Scopes per parallel task.
 const CHUNK: usize = 1024;
 
-/// Blocks that one thread looks at.
+/// Blocks per parallel task.
 const MANY: usize = 1 << 16;
 
-/// A pattern written out over the groups of a problem, up to 13 bytes a weight,
-/// so that a projection needs no division and walks no layout.
+/// The blocks of a spec as index tables over the groups of a problem (up to 13 bytes
+/// per weight), so that a projection evaluates no layout.
 ///
 /// Weights are check_numbering group after group, row-major over the group's rows and
 /// columns.
 pub(crate) struct Projection<'s> {
     spec: &'s Spec,
     groups: &'s [Group],
-    /// The weights of each block, block after block.
+    /// The weights of all blocks, concatenated.
     elements: Vec<u32>,
     /// Where each block begins in `elements`, and the end of the last.
     starts: Vec<u32>,
     /// The block of every weight.
     blocks: Vec<u32>,
-    /// Whether each block stays.
+    /// Whether each block is kept.
     stays: Vec<bool>,
 }
 
 impl<'s> Projection<'s> {
-    /// Writes a pattern out; every block stays.
+    /// Builds the tables; every block is kept.
     pub fn new(spec: &'s Spec, groups: &'s [Group]) -> Result<Self, PruneError> {
         check_numbering(spec, groups.iter().map(|group| group.rows.len()).sum())?;
         let (positions, selector) = (Positions::new(spec, groups), Selector::new(spec));
@@ -73,7 +73,7 @@ impl<'s> Projection<'s> {
         Ok(Self { spec, groups, elements, starts, blocks, stays })
     }
 
-    /// Keeps, in every scope, the blocks of `p` of largest norm.
+    /// Keeps the blocks of largest norm of `p` in every scope.
     pub fn project(&mut self, p: &[f32]) {
         let (count, keep) = (self.spec.blocks_per_scope(), self.spec.keep());
         let Self { elements, starts, stays, .. } = self;
@@ -95,7 +95,7 @@ impl<'s> Projection<'s> {
         });
     }
 
-    /// Whether each block stays.
+    /// Whether each block is kept.
     pub fn stays(&self) -> &[bool] {
         &self.stays
     }
@@ -105,8 +105,8 @@ impl<'s> Projection<'s> {
         &self.blocks
     }
 
-    /// The weights that stay, and those of them or of the others that did not
-    /// when `before` was [`Projection::stays`], or the other way round.
+    /// The number of kept weights, and the number of weights kept now or at `before`
+    /// (an earlier [`Projection::stays`]) but not both.
     pub fn changed(&self, before: &[bool]) -> (usize, usize) {
         let places = (self.stays.par_chunks(MANY).zip(before.par_chunks(MANY))).enumerate();
         let counted = places.map(|(part, (now, then))| {
@@ -122,7 +122,7 @@ impl<'s> Projection<'s> {
         counted.reduce(|| (0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
     }
 
-    /// For each group 1 where a weight stays and 0 where it goes.
+    /// For each group, 1 where a weight is kept and 0 where it is dropped.
     pub fn keeps(&self) -> Vec<Matrix> {
         let mut first = 0;
         self.groups
@@ -137,7 +137,7 @@ impl<'s> Projection<'s> {
             .collect()
     }
 
-    /// What stays, as a mask.
+    /// The kept weights as a mask.
     pub fn mask(&self) -> Mask {
         let mut mask = Mask::full(self.spec);
         for (group, keep) in self.groups.iter().zip(self.keeps()) {

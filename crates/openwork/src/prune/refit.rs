@@ -1,10 +1,10 @@
-//! `+refit`: the weights that fit best on a mask that stays.
+//! `+refit`: least-squares weights on a fixed mask.
 //!
-//! Every row x keeps its support Q (P is the rest) and fits its target w, the
+//! Every row x keeps its support Q (P is its complement) and fits its target w, the
 //! weights before pruning, in the damped metric A, with C = A^-1:
 //!
 //! ```text
-//! least (x - w) A (x - w)'  with x_P = 0
+//! minimise (x - w) A (x - w)'  with x_P = 0
 //! x_Q = w_Q - w_P (C_PP)^-1 C_PQ  =  (w A)_Q (A_QQ)^-1
 //! ```
 
@@ -23,20 +23,20 @@ use std::collections::HashMap;
 /// `+refit`.
 pub const METHOD: MethodInfo = MethodInfo {
     name: "refit",
-    summary: "least squares on the mask as it is: S-OBS quality from any mask",
+    summary: "least-squares fit of the kept weights on the given mask",
     options: &[
         OptionInfo {
             name: "solver",
             values: "auto | exact | cg",
             default: "auto",
-            help: "exact factors once for every distinct row of the mask; cg takes steps with all \
-                   rows at once; auto takes exact where it costs no more than all the steps would",
+            help: "exact: one factorisation per distinct row of the mask; cg: conjugate gradients on \
+                   all rows at once; auto: exact where it costs no more than cg",
         },
         OptionInfo {
             name: "steps",
             values: "a whole number",
             default: "30",
-            help: "conjugate gradient steps at most; they end sooner where one gains little",
+            help: "maximum number of conjugate gradient steps; stops earlier once a step gains little",
         },
     ],
     damping: Damping::Auto,
@@ -49,22 +49,22 @@ pub const METHOD: MethodInfo = MethodInfo {
     }),
 };
 
-/// Conjugate gradient steps if none are given: layers whose inputs nearly depend
-/// on each other need many.
+/// Default maximum of conjugate gradient steps: layers with nearly dependent inputs
+/// need many.
 pub(super) const STEPS: usize = 30;
 
-/// A step that promises to lower the squared error by less is not taken. From
-/// SparseGPT's weights at 2:4 that leaves one to four steps for most layers of
-/// SmolLM2, within 1 % of the error that thirty lead to.
+/// Stop once a step is predicted to lower the squared error by less than this share.
+/// Starting from SparseGPT's weights at 2:4, most layers of SmolLM2 then take one to
+/// four steps and end within 1% of the error after thirty.
 const GAIN: f64 = 5e-3;
 
-/// The same for weights near their fit, where steps gain little from the first on.
+/// The same for weights near their fit, where even the first step gains little.
 pub(super) const FINE: f64 = 1e-5;
 
-/// How the fit is found.
+/// The solver of the fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Solver {
-    /// Exact where it costs no more than as many steps as are allowed.
+    /// Exact where it costs no more than the maximum of steps.
     Auto,
     /// A factorisation for every distinct row of the mask.
     Exact,
@@ -78,7 +78,7 @@ pub(super) struct Refit {
 }
 
 impl Refit {
-    /// For weights that are near their fit already.
+    /// A refit of weights that are already near their fit.
     pub fn fine() -> Self {
         Self { solver: Solver::Auto, stop: Stop { steps: STEPS, gain: FINE } }
     }
@@ -110,8 +110,8 @@ impl Modifier for Refit {
     }
 }
 
-/// Fits scaled weights `x`, the first guess, to `w` on the support where `keep`
-/// is 1. Gives a note where the solver asked for could not be used.
+/// Fits scaled weights `x`, the initial guess, to `w` on the support where `keep`
+/// is 1. Returns a note if the requested solver could not be used.
 pub(super) fn fit(
     group: &Group,
     w: &Matrix,
@@ -141,15 +141,15 @@ pub(super) fn fit(
         Err(NotPositive { .. }) => {
             cg(x);
             Some(format!(
-                "part of H is not positive definite in f64: refitted by at most {} conjugate \
-                 gradient steps; damp more for an exact fit",
+                "a submatrix of H is not positive definite in f64: refitted by at most {} conjugate \
+                 gradient steps; use more damping for an exact fit",
                 stop.steps
             ))
         }
     }
 }
 
-/// Rows with one mask.
+/// Rows with the same mask.
 struct Support {
     kept: Bits,
     rows: Vec<usize>,
@@ -169,7 +169,7 @@ impl Support {
         supports
     }
 
-    /// The columns that stay and those that go.
+    /// The kept and the dropped columns.
     fn columns(&self) -> (Vec<usize>, Vec<usize>) {
         (0..self.kept.len()).partition(|&j| self.kept.get(j))
     }
@@ -188,7 +188,7 @@ impl Support {
     }
 }
 
-/// The fit of every row by a factorisation of the smaller of C_PP and A_QQ.
+/// Fits every row by a factorisation of the smaller of C_PP and A_QQ.
 fn exact(
     group: &Group,
     w: &Matrix,

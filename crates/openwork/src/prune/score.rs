@@ -1,5 +1,5 @@
-//! Methods that score blocks and drop the lowest, leaving the other weights as
-//! they are: magnitude, Wanda and S-OBD.
+//! Methods that drop the blocks of lowest score and leave the other weights
+//! unchanged: magnitude, Wanda and S-OBD.
 
 use super::problem::loss_weight;
 use super::{Build, MethodInfo, Monitor, Needs, Problem, PruneError, Pruner, Solution};
@@ -39,7 +39,7 @@ impl Pruner for Score {
         let diagonals: Vec<Vec<f64>> = (0..problem.weights.len())
             .map(|t| match problem.hessian(t) {
                 Some(h) => h.diagonal(),
-                // Magnitude alone comes without statistics, and does not look at them.
+                // Only magnitude runs without statistics, and it ignores them.
                 None => vec![1.0; problem.weights[t].cols()],
             })
             .collect();

@@ -1,18 +1,18 @@
-//! SparseGPT (Frantar and Alistarh 2023) on any spec: columns from left to
-//! right; what a pruned weight loses, the columns to its right take up.
+//! SparseGPT (Frantar and Alistarh 2023) on any spec: prunes columns from left to
+//! right and updates the columns to the right to compensate for each pruned weight.
 //!
 //! ```text
 //! A^-1 = U'U
-//! for column j:  choose the mask of every scope met first here,
-//!                least sum of (w_l / U_ll)^2 over a block goes
+//! for column j:  choose the mask of every scope whose first column is j,
+//!                dropping the blocks of least sum of (w_l / U_ll)^2
 //!                e_j = w_j / U_jj where pruned, else 0
 //!                w_l -= e_j U_jl   for l > j
 //! ```
 //!
 //! Columns to the left are frozen, so one U serves all rows. Rows are grouped
-//! by tensor and domain; groups are swept one after the other, and a scope that
-//! reaches into several is decided in the first of them, by weights that the
-//! later ones still have.
+//! by tensor and domain. Groups are swept one after the other; a scope that spans
+//! several groups is decided in the first, using the current weights of the later
+//! ones.
 
 use super::batches::{GroupRows, RowBatch, RowBatches};
 use super::problem::unscaled;
@@ -31,12 +31,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// `sparsegpt`.
 pub const METHOD: MethodInfo = MethodInfo {
     name: "sparsegpt",
-    summary: "columns from left to right, each loss taken up by the columns to its right; fast",
+    summary: "prunes columns from left to right and compensates in the columns to the right; fast",
     options: &[OptionInfo {
         name: "block",
         values: "a whole number",
         default: "128",
-        help: "columns swept before the rest is updated; changes speed, not the method",
+        help: "columns swept before the remaining ones are updated; affects speed only",
     }],
     // As published.
     damping: Damping::Mean(0.01),
@@ -45,7 +45,7 @@ pub const METHOD: MethodInfo = MethodInfo {
     }),
 };
 
-/// Columns swept before the rest is updated, as published.
+/// Columns swept before the remaining ones are updated, as published.
 pub(super) const BLOCK: usize = 128;
 
 /// Columns updated by one thread after a panel.
@@ -101,7 +101,7 @@ impl Pruner for SparseGpt {
     }
 }
 
-/// All that batches share.
+/// The data shared by all batches.
 pub(super) struct Sweep<'s> {
     pub problem: &'s Problem<'s>,
     pub groups: &'s [Group],
@@ -109,18 +109,18 @@ pub(super) struct Sweep<'s> {
     pub batches: &'s RowBatches,
 }
 
-/// The scaled weights of a part, columns by rows, and 1 where they go.
+/// The scaled weights of a part, transposed, and 1 where they are dropped.
 pub(super) type Swept = (Matrix, Matrix);
 
 impl Sweep<'_> {
-    /// Sweeps some batches; for each the parts, in order.
+    /// Sweeps some batches; returns the parts of each, in order.
     pub fn run(
         &self,
         batches: &[&RowBatch],
         block: usize,
         monitor: &dyn Monitor,
     ) -> Result<Vec<Vec<Swept>>, PruneError> {
-        // Factored before batches are shared out, or they would wait for one another.
+        // Factor before the parallel loop, or the batches would wait for one another.
         for group in self.groups {
             group.curvature.upper();
         }
@@ -213,7 +213,7 @@ impl Sweep<'_> {
         });
     }
 
-    /// The scaled weights of a part, columns by rows.
+    /// The scaled weights of a part, transposed.
     fn gather(&self, part: &GroupRows) -> Matrix {
         let group = &self.groups[part.group];
         let (w, scale) = (self.problem.weights[group.tensor], group.curvature.scale());
@@ -224,20 +224,20 @@ impl Sweep<'_> {
     }
 }
 
-/// The parts of a batch: scaled weights and 1 where they go, columns by rows, and
-/// 1 / U_jj.
+/// The parts of a batch: scaled weights and 1 where they are dropped, both
+/// transposed, and 1 / U_jj.
 struct State {
     w: Vec<Matrix>,
     gone: Vec<Matrix>,
     pivots: Vec<Vec<f64>>,
 }
 
-/// Losses of the current columns that later ones have yet to take up.
+/// Errors of the current columns that later columns have yet to compensate.
 struct Panel<'u> {
     u: &'u Matrix,
     /// The first column of the panel.
     start: usize,
-    /// For each column how many columns before it it has taken up.
+    /// For each column, the number of columns it is up to date with.
     done: Vec<usize>,
     /// e_j of the columns from `start` on, each over all rows.
     errors: Vec<f32>,
@@ -257,8 +257,8 @@ impl Panel<'_> {
         small::subtract(w, j.saturating_sub(from), |c| self.u.row(from + c)[l], errors);
     }
 
-    /// Brings all columns from `end` on up to date with those before it, by one
-    /// product; columns that were ahead have zeros for what they took up.
+    /// Brings all columns from `end` on up to date with those before it by one product;
+    /// columns that are ahead have zero coefficients for what they already include.
     fn flush(&mut self, w: &mut Matrix, end: usize) {
         let (k, start, rows) = (w.rows(), self.start, self.rows);
         if end == k || rows == 0 {

@@ -1,8 +1,8 @@
-//! New weights in the type of the old ones, a band of rows at a time.
+//! Pruning of weights stored in 16 bits, one band of rows at a time.
 //!
-//! A tensor in 16 bits is twice as large in f32, and pruning holds several times
-//! that. Rows that no scope ties together are therefore pruned in bands: only
-//! bands in work are ever wide, and what is done waits in 16 bits.
+//! A 16-bit tensor doubles in size as f32, and pruning holds several copies. Rows
+//! that share no scope are therefore pruned in bands: only the bands in progress are
+//! widened, and results are kept in 16 bits.
 
 use super::batches::ROWS;
 use super::{
@@ -16,15 +16,15 @@ use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// The weights of a band, or a few more; a few megabytes for each thread at work.
+/// Approximate number of weights of a band: a few megabytes per thread.
 const WEIGHTS: usize = 1 << 18;
 
-/// Prunes like [`prune`], and gives new weights in the type of the old ones: the
-/// weights that `prune` gives, rounded.
+/// Prunes like [`prune`] and rounds the new weights to the storage type of the old
+/// ones.
 ///
-/// Where one tensor is stored in 16 bits, and neither the spec nor the method ties
-/// all of its rows together, its rows are pruned in bands; `seconds` then counts
-/// the measuring of the error, too.
+/// If a tensor is stored in 16 bits, and neither the spec nor the method ties all of
+/// its rows together, its rows are pruned in bands; `seconds` then includes measuring
+/// the error.
 ///
 /// ```
 /// use openwork::{Pattern, prune::{Member, Task, prune_stored}, values::{Values, ValuesRef}};
@@ -58,7 +58,7 @@ pub fn prune_stored(method: &Method, task: &Task<'_>) -> Result<Pruned<Values>, 
     Ok(Pruned { mask, weights: new, error, errors, parts, damping, seconds, notes })
 }
 
-/// Bands for a tensor in 16 bits, where they give what the whole would.
+/// Bands of a 16-bit tensor, if they give the same result as the whole.
 fn cut(method: &Method, task: &Task<'_>) -> Option<Vec<Band>> {
     let ([tensor], [member]) = (task.spec.tensors(), &task.members[..]) else { return None };
     // What modifiers solve for all rows at once stops for all of them at once.
@@ -153,7 +153,7 @@ fn round<T: Number>(
     })
 }
 
-/// Tells how many bands are done.
+/// Reports the share of finished bands.
 struct Finished<'a> {
     whole: &'a dyn Monitor,
     bands: usize,
@@ -168,7 +168,7 @@ impl Finished<'_> {
 }
 
 impl Monitor for Finished<'_> {
-    /// Of one band: too little to tell.
+    /// Progress within one band is not reported.
     fn progress(&self, _: f64) {}
 
     fn cancelled(&self) -> bool {
@@ -181,6 +181,7 @@ mod tests {
     use super::*;
     use crate::hessian::{Hessian, HessianSum};
     use crate::linalg::tests::random;
+    use crate::prune::METHODS;
     use crate::values::ValuesRef;
     use half::{bf16, f16};
 
@@ -211,8 +212,13 @@ mod tests {
             ("scope (1,4) keep 1 in (0,8)+(M,16)", &[200, 24]),
             ("2:4", &[200, 4, 2, 4]),
         ];
-        let methods =
-            ["magnitude", "wanda", "s-obd", "sparsegpt", "s-obs", "s-obs[damping=mean:0.01]"];
+        let parsed = |text: &str| text.parse::<Method>().unwrap();
+        let methods: Vec<Method> = METHODS
+            .iter()
+            .map(|method| parsed(method.name))
+            .filter(Method::by_rows)
+            .chain([parsed("s-obs[damping=mean:0.01]")])
+            .collect();
         for &(text, dims) in specs {
             let pattern: Pattern = text.parse().unwrap();
             let spec = pattern.bind(dims).unwrap();
@@ -222,11 +228,10 @@ mod tests {
                 random(rows, cols, 3).data().iter().map(|&w| f16::from_f32(w)).collect();
             let wide = ValuesRef::F16(&halves).to_f32();
             let bands = bands(&pattern, &spec, ROWS).unwrap_or_else(|| panic!("{text}: no bands"));
-            for method in methods {
-                let method: Method = method.parse().unwrap();
-                let whole = prune(&method, &task(&spec, ValuesRef::F32(&wide), Some(&h))).unwrap();
+            for method in &methods {
+                let whole = prune(method, &task(&spec, ValuesRef::F32(&wide), Some(&h))).unwrap();
                 let narrow = task(&spec, ValuesRef::F16(&halves), Some(&h));
-                let found = in_bands(&method, &narrow, &bands).unwrap();
+                let found = in_bands(method, &narrow, &bands).unwrap();
                 let wanted = whole.weights[0].data().iter().map(|&w| f16::from_f32(w)).collect();
                 assert_eq!(found.mask, whole.mask, "{method} on {text}");
                 assert_eq!(found.weights[0], Values::F16(wanted), "{method} on {text}");
@@ -260,8 +265,8 @@ mod tests {
         let error = round(&[1.0, -1e6], &mut new, "w", 10).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the new weight -1e6 at offset 11 of `w` is beyond f16; nothing was written: use more \
-             damping, or store the weights as f32 or bf16"
+            "the new weight -1e6 at offset 11 of `w` is outside the range of f16; nothing was written: \
+             use more damping, or store the weights as f32 or bf16"
         );
     }
 }

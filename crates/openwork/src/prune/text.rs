@@ -1,4 +1,4 @@
-//! Methods as text: `s-obs[damping=diag:0.3,scoring=joint]+swap`.
+//! Parses method text such as `s-obs[damping=diag:0.3,scoring=joint]+swap`.
 
 use super::{METHODS, MODIFIERS, MethodInfo, Modifier, Needs, Pruner};
 use crate::hessian::Damping;
@@ -11,9 +11,9 @@ use std::str::FromStr;
 pub struct OptionInfo {
     /// Its name.
     pub name: &'static str,
-    /// What it may be, in words: `a whole number`, `joint | independent`.
+    /// The values it takes, for help: `a whole number`, `joint | independent`.
     pub values: &'static str,
-    /// What it is if not given.
+    /// Its default.
     pub default: &'static str,
     /// One line of help.
     pub help: &'static str,
@@ -24,10 +24,10 @@ pub const DAMPING: OptionInfo = OptionInfo {
     name: "damping",
     values: "diag:L | mean:L | abs:A | auto",
     default: "auto",
-    help: "what is added to the diagonal of H; auto chooses diag:L by held-out error",
+    help: "added to the diagonal of H; auto chooses diag:L by the error on held-out samples",
 };
 
-/// The options given to one method, in brackets.
+/// The options given to one method or modifier in brackets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     given: Vec<(String, String)>,
@@ -39,12 +39,12 @@ impl Settings {
         self.given.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// A whole number from `least` on, or `default`.
+    /// A whole number of at least `least`, or `default`.
     pub fn count(&self, name: &str, default: usize, least: usize) -> Result<usize, String> {
         let Some(text) = self.get(name) else { return Ok(default) };
         match text.parse() {
             Ok(n) if n >= least => Ok(n),
-            _ => Err(format!("{name}={text}: give a whole number from {least} on")),
+            _ => Err(format!("{name}={text}: expected a whole number of at least {least}")),
         }
     }
 
@@ -53,11 +53,11 @@ impl Settings {
         let Some(text) = self.get(name) else { return Ok(default) };
         match text.parse() {
             Ok(x) if x > 0.0 && f64::is_finite(x) => Ok(x),
-            _ => Err(format!("{name}={text}: give a number above zero")),
+            _ => Err(format!("{name}={text}: expected a number greater than 0")),
         }
     }
 
-    /// One of several words.
+    /// One of several words, or `default`.
     pub fn choice<T: Copy>(
         &self,
         name: &str,
@@ -67,12 +67,12 @@ impl Settings {
         let Some(text) = self.get(name) else { return Ok(default) };
         choices.iter().find(|(word, _)| *word == text).map(|&(_, value)| value).ok_or_else(|| {
             let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
-            format!("{name}={text}: give {}", words.join(" or "))
+            format!("{name}={text}: expected {}", words.join(" or "))
         })
     }
 }
 
-/// A method with its modifiers and options, ready to prune.
+/// A base method with its modifiers and options, ready to prune.
 pub struct Method {
     text: String,
     pub(super) damping: Damping,
@@ -81,26 +81,25 @@ pub struct Method {
 }
 
 impl Method {
-    /// What it must be told about the inputs; every modifier needs H.
+    /// The input statistics it needs; every modifier needs H.
     pub fn needs(&self) -> Needs {
         if self.modifiers.is_empty() { self.base.needs() } else { Needs::Hessian }
     }
 
-    /// The damping asked for.
+    /// The requested damping.
     pub fn damping(&self) -> Damping {
         self.damping
     }
 
-    /// The same with a damping, as [`super::damping`] settles it. Its text does
-    /// not change.
+    /// The same method with a damping, as [`super::damping`] resolves it; its text is
+    /// unchanged.
     pub fn with_damping(mut self, damping: Damping) -> Self {
         self.damping = damping;
         self
     }
 
-    /// Whether rows that no scope ties together may be pruned apart from each
-    /// other, with about the same result. Not so where all of them decide when
-    /// to stop.
+    /// Whether rows that share no scope may be pruned separately with about the same
+    /// result. False for methods whose stopping rule looks at all rows.
     pub fn by_rows(&self) -> bool {
         self.base.by_rows()
     }
@@ -118,7 +117,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// Text that names no method, or an option it does not have.
+/// Invalid method text: an unknown method or modifier, or a bad option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("method `{text}`: {why}")]
 pub struct MethodError {
@@ -126,7 +125,7 @@ pub struct MethodError {
     why: String,
 }
 
-/// The longest method text that is read.
+/// The longest method text accepted, in bytes.
 const MAX_TEXT: usize = 1024;
 
 impl FromStr for Method {
@@ -136,7 +135,7 @@ impl FromStr for Method {
         let shown: String = text.chars().take(80).collect();
         let wrong = |why: String| MethodError { text: shown.clone(), why };
         if text.len() > MAX_TEXT {
-            return Err(wrong(format!("it is longer than {MAX_TEXT} bytes")));
+            return Err(wrong(format!("the text exceeds the limit of {MAX_TEXT} bytes")));
         }
         let parts = split_outside_brackets(text, '+').map_err(&wrong)?;
         let mut damping: Option<Damping> = None;
@@ -153,7 +152,7 @@ impl FromStr for Method {
                         value.parse().map_err(|error| wrong(format!("{error}")))?;
                     if damping.is_some_and(|before| before != asked) {
                         return Err(wrong(
-                            "damping is given twice; all steps share one H".to_string(),
+                            "damping is given twice with different values; a method and its modifiers share one H".to_string(),
                         ));
                     }
                     damping = Some(asked);
@@ -167,8 +166,8 @@ impl FromStr for Method {
                 }
                 Build::Modifier(build) => {
                     modifiers.push(build(&settings).map_err(&wrong)?);
-                    // A fit on all columns follows the samples more closely than the
-                    // method it improves, so its damping is in force.
+                    // A fit to all columns follows the samples more closely than the base
+                    // method, so the modifier's default damping applies.
                     base = base.map(|(base, _)| (base, method.damping));
                 }
             }
@@ -180,16 +179,16 @@ impl FromStr for Method {
                 format!("{}[{}]", method.name, options.join(","))
             });
         }
-        let (base, usual) = base.ok_or_else(|| wrong("it names no method".to_string()))?;
+        let (base, usual) = base.ok_or_else(|| wrong("expected a method".to_string()))?;
         Ok(Self { text: printed.join("+"), damping: damping.unwrap_or(usual), base, modifiers })
     }
 }
 
-/// How a row of a table makes its pruner.
+/// The constructor of a table row.
 pub enum Build {
-    /// Chooses a mask and weights.
+    /// Of a base method.
     Base(fn(&Settings) -> Result<Box<dyn Pruner>, String>),
-    /// Improves what is there.
+    /// Of a modifier.
     Modifier(fn(&Settings) -> Result<Box<dyn Modifier>, String>),
 }
 
@@ -224,19 +223,18 @@ fn hint(name: &str, names: &[&str]) -> String {
     }
 }
 
-/// `name[a=1,b=2]` as a name and its options.
+/// Splits `name[a=1,b=2]` into the name and its options.
 fn settings(part: &str) -> Result<(String, Settings), String> {
     let part = part.trim();
     let Some((name, rest)) = part.split_once('[') else {
         return Ok((part.to_string(), Settings::default()));
     };
-    let inner =
-        rest.strip_suffix(']').ok_or("a bracket is not closed; write name[option=value]")?;
+    let inner = rest.strip_suffix(']').ok_or("unclosed bracket; write name[option=value]")?;
     let mut given: Vec<(String, String)> = Vec::new();
     for option in inner.split(',').map(str::trim).filter(|option| !option.is_empty()) {
         let (key, value) = option
             .split_once('=')
-            .ok_or_else(|| format!("`{option}` is no option; write name=value"))?;
+            .ok_or_else(|| format!("`{option}` is not an option; write name=value"))?;
         let (key, value) = (key.trim().to_string(), value.trim().to_string());
         if given.iter().any(|(known, _)| *known == key) {
             return Err(format!("option `{key}` is given twice"));
@@ -246,7 +244,7 @@ fn settings(part: &str) -> Result<(String, Settings), String> {
     Ok((name.trim().to_string(), Settings { given }))
 }
 
-/// Splits a list of methods at commas that are not within brackets.
+/// Splits a list of methods at the commas outside brackets.
 ///
 /// ```
 /// use openwork::prune::split_list;
@@ -262,7 +260,7 @@ fn split_outside_brackets(text: &str, at: char) -> Result<Vec<&str>, String> {
     for (i, c) in text.char_indices() {
         match c {
             '[' => depth += 1,
-            ']' => depth = depth.checked_sub(1).ok_or("a bracket is closed that was not opened")?,
+            ']' => depth = depth.checked_sub(1).ok_or("closing bracket without an opening one")?,
             c if c == at && depth == 0 => {
                 parts.push(text[start..i].trim());
                 start = i + c.len_utf8();
@@ -271,7 +269,7 @@ fn split_outside_brackets(text: &str, at: char) -> Result<Vec<&str>, String> {
         }
     }
     if depth > 0 {
-        return Err("a bracket is not closed; write name[option=value]".to_string());
+        return Err("unclosed bracket; write name[option=value]".to_string());
     }
     parts.push(text[start..].trim());
     Ok(parts)

@@ -1,49 +1,42 @@
-//! Views as text become extents and strides.
+//! Views from text: layouts with expressions, and axes that are split and reordered.
 
 use super::bind::MAX_ELEMENTS;
 use super::env::{Bound, Env, shape_text};
 use super::error::SpecError;
-use super::pattern::{Axes, Clauses, Expr, Layout, Tuple};
-use super::steps::{Steps, row_major};
-use super::view::Fault;
+use super::pattern::{self, Axes, Clauses, Expr, Tuple};
+use super::profile::whole;
+use super::view::{Fault, strided};
+use crate::layout::{IntTuple, Layout};
 
-/// A layout's extents and strides, leaf by leaf; row-major where it has no
+/// A layout as written, with its expressions evaluated; row-major where it has no
 /// strides of its own.
-pub(crate) fn layout_steps(layout: &Layout, dims: &[usize], env: &Env<'_>) -> Bound<Steps> {
-    let mut shape = Vec::new();
-    leaves(&layout.shape, &mut shape);
-    let mut extents = Vec::with_capacity(shape.len());
-    for (axis, expr) in shape.iter().enumerate() {
+pub(crate) fn layout(written: &pattern::Layout, dims: &[usize], env: &Env<'_>) -> Bound<Layout> {
+    let mut exprs = Vec::new();
+    leaves(&written.shape, &mut exprs);
+    let mut extents = Vec::with_capacity(exprs.len());
+    for (axis, expr) in exprs.iter().enumerate() {
         // `_` is the tensor's dimension in the same place, if there is one.
-        let whole = matches!(&layout.shape, Tuple::List(items, _) if items.len() == shape.len());
+        let whole = matches!(&written.shape, Tuple::List(items, _) if items.len() == exprs.len());
         let extent = env.eval(expr, if whole { dims.get(axis).copied() } else { None })?;
         if extent == 0 {
-            return Err(env.error(
-                expr.at.0,
-                "a layout has no empty axis",
-                "extents are 1 or more",
-            ));
+            let detail = "extents are 1 or more";
+            return Err(env.error(expr.at.0, "a layout has no empty axis", detail));
         }
         extents.push(extent);
     }
     let size = extents.iter().try_fold(1usize, |size, &extent| size.checked_mul(extent));
     if size.is_none_or(|size| size > MAX_ELEMENTS) {
-        return Err(env.error(
-            layout.at.0,
-            "the layout is too large",
-            format!("at most {MAX_ELEMENTS} positions"),
-        ));
+        let detail = format!("at most {MAX_ELEMENTS} positions");
+        return Err(env.error(written.at.0, "the layout is too large", detail));
     }
-    let Some(stride) = &layout.stride else {
-        let stride = row_major(&extents);
-        return Ok(Steps::new(extents, stride));
-    };
-    if !congruent(&layout.shape, stride) {
-        let what = format!("shape {} and strides {stride} differ in form", layout.shape);
+    let shape = nested(&written.shape, &mut extents.iter().copied());
+    let Some(stride) = &written.stride else { return Ok(strided(shape, None)) };
+    exprs.clear();
+    leaves(stride, &mut exprs);
+    if !nested(stride, &mut exprs.iter().map(|_| 1)).congruent(&shape) {
+        let what = format!("shape {} and strides {stride} differ in form", written.shape);
         return Err(env.error(stride.at(), what, "give one stride for each axis, nested alike"));
     }
-    let mut exprs = Vec::new();
-    leaves(stride, &mut exprs);
     let mut strides = Vec::with_capacity(exprs.len());
     let mut reach = 0usize;
     for (axis, (expr, &extent)) in exprs.iter().zip(&extents).enumerate() {
@@ -58,16 +51,23 @@ pub(crate) fn layout_steps(layout: &Layout, dims: &[usize], env: &Env<'_>) -> Bo
             .and_then(|r| r.checked_add(reach))
             .filter(|&r| r <= MAX_ELEMENTS)
             .ok_or_else(|| {
-                env.error(
-                    expr.at.0,
-                    "the layout reaches too far",
-                    format!("offsets go up to {MAX_ELEMENTS}"),
-                )
+                let detail = format!("offsets go up to {MAX_ELEMENTS}");
+                env.error(expr.at.0, "the layout reaches too far", detail)
             })?;
         // The stride of an axis with one entry never counts.
         strides.push(if extent == 1 { 0 } else { value });
     }
-    Ok(Steps::new(extents, strides))
+    let stride = nested(stride, &mut strides.into_iter());
+    Ok(strided(shape, Some(stride)))
+}
+
+/// Numbers in the brackets of a tuple.
+fn nested(tuple: &Tuple, leaves: &mut impl Iterator<Item = usize>) -> IntTuple {
+    match tuple {
+        // As many numbers as leaves are given.
+        Tuple::Leaf(_) => IntTuple::Int(leaves.next().map_or(1, |n| n as i64)),
+        Tuple::List(items, _) => items.iter().map(|item| nested(item, leaves)).collect(),
+    }
 }
 
 /// The expressions of a tuple, however it is nested.
@@ -78,23 +78,9 @@ pub(crate) fn leaves<'a>(tuple: &'a Tuple, out: &mut Vec<&'a Expr>) {
     }
 }
 
-fn congruent(a: &Tuple, b: &Tuple) -> bool {
-    match (a, b) {
-        (Tuple::Leaf(_), Tuple::Leaf(_)) => true,
-        (Tuple::List(a, _), Tuple::List(b, _)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| congruent(a, b))
-        }
-        _ => false,
-    }
-}
-
-/// `m (g j i) -> m g i j, j=2 i=8` over axes of these extents and strides.
-pub(crate) fn axes_view(
-    axes: &Axes,
-    extents: &[usize],
-    stride: &[usize],
-    env: &mut Env<'_>,
-) -> Bound<Steps> {
+/// `m (g j i) -> m g i j, j=2 i=8` over the axes of a domain.
+pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &mut Env<'_>) -> Bound<Layout> {
+    let (extents, stride) = (&whole(domain.shape()), whole(domain.stride()));
     if axes.left.len() != extents.len() {
         let what = format!("the view names {} axes, there are {}", axes.left.len(), extents.len());
         return Err(env.error(axes.at.0, what, format!("the domain is {}", shape_text(extents))));
@@ -202,20 +188,20 @@ pub(crate) fn axes_view(
             env.names.push((name.to_string(), size));
         }
     }
-    Ok(Steps::new(shape, strides))
+    Ok(strided(shape.into_iter().collect(), Some(strides.into_iter().collect())))
 }
 
 /// Says how a view fails to meet every offset once.
 pub(crate) fn not_covered(
     fault: Fault,
-    view: &Steps,
+    view: &Layout,
     positions: usize,
     clauses: &Clauses,
-    layout: &Layout,
+    layout: &pattern::Layout,
     env: &Env<'_>,
 ) -> SpecError {
     let space = if clauses.domain.is_some() { "domain" } else { "tensor" };
-    let sizes = match view.len() {
+    let sizes = match view.size() as usize {
         n if n == positions => String::new(),
         n => format!("; the view has {n} positions, the {space} {positions}"),
     };

@@ -1,19 +1,17 @@
 //! From a pattern and shapes to a checked spec.
 
-use super::axes::{axes_view, layout_steps, not_covered};
+use super::axes::{axes_view, layout, not_covered};
 use super::couple::{self, BlockedTensor};
 use super::domain::{Region, Space};
 use super::env::{Bound, Env, dim_names, shape_text};
 use super::error::SpecError;
 use super::grid::Grid;
-use super::pattern::{
-    Body, Clauses, Couple, Decimal, Domain, Kind, Member, One, Pattern, Tuple, View,
-};
-use super::profile::{Profile, grid_error};
+use super::pattern::{Body, Clauses, Couple, Decimal, Kind, Member, One, Pattern, Tuple, View};
+use super::profile::{extents, grid_error, whole};
 use super::region::region;
-use super::steps::{Steps, row_major};
-use super::view::{covers_interval, covers_region};
+use super::view::{covers_interval, covers_region, row_major, strided};
 use super::{Spec, preset};
+use crate::layout::{Layout, StridedLayout};
 
 /// The most elements a tensor may have: offsets and their sums stay far from
 /// overflow.
@@ -175,16 +173,9 @@ fn part<'a>(
     };
     let names = dim_names(text, clauses.on.as_ref(), dims)?;
     let mut env = Env { text, names: names.into_iter().zip(dims.iter().copied()).collect() };
-    let whole = Region::Strided { first: 0, steps: Steps::new(dims.to_vec(), row_major(dims)) };
-    let mut profile = None;
     let region = match &clauses.domain {
-        None => whole,
-        Some(domain) => {
-            if let Domain::Layout { layout, .. } = domain {
-                profile = Some(layout.shape.clone());
-            }
-            region(domain, dims, size, &env)?
-        }
+        None => Region::Strided { first: 0, layout: row_major(dims) },
+        Some(domain) => region(domain, dims, size, &env)?,
     };
     if region.len() == 0 {
         return Err(SpecError::whole(
@@ -192,99 +183,67 @@ fn part<'a>(
             "there is nothing to prune",
         ));
     }
-    let extents = match &region {
-        Region::Strided { steps, .. } => steps.shape().to_vec(),
-        Region::Set(runs) => vec![runs.len()],
-    };
-    let padded = padded(clauses.pad.as_ref(), &extents, &env)?;
-    let (space, stride, direct) = space(&region, &extents, padded.as_deref());
-    let extents = padded.unwrap_or(extents);
-    let view = match &clauses.view {
-        None => Viewed {
-            steps: Steps::new(extents, stride),
-            profile: profile.map(|p| Profile::new(&p)),
-            space,
-        },
-        Some(View::Axes(axes)) => {
-            let steps = axes_view(axes, &extents, &stride, &mut env)?;
-            Viewed { steps, profile: None, space }
-        }
-        Some(View::Layout(layout)) => {
-            let steps = layout_steps(layout, dims, &env)?;
-            let positions = if direct { region.len() } else { extents.iter().product() };
+    let (space, own, direct) = space(&region, clauses.pad.as_ref(), &env)?;
+    let (view, space) = match &clauses.view {
+        None => (own, space),
+        Some(View::Axes(axes)) => (axes_view(axes, &own, &mut env)?, space),
+        Some(View::Layout(written)) => {
+            let view = layout(written, dims, &env)?;
+            let positions = if direct { region.len() } else { own.size() as usize };
             let covered = if direct {
-                covers_region(&steps, &region)
+                covers_region(&view, &region)
             } else {
-                covers_interval(&steps, positions)
+                covers_interval(&view, positions)
             };
             covered
-                .map_err(|fault| not_covered(fault, &steps, positions, clauses, layout, &env))?;
-            let space = if direct { Space::Direct { first: region.first() } } else { space };
-            Viewed { steps, profile: Some(Profile::new(&layout.shape)), space }
+                .map_err(|fault| not_covered(fault, &view, positions, clauses, written, &env))?;
+            (view, if direct { Space::Direct { first: region.first() } } else { space })
         }
     };
-    let profile = view.profile.unwrap_or_else(|| Profile::flat(view.steps.shape().len()));
-    if profile.leaves > MAX_RANK {
-        let what = format!("the view of `{name}` has {} axes", profile.leaves);
+    let rank = view.flat().len();
+    if rank > MAX_RANK {
+        let what = format!("the view of `{name}` has {rank} axes");
         return Err(SpecError::whole(what, format!("at most {MAX_RANK}")));
     }
     let tile = match &clauses.block {
-        None => vec![1; profile.leaves],
-        Some(block) => profile.extents(block, view.steps.shape(), false, "block", &env)?,
+        None => vec![1; rank],
+        Some(block) => extents(block, view.shape(), false, "block", &env)?,
     };
-    let blocks = Grid::new(view.steps.shape(), &tile).map_err(|error| {
+    let blocks = Grid::new(&view, &tile).map_err(|error| {
         grid_error(&error, "block", "the view", clauses.block.as_ref(), &tile, &env)
     })?;
-    let part = BlockedTensor {
-        name: name.to_string(),
-        dims: dims.to_vec(),
-        size,
-        space: view.space,
-        view: view.steps,
-        profile,
-        blocks,
-    };
-    Ok((part, env))
+    let (name, dims) = (name.to_string(), dims.to_vec());
+    Ok((BlockedTensor { name, dims, size, space, view, blocks }, env))
 }
 
-struct Viewed {
-    steps: Steps,
-    profile: Option<Profile>,
-    space: Space,
+/// How offsets of the view become the tensor's: the space, the layout of the
+/// domain's own axes in it, and whether a view's strides are storage's.
+fn space(region: &Region, pad: Option<&Tuple>, env: &Env<'_>) -> Bound<(Space, Layout, bool)> {
+    Ok(match region {
+        Region::Strided { first, layout } => match padded(pad, layout, env)? {
+            None => (Space::Direct { first: *first }, layout.clone(), true),
+            Some(own) => {
+                let real = StridedLayout::from(layout);
+                (Space::Padded { first: *first, padded: whole(own.shape()), real }, own, false)
+            }
+        },
+        Region::Set(runs) => {
+            let all = row_major(&[runs.len()]);
+            let padded = padded(pad, &all, env)?;
+            let direct = padded.is_none();
+            (Space::Ranked { runs: runs.clone() }, padded.unwrap_or(all), direct)
+        }
+    })
 }
 
-/// How offsets of the view become the tensor's: the space, the strides of its
-/// own axes, and whether a view's strides are storage's.
-fn space(
-    region: &Region,
-    extents: &[usize],
-    padded: Option<&[usize]>,
-) -> (Space, Vec<usize>, bool) {
-    match (region, padded) {
-        (Region::Strided { first, steps }, None) => {
-            (Space::Direct { first: *first }, steps.stride().to_vec(), true)
-        }
-        (Region::Strided { first, steps }, Some(padded)) => {
-            let space = Space::Padded {
-                first: *first,
-                padded: padded.to_vec(),
-                real: extents.to_vec(),
-                stride: steps.stride().to_vec(),
-            };
-            (space, row_major(padded), false)
-        }
-        (Region::Set(runs), padded) => {
-            (Space::Ranked { runs: runs.clone() }, vec![1], padded.is_none())
-        }
-    }
-}
-
-/// Extents rounded up to multiples.
-fn padded(pad: Option<&Tuple>, extents: &[usize], env: &Env<'_>) -> Bound<Option<Vec<usize>>> {
+/// The row-major layout of the extents of `own` rounded up to multiples; nothing if
+/// they are multiples already.
+fn padded(pad: Option<&Tuple>, own: &Layout, env: &Env<'_>) -> Bound<Option<Layout>> {
     let Some(pad) = pad else { return Ok(None) };
-    let multiples = Profile::flat(extents.len()).extents(pad, extents, false, "pad", env)?;
-    let mut padded = Vec::with_capacity(extents.len());
-    for (axis, (&extent, &by)) in extents.iter().zip(&multiples).enumerate() {
+    let real = whole(own.shape());
+    let multiples = extents(pad, &own.shape().flatten(), false, "pad", env)?;
+    let mut padded = Vec::with_capacity(real.len());
+    for (axis, (&extent, &by)) in real.iter().zip(&multiples).enumerate() {
         if by == 0 {
             return Err(env.error(
                 pad.at(),
@@ -302,5 +261,6 @@ fn padded(pad: Option<&Tuple>, extents: &[usize], env: &Env<'_>) -> Bound<Option
             format!("at most {MAX_ELEMENTS} positions"),
         ));
     }
-    Ok((padded != extents).then_some(padded))
+    let shape = own.shape().with_leaves(&mut padded.iter().map(|&extent| extent as i64));
+    Ok((padded != real).then(|| strided(shape, None)))
 }

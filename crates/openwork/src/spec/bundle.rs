@@ -6,8 +6,8 @@
 //! form a *unit*. Units have nothing in common, so they may run in parallel.
 
 use super::domain::Space;
-use super::steps::Steps;
-use super::{Spec, Tensor};
+use super::{Spec, Tensor, by_falling_stride, permuted, row_major};
+use crate::layout::StridedLayout;
 use crate::random::mix;
 use std::collections::HashMap;
 
@@ -29,9 +29,9 @@ impl Tensor {
     /// How many elements the domain has.
     pub fn domain_size(&self) -> usize {
         match &self.space {
-            Space::Direct { .. } => self.view.len(),
+            Space::Direct { .. } => self.positions(),
             Space::Ranked { runs } => runs.len(),
-            Space::Padded { real, .. } => real.iter().product(),
+            Space::Padded { real, .. } => real.len(),
         }
     }
 
@@ -40,14 +40,15 @@ impl Tensor {
     fn row_axes(&self) -> Option<Vec<bool>> {
         let Space::Direct { first } = self.space else { return None };
         let (_, cols) = self.matrix();
+        let view = StridedLayout::from(&self.view);
         let row = |&stride: &usize| stride % cols == 0;
         let mut reach = first % cols;
-        for (&extent, stride) in self.view.shape().iter().zip(self.view.stride()) {
+        for (&extent, stride) in view.shape().iter().zip(view.stride()) {
             if extent > 1 && !row(stride) {
                 reach += (extent - 1) * stride;
             }
         }
-        (reach < cols).then(|| self.view.stride().iter().map(row).collect())
+        (reach < cols).then(|| view.stride().iter().map(row).collect())
     }
 }
 
@@ -75,7 +76,7 @@ pub struct Units<'a> {
 enum Kind {
     /// All units are alike but for the rows: the first one, and how far each
     /// tensor's rows move from unit to unit.
-    Repeated { first: Unit, shifts: Vec<Steps> },
+    Repeated { first: Unit, shifts: Vec<StridedLayout> },
     /// The scopes of each unit.
     Listed(Vec<Vec<usize>>),
 }
@@ -315,24 +316,18 @@ impl Spec {
                     });
                 }
                 // The scopes of the first unit: no step along the outer axes.
-                let index = super::steps::row_major(&self.scope_grid);
-                let lead = &self.tensors()[0];
-                let mut inner: Vec<usize> = (0..outer.len()).filter(|&axis| !outer[axis]).collect();
-                inner.sort_by_key(|&axis| std::cmp::Reverse(lead.scope.stride()[axis]));
-                let pick = |axes: &[usize], of: &[usize]| {
-                    axes.iter().map(|&axis| of[axis]).collect::<Vec<_>>()
-                };
-                let scopes = Steps::new(pick(&inner, &self.scope_grid), pick(&inner, &index));
-                let mut outer: Vec<usize> = (0..outer.len()).filter(|&axis| outer[axis]).collect();
-                outer.sort_by_key(|&axis| std::cmp::Reverse(lead.scope.stride()[axis]));
+                let lead = self.tensors()[0].scope();
+                let inner = by_falling_stride(lead, |axis| !outer[axis]);
+                let scopes = StridedLayout::from(&permuted(&row_major(&self.scope_grid), &inner));
+                let outer = by_falling_stride(lead, |axis| outer[axis]);
                 let shifts = self
                     .tensors()
                     .iter()
                     .map(|tensor| {
                         let (_, cols) = tensor.matrix();
-                        let stride =
-                            outer.iter().map(|&axis| tensor.scope.stride()[axis] / cols).collect();
-                        Steps::new(pick(&outer, &self.scope_grid), stride)
+                        let counts = outer.iter().map(|&axis| self.scope_grid[axis]).collect();
+                        let rows = outer.iter().map(|&axis| tensor.scope().stride()[axis] / cols);
+                        StridedLayout::new(counts, rows.collect())
                     })
                     .collect();
                 Kind::Repeated { first: Unit::build(self, scopes.iter()), shifts }
@@ -355,7 +350,7 @@ impl Spec {
             for (axis, outer) in outer.iter_mut().enumerate() {
                 let own = tensor.perm[axis];
                 let moves = self.scope_grid[axis] > 1;
-                *outer &= !moves || (rows[own] && tensor.scope.stride()[axis] > 0);
+                *outer &= !moves || (rows[own] && tensor.scope().stride()[axis] > 0);
             }
         }
         Some(outer)
@@ -439,7 +434,7 @@ impl Units<'_> {
     pub fn with<T>(&self, index: usize, work: impl FnOnce(&Unit, &[usize]) -> T) -> T {
         match &self.kind {
             Kind::Repeated { first, shifts } => {
-                let shift: Vec<usize> = shifts.iter().map(|steps| steps.at(index)).collect();
+                let shift: Vec<usize> = shifts.iter().map(|rows| rows.at(index)).collect();
                 work(first, &shift)
             }
             Kind::Listed(units) => {
@@ -453,6 +448,7 @@ impl Units<'_> {
 #[cfg(test)]
 mod tests {
     use crate::Pattern;
+    use crate::spec::PRESETS;
 
     /// (units, rows of each bundle of the first unit)
     fn units(text: &str, dims: &[usize]) -> (usize, Vec<Vec<usize>>) {
@@ -475,10 +471,8 @@ mod tests {
 
     #[test]
     fn strided_and_listed_units_agree() {
-        for (text, dims) in
-            [("2:4", [4, 8]), ("rows16", [32, 16]), ("block(2,4)", [4, 8]), ("2:4@4", [3, 16])]
-        {
-            let spec = text.parse::<Pattern>().unwrap().bind(&dims).unwrap();
+        for (text, dims) in PRESETS.iter().map(|preset| (preset.example, preset.shape)) {
+            let spec = text.parse::<Pattern>().unwrap().bind(dims).unwrap();
             let all = spec.tensors()[0].domain_size();
             let listed = super::Units { spec: &spec, kind: spec.listed(all).unwrap() };
             let strided = spec.units().unwrap();

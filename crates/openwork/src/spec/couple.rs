@@ -3,28 +3,33 @@
 use super::domain::Space;
 use super::env::{Env, shape_text};
 use super::error::SpecError;
-use super::grid::Grid;
+use super::grid::{Grid, permuted};
 use super::keep::keep;
 use super::pattern::{Keep, Member, Tuple};
-use super::profile::{Profile, grid_error};
-use super::steps::{Steps, row_major};
+use super::profile::{extents, grid_error};
+use super::view::row_major;
 use super::{Coupling, Spec, Tensor};
+use crate::layout::{IntTuple, Layout};
 
-/// One tensor's domain, view and blocks, before scopes.
+/// One tensor with its domain, view and blocks, before scopes.
 pub(crate) struct BlockedTensor {
     pub name: String,
     pub dims: Vec<usize>,
     pub size: usize,
     pub space: Space,
-    pub view: Steps,
-    pub profile: Profile,
+    pub view: Layout,
     pub blocks: Grid,
 }
 
 impl BlockedTensor {
-    /// The distance in the view between neighbouring blocks along each grid axis.
-    fn block_stride(&self) -> Vec<usize> {
-        self.view.stride().iter().zip(self.blocks.tile()).map(|(d, b)| d * b).collect()
+    /// The layout of the blocks' first positions.
+    fn grid(&self) -> &Layout {
+        self.blocks.division()[1]
+    }
+
+    /// The shape of the grid of blocks, nested like the view's.
+    fn grid_shape(&self) -> IntTuple {
+        self.view.shape().with_leaves(&mut self.grid().shape().leaves().into_iter())
     }
 
     fn rank(&self) -> usize {
@@ -66,9 +71,9 @@ fn coupled_blocks(
     env: &Env<'_>,
 ) -> Result<Spec, SpecError> {
     let perms = permutations(&parts, members, env)?;
-    let common = permuted(parts[0].blocks.counts(), &perms[0]);
+    let common = turned(parts[0].blocks.counts(), &perms[0]);
     for ((part, perm), member) in parts.iter().zip(&perms).zip(members) {
-        let counts = permuted(part.blocks.counts(), perm);
+        let counts = turned(part.blocks.counts(), perm);
         if counts != common {
             return Err(grids_differ(
                 &parts[0].name,
@@ -84,23 +89,29 @@ fn coupled_blocks(
     let tile = match scope {
         None => common.clone(),
         Some(scope) => {
-            parts[0].profile.permuted(&perms[0]).extents(scope, &common, true, "scope", env)?
+            let turned = perms[0].iter().enumerate().any(|(k, &axis)| k != axis);
+            let shape = match turned {
+                true => common.iter().copied().collect(),
+                false => parts[0].grid_shape(),
+            };
+            extents(scope, &shape, true, "scope", env)?
         }
     };
-    let scopes = Grid::new(&common, &tile)
-        .map_err(|error| grid_error(&error, "scope", "the grid of blocks", scope, &tile, env))?;
-    let keep = keep(kept, scopes.tile_size(), env)?;
-    let index = row_major(&common);
+    let divided = |grid: &Layout| {
+        Grid::new(grid, &tile)
+            .map_err(|error| grid_error(&error, "scope", "the grid of blocks", scope, &tile, env))
+    };
+    let index = divided(&row_major(&common))?;
+    let keep = keep(kept, index.tile_size(), env)?;
     let tensors = parts
         .into_iter()
         .zip(perms)
         .map(|(part, perm)| {
-            let view = permuted(&part.block_stride(), &perm);
-            let axes = Axes { tile: tile.clone(), view, index: index.clone() };
-            tensor(part, perm, &axes, &axes, scopes.counts())
+            let scopes = divided(&permuted(part.grid(), &perm))?;
+            Ok(tensor(part, perm, scopes, index.clone()))
         })
-        .collect();
-    Spec::new(Coupling::Blocks, tensors, scopes.counts().to_vec(), common, scopes.tile_size(), keep)
+        .collect::<Result<_, _>>()?;
+    Spec::new(Coupling::Blocks, tensors, index.counts().to_vec(), common, index.tile_size(), keep)
 }
 
 /// Scopes at the same place of a common grid are one scope.
@@ -118,16 +129,18 @@ pub(crate) fn scopes(
         let scope = member.one.clauses.scope.as_ref();
         let tile = match scope {
             None => counts.to_vec(),
-            Some(scope) => part.profile.extents(scope, counts, true, "scope", env)?,
+            Some(scope) => extents(scope, &part.grid_shape(), true, "scope", env)?,
         };
-        let grid = Grid::new(counts, &tile).map_err(|error| {
-            grid_error(&error, "scope", "the grid of blocks", scope, &tile, env)
-        })?;
-        grids.push(grid);
+        let divided = |grid: &Layout| {
+            Grid::new(grid, &tile).map_err(|error| {
+                grid_error(&error, "scope", "the grid of blocks", scope, &tile, env)
+            })
+        };
+        grids.push((divided(part.grid())?, divided(&row_major(counts))?));
     }
-    let common = permuted(grids[0].counts(), &perms[0]);
-    for (i, (grid, perm)) in grids.iter().zip(&perms).enumerate() {
-        let counts = permuted(grid.counts(), perm);
+    let common = turned(grids[0].0.counts(), &perms[0]);
+    for (i, ((grid, _), perm)) in grids.iter().zip(&perms).enumerate() {
+        let counts = turned(grid.counts(), perm);
         if counts != common {
             let (first, this) = (&parts[0].name, &parts[i].name);
             return Err(grids_differ(
@@ -141,70 +154,26 @@ pub(crate) fn scopes(
             ));
         }
     }
-    let blocks_per_scope = grids.iter().map(Grid::tile_size).sum();
+    let blocks_per_scope = grids.iter().map(|(grid, _)| grid.tile_size()).sum();
     let keep = keep(kept, blocks_per_scope, &envs[0])?;
     let tensors = parts
         .into_iter()
         .zip(perms)
-        .zip(&grids)
-        .map(|((part, perm), grid)| {
-            let index = row_major(part.blocks.counts());
-            let own = Axes { tile: grid.tile().to_vec(), view: part.block_stride(), index };
-            let turned = own.permuted(&perm);
-            tensor(part, perm, &own, &turned, &common)
+        .zip(grids)
+        .map(|((part, perm), (scopes, index))| {
+            let (scopes, index) = (scopes.turned(&perm), index.turned(&perm));
+            tensor(part, perm, scopes, index)
         })
         .collect();
     Spec::new(Coupling::Scopes, tensors, common.clone(), common, blocks_per_scope, keep)
 }
 
-/// Along each axis of a grid: the blocks of a scope, and what a step of one
-/// block adds to the view's offset and to the row-major index of the block.
-struct Axes {
-    tile: Vec<usize>,
-    view: Vec<usize>,
-    index: Vec<usize>,
-}
-
-impl Axes {
-    fn permuted(&self, perm: &[usize]) -> Self {
-        let turn = |values: &[usize]| permuted(values, perm);
-        Self { tile: turn(&self.tile), view: turn(&self.view), index: turn(&self.index) }
-    }
-}
-
-/// Puts the short tables of one tensor together: blocks of a scope lie along
-/// the axes `inner`, scopes `counts` times along the axes `outer`.
-fn tensor(
-    part: BlockedTensor,
-    perm: Vec<usize>,
-    inner: &Axes,
-    outer: &Axes,
-    counts: &[usize],
-) -> Tensor {
-    let scaled = |stride: &[usize]| stride.iter().zip(&outer.tile).map(|(d, t)| d * t).collect();
-    let element = Steps::new(part.blocks.tile().to_vec(), part.view.stride().to_vec());
-    let block = Steps::new(inner.tile.clone(), inner.view.clone());
-    let scope = Steps::new(counts.to_vec(), scaled(&outer.view));
-    let block_index = Steps::new(inner.tile.clone(), inner.index.clone());
-    let scope_index = Steps::new(counts.to_vec(), scaled(&outer.index));
-    let padded = part.space.has_padding(part.view.len());
-    Tensor {
-        name: part.name,
-        dims: part.dims,
-        size: part.size,
-        space: part.space,
-        view: part.view,
-        blocks: part.blocks,
-        perm,
-        scope_tile: inner.tile.clone(),
-        element,
-        block,
-        scope,
-        block_index,
-        scope_index,
-        padded,
-        weight: 1.0,
-    }
+/// A tensor with the division of its grid of blocks into scopes, and that of the
+/// blocks' row-major indices.
+fn tensor(part: BlockedTensor, perm: Vec<usize>, scopes: Grid, index: Grid) -> Tensor {
+    let BlockedTensor { name, dims, size, space, view, blocks } = part;
+    let padded = space.has_padding(view.size() as usize);
+    Tensor { name, dims, size, space, view, blocks, perm, scopes, index, padded, weight: 1.0 }
 }
 
 /// Each member's permutation, checked; the identity where none is given.
@@ -270,6 +239,6 @@ fn grids_differ(
 }
 
 /// Axis `k` of the result is axis `perm[k]` of `values`.
-fn permuted(values: &[usize], perm: &[usize]) -> Vec<usize> {
+fn turned(values: &[usize], perm: &[usize]) -> Vec<usize> {
     perm.iter().map(|&axis| values[axis]).collect()
 }

@@ -1,6 +1,8 @@
 //! The part of a tensor that a spec speaks of, as offsets into its storage.
 
-use super::steps::{Steps, row_major};
+use super::profile::whole;
+use super::view::{modes, strided};
+use crate::layout::{Layout, StridedLayout};
 
 /// The most runs that a union or complement may consist of (64 MB of table).
 const MAX_RUNS: usize = 1 << 22;
@@ -9,7 +11,7 @@ const MAX_RUNS: usize = 1 << 22;
 #[derive(Clone, Debug)]
 pub(crate) enum Region {
     /// A start and strides: the whole tensor, a box, or a layout.
-    Strided { first: usize, steps: Steps },
+    Strided { first: usize, layout: Layout },
     /// A union or complement: offsets in rising order.
     Set(Runs),
 }
@@ -18,7 +20,7 @@ impl Region {
     /// How many offsets there are.
     pub fn len(&self) -> usize {
         match self {
-            Self::Strided { steps, .. } => steps.len(),
+            Self::Strided { layout, .. } => layout.size() as usize,
             Self::Set(runs) => runs.len(),
         }
     }
@@ -35,7 +37,7 @@ impl Region {
     pub fn runs(&self) -> Result<Runs, RunsError> {
         match self {
             Self::Set(runs) => Ok(runs.clone()),
-            Self::Strided { first, steps } => Runs::new(*first, steps),
+            Self::Strided { first, layout } => Runs::new(*first, layout),
         }
     }
 }
@@ -80,9 +82,9 @@ impl Runs {
         runs
     }
 
-    /// The offsets `first + steps`.
-    pub fn new(first: usize, steps: &Steps) -> Result<Self, RunsError> {
-        let modes = sorted_modes(steps);
+    /// The offsets of a layout, moved by `first`.
+    pub fn new(first: usize, layout: &Layout) -> Result<Self, RunsError> {
+        let modes = modes(&layout.sorted());
         // The modes that make up one contiguous run.
         let mut run = 1;
         let mut inner = 0;
@@ -90,14 +92,13 @@ impl Runs {
             run *= modes[inner].0;
             inner += 1;
         }
-        let outer: Vec<_> = modes[inner..].iter().rev().copied().collect();
-        let outer =
-            Steps::new(outer.iter().map(|m| m.0).collect(), outer.iter().map(|m| m.1).collect());
+        let (shape, stride) = modes[inner..].iter().rev().copied().unzip();
+        let outer = StridedLayout::new(shape, stride);
         if outer.len() > MAX_RUNS {
             return Err(RunsError::TooMany(outer.len()));
         }
         let mut starts: Vec<usize> = outer.iter().map(|offset| first + offset).collect();
-        if !is_nested(&modes) {
+        if !layout.is_nested() {
             starts.sort_unstable();
         }
         if let Some(pair) = starts.windows(2).find(|pair| pair[0] + run > pair[1]) {
@@ -175,7 +176,7 @@ pub(crate) enum Space {
     Ranked { runs: Runs },
     /// Offset `v` counts row-major over padded extents; positions beyond the
     /// real extents are padding.
-    Padded { first: usize, padded: Vec<usize>, real: Vec<usize>, stride: Vec<usize> },
+    Padded { first: usize, padded: Vec<usize>, real: StridedLayout },
 }
 
 impl Space {
@@ -184,7 +185,8 @@ impl Space {
         match self {
             Self::Direct { first } => Some(first + v),
             Self::Ranked { runs } => runs.at(v),
-            Self::Padded { first, padded, real, stride } => {
+            Self::Padded { first, padded, real } => {
+                let (real, stride) = (real.shape(), real.stride());
                 let mut v = v;
                 let mut offset = *first;
                 for axis in (0..padded.len()).rev() {
@@ -206,34 +208,33 @@ impl Space {
         match self {
             Self::Direct { first } => offset.checked_sub(*first),
             Self::Ranked { runs } => runs.rank(offset),
-            Self::Padded { first, padded, real, stride } => {
-                let region = Steps::new(real.clone(), stride.clone());
-                let at = region.coordinates(offset.checked_sub(*first)?)?;
-                Some(at.iter().zip(padded).fold(0, |v, (at, padded)| v * padded + at))
+            Self::Padded { first, padded, real } => {
+                let mut index = real.index_of(offset.checked_sub(*first)?)?;
+                let (mut v, mut step) = (0, 1);
+                for (extent, padded) in real.shape().iter().zip(padded).rev() {
+                    v += index % extent * step;
+                    (index, step) = (index / extent, step * padded);
+                }
+                Some(v)
             }
         }
     }
 
     /// Whether the lowest position of any tile of `view` is its lowest offset in the
     /// tensor, and tiles in the order of the one are in the order of the other.
-    pub fn rises_along(&self, view: &Steps) -> bool {
-        let Self::Padded { padded, real, stride, .. } = self else { return true };
+    pub fn rises_along(&self, view: &Layout) -> bool {
+        let Self::Padded { padded, real, .. } = self else { return true };
         // Offsets rise with positions if the region is row-major itself,
-        let modes: Vec<_> = real
-            .iter()
-            .copied()
-            .zip(stride.iter().copied())
-            .rev()
-            .filter(|&(extent, _)| extent > 1)
-            .collect();
         // and a tile begins with a real position if it has one and every axis of the
         // view lies within one axis of the region.
-        let step = row_major(padded);
+        let steps = whole(strided(padded.iter().copied().collect(), None).stride());
         let within = |(extent, stride): (usize, usize)| {
-            (0..padded.len())
-                .any(|axis| step[axis] <= stride && stride * extent <= step[axis] * padded[axis])
+            steps
+                .iter()
+                .zip(padded)
+                .any(|(&step, padded)| step <= stride && stride * extent <= step * padded)
         };
-        is_nested(&modes) && sorted_modes(view).into_iter().all(within)
+        real.rises() && modes(view).into_iter().all(within)
     }
 
     /// Whether some positions are padding.
@@ -246,38 +247,14 @@ impl Space {
     }
 }
 
-/// Modes of more than one entry as (extent, stride), by rising stride.
-pub(crate) fn sorted_modes(steps: &Steps) -> Vec<(usize, usize)> {
-    let mut modes: Vec<_> = steps
-        .shape()
-        .iter()
-        .copied()
-        .zip(steps.stride().iter().copied())
-        .filter(|&(extent, _)| extent > 1)
-        .collect();
-    modes.sort_by_key(|&(extent, stride)| (stride, extent));
-    modes
-}
-
-/// Whether each stride exceeds all that the smaller modes can reach together, so
-/// that offsets are distinct and rise with the larger strides leading.
-pub(crate) fn is_nested(sorted: &[(usize, usize)]) -> bool {
-    let mut reach = 0;
-    sorted.iter().all(|&(extent, stride)| {
-        let above = stride > reach;
-        reach += (extent - 1) * stride;
-        above
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn runs_behave_as_sets() {
-        let a = Runs::new(2, &Steps::new(vec![3, 2], vec![8, 1])).unwrap(); // 2,3 10,11 18,19
-        let b = Runs::new(3, &Steps::new(vec![2, 3], vec![1, 2])).unwrap(); // 3..=8
+        let a = Runs::new(2, &"(3,2):(8,1)".parse().unwrap()).unwrap(); // 2,3 10,11 18,19
+        let b = Runs::new(3, &"(2,3):(1,2)".parse().unwrap()).unwrap(); // 3..=8
         let list = |runs: &Runs| (0..runs.len()).map(|i| runs.at(i).unwrap()).collect::<Vec<_>>();
         assert_eq!(list(&a), [2, 3, 10, 11, 18, 19]);
         assert_eq!(list(&b), [3, 4, 5, 6, 7, 8]);
@@ -293,7 +270,7 @@ mod tests {
 
     #[test]
     fn overlapping_offsets_are_named() {
-        let twice = Runs::new(0, &Steps::new(vec![2, 2], vec![2, 2]));
+        let twice = Runs::new(0, &"(2,2):(2,2)".parse().unwrap());
         assert_eq!(twice, Err(RunsError::Twice(2)));
     }
 }

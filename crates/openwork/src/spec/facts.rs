@@ -1,6 +1,5 @@
 //! What a spec costs and what memory sees of it.
 
-use super::domain::sorted_modes;
 use super::{Coupling, Spec, Tensor};
 
 /// Bits to store a pruned tensor's domain, for one width of values.
@@ -50,7 +49,7 @@ impl Spec {
         let scope_weights: usize = match self.coupling() {
             Coupling::Blocks => block_sizes.iter().sum::<usize>() * blocks,
             Coupling::Scopes => {
-                self.tensors().iter().map(|t| t.blocks().tile_size() * t.block.len()).sum()
+                self.tensors().iter().map(|t| t.blocks().tile_size() * t.block().len()).sum()
             }
         };
         let kept = scope_weights as f64 * self.density();
@@ -110,25 +109,12 @@ fn combination_bits(blocks: usize, keep: usize) -> usize {
 
 /// The longest run of neighbours in memory that one block holds.
 fn run(tensor: &Tensor) -> usize {
-    let mut run = 1;
-    for (extent, stride) in sorted_modes(&tensor.element) {
-        if stride != run {
-            break;
-        }
-        run *= extent;
-    }
-    run
+    tensor.blocks().division()[0].run() as usize
 }
 
 fn is_contiguous(tensor: &Tensor) -> bool {
-    let innermost = tensor
-        .element
-        .shape()
-        .iter()
-        .zip(tensor.element.stride())
-        .rev()
-        .find(|(extent, _)| **extent > 1);
-    innermost.is_none_or(|(_, &stride)| stride == 1)
+    let element = tensor.blocks().division()[0].flat();
+    element.iter().rev().find(|leaf| leaf.0 > 1).is_none_or(|leaf| leaf.1 == 1)
 }
 
 #[cfg(test)]

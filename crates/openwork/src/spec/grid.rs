@@ -1,6 +1,8 @@
-//! Equal tiles over a space: blocks over a view, then scopes over blocks.
+//! Equal tiles of a layout: blocks of a view, then scopes of the grid of blocks.
 
-/// Equal tiles covering a space. Holds, once built:
+use crate::layout::{Layout, StridedLayout, Tiler};
+
+/// A layout cut into equal tiles: its zipped division. Holds, once built:
 ///
 /// 1. space and tile have the same rank;
 /// 2. no axis is empty;
@@ -8,14 +10,20 @@
 ///
 /// ```
 /// use openwork::spec::Grid;
-/// let blocks = Grid::new(&[64, 64], &[16, 16]).unwrap();
-/// let scopes = Grid::new(blocks.counts(), &[1, 4]).unwrap();
+/// let view = "(64,64):(64,1)".parse().unwrap();
+/// let blocks = Grid::new(&view, &[16, 16]).unwrap();
+/// assert_eq!(blocks.division().map(ToString::to_string), ["(16,16):(64,1)", "(4,4):(1024,16)"]);
+/// let [_, grid] = blocks.division();
+/// let scopes = Grid::new(grid, &[1, 4]).unwrap();
 /// assert_eq!((scopes.counts(), scopes.tiles(), scopes.tile_size()), (&[4, 1][..], 4, 4));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
-    counts: Vec<usize>,
-    tile: Vec<usize>,
+    /// The positions of the first tile, and the first position of every tile.
+    division: [Layout; 2],
+    /// The same for inner loops.
+    within: StridedLayout,
+    firsts: StridedLayout,
 }
 
 /// Why tiles do not cover a space.
@@ -29,7 +37,7 @@ pub enum GridError {
         /// Axes of the space.
         space: usize,
     },
-    /// An axis of the space or the tile has no entries.
+    /// An axis of the tile has no entries.
     #[error("axis {axis} has extent 0; give 1 or more")]
     Empty {
         /// The axis.
@@ -60,46 +68,85 @@ impl GridError {
 }
 
 impl Grid {
-    /// Tiles of extents `tile` over a space of extents `space`.
-    pub fn new(space: &[usize], tile: &[usize]) -> Result<Self, GridError> {
+    /// Cuts a layout, leaf by leaf, into tiles of extents `tile`.
+    pub fn new(space: &Layout, tile: &[usize]) -> Result<Self, GridError> {
+        let flat = space.flat();
         // Promise 1.
-        if space.len() != tile.len() {
-            return Err(GridError::Rank { tile: tile.len(), space: space.len() });
+        if flat.len() != tile.len() {
+            return Err(GridError::Rank { tile: tile.len(), space: flat.len() });
         }
-        let mut counts = Vec::with_capacity(space.len());
-        for (axis, (&extent, &by)) in space.iter().zip(tile).enumerate() {
+        for (axis, (&(extent, _), &by)) in flat.iter().zip(tile).enumerate() {
+            let extent = extent as usize; // at least 1
             // Promise 2.
-            if extent == 0 || by == 0 {
+            if by == 0 {
                 return Err(GridError::Empty { axis });
             }
             // Promise 3.
             if extent % by != 0 {
                 return Err(GridError::Divide { axis, extent, by });
             }
-            counts.push(extent / by);
         }
-        Ok(Self { counts, tile: tile.to_vec() })
+        let tiler: Tiler = tile.iter().map(|&by| by as i64).collect(); // at most the extent
+        let division = space.flatten().zipped_divide(&tiler);
+        let division = division.expect("a tile that divides its axis has a layout");
+        let [within, firsts] = division.modes().try_into().expect("a division has two modes");
+        Ok(Self::of_division([within, firsts]))
     }
 
-    /// How many tiles lie along each axis.
+    fn of_division(division: [Layout; 2]) -> Self {
+        let [within, firsts] = [0, 1].map(|i| StridedLayout::from(&division[i]));
+        Self { division, within, firsts }
+    }
+
+    /// The same tiles with axis `k` of the grid being axis `perm[k]` of this one.
+    pub(crate) fn turned(&self, perm: &[usize]) -> Self {
+        let [within, firsts] = &self.division;
+        Self::of_division([within.clone(), permuted(firsts, perm)])
+    }
+
+    /// The zipped division: the layout of one tile's positions, and that of the
+    /// tiles' first positions.
+    pub fn division(&self) -> [&Layout; 2] {
+        self.division.each_ref()
+    }
+
+    /// The offsets of one tile's positions from its first.
+    pub(crate) fn within(&self) -> &StridedLayout {
+        &self.within
+    }
+
+    /// The offsets of the tiles' first positions.
+    pub(crate) fn firsts(&self) -> &StridedLayout {
+        &self.firsts
+    }
+
+    /// The number of tiles along each axis.
     pub fn counts(&self) -> &[usize] {
-        &self.counts
+        self.firsts.shape()
     }
 
     /// The extents of one tile.
     pub fn tile(&self) -> &[usize] {
-        &self.tile
+        self.within.shape()
     }
 
-    /// How many tiles there are.
+    /// The number of tiles.
     pub fn tiles(&self) -> usize {
-        self.counts.iter().product()
+        self.firsts.len()
     }
 
-    /// How many positions one tile has.
+    /// The number of positions in one tile.
     pub fn tile_size(&self) -> usize {
-        self.tile.iter().product()
+        self.within.len()
     }
+}
+
+/// The layout whose leaf `k` is leaf `perm[k]` of `layout`.
+pub(crate) fn permuted(layout: &Layout, perm: &[usize]) -> Layout {
+    let flat = layout.flat();
+    let (shape, stride): (Vec<i64>, Vec<i64>) = perm.iter().map(|&axis| flat[axis]).unzip();
+    Layout::new(shape.into_iter().collect(), stride.into_iter().collect())
+        .expect("the leaves of a layout in another order")
 }
 
 #[cfg(test)]
@@ -108,12 +155,13 @@ mod tests {
 
     #[test]
     fn each_broken_promise_has_its_own_words() {
-        let words =
-            |space: &[usize], tile: &[usize]| Grid::new(space, tile).unwrap_err().to_string();
-        assert_eq!(words(&[4, 10], &[1]), "the tile has 1 axes, the space 2");
-        assert_eq!(words(&[4, 10], &[1, 0]), "axis 1 has extent 0; give 1 or more");
+        let words = |space: &str, tile: &[usize]| {
+            Grid::new(&space.parse().unwrap(), tile).unwrap_err().to_string()
+        };
+        assert_eq!(words("(4,10):(10,1)", &[1]), "the tile has 1 axes, the space 2");
+        assert_eq!(words("(4,10):(10,1)", &[1, 0]), "axis 1 has extent 0; give 1 or more");
         assert_eq!(
-            words(&[4, 10], &[1, 4]),
+            words("(4,10):(10,1)", &[1, 4]),
             "axis 1 has 10 entries, not a multiple of 4; pad it or narrow the domain"
         );
     }

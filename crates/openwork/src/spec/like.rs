@@ -1,7 +1,8 @@
 //! Whether two specs are the same pattern, however they were written.
 
-use super::domain::{Space, sorted_modes};
-use super::{Coupling, Spec, Steps};
+use super::domain::Space;
+use super::{Coupling, Spec};
+use crate::layout::Layout;
 use std::ops::Range;
 
 impl Spec {
@@ -14,12 +15,11 @@ impl Spec {
         a.dims == b.dims
             && whole(&a.space)
             && whole(&b.space)
-            && a.view.len() == a.size
-            && b.view.len() == b.size
+            && a.positions() == a.size
+            && b.positions() == b.size
             && self.keep == other.keep
-            && merged(&a.element) == merged(&b.element)
-            && merged(&a.block) == merged(&b.block)
-            && merged(&a.scope) == merged(&b.scope)
+            && merged(a.blocks.division()[0]) == merged(b.blocks.division()[0])
+            && a.scopes.division().map(merged) == b.scopes.division().map(merged)
     }
 
     /// The blocks of a scope that lie in tensor `tensor`.
@@ -27,23 +27,16 @@ impl Spec {
         match self.coupling {
             Coupling::Blocks => 0..self.blocks_per_scope,
             Coupling::Scopes => {
-                let before: usize = self.tensors[..tensor].iter().map(|t| t.block.len()).sum();
-                before..before + self.tensors[tensor].block.len()
+                let before: usize = self.tensors[..tensor].iter().map(|t| t.block().len()).sum();
+                before..before + self.tensors[tensor].block().len()
             }
         }
     }
 }
 
-/// Extents and strides by rising stride, those that follow each other as one.
-fn merged(steps: &Steps) -> Vec<(usize, usize)> {
-    let mut merged: Vec<(usize, usize)> = Vec::new();
-    for (extent, stride) in sorted_modes(steps) {
-        match merged.last_mut() {
-            Some((size, step)) if *size * *step == stride => *size *= extent,
-            _ => merged.push((extent, stride)),
-        }
-    }
-    merged
+/// Layouts with the same offsets are equal in this form, if their strides nest.
+fn merged(layout: &Layout) -> Layout {
+    layout.sorted().coalesce().expect("strides are not negative")
 }
 
 #[cfg(test)]

@@ -2,9 +2,12 @@
 //!
 //! A [`Pattern`] is text. Bound to shapes it becomes a [`Spec`], whose promises
 //! are checked once and which pruners, masks, packed formats and pictures rely
-//! on. Addresses are sums: the offset of an element is the step of its scope,
-//! plus the step of its block within the scope, plus its own within the block,
-//! so a spec is a few short tables, not an index per weight.
+//! on.
+//!
+//! A view is a [`Layout`], the blocks are its zipped division, and the scopes
+//! are the zipped division of the grid of blocks. So the offset of an element is a
+//! sum: that of its scope, plus that of its block in the scope, plus its own in the
+//! block, and a spec is a few short tables, not an index per weight.
 
 mod axes;
 mod bands;
@@ -24,7 +27,6 @@ mod pattern;
 mod preset;
 mod profile;
 mod region;
-mod steps;
 mod view;
 mod walk;
 
@@ -35,11 +37,13 @@ pub use facts::{Facts, Storage};
 pub use grid::{Grid, GridError};
 pub use pattern::Pattern;
 pub use preset::{PRESETS, Preset, distance};
-pub use steps::{Steps, StepsIter};
 
 pub(crate) use walk::Walker;
 
-use domain::{Space, is_nested, sorted_modes};
+use crate::layout::{Layout, StridedLayout};
+use domain::Space;
+use grid::permuted;
+use view::row_major;
 
 /// One weight: which tensor of the spec, and its offset there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,17 +70,14 @@ pub struct Tensor {
     dims: Vec<usize>,
     size: usize,
     space: Space,
-    view: Steps,
+    view: Layout,
+    /// The view cut into blocks.
     blocks: Grid,
+    /// The grid of blocks cut into scopes.
+    scopes: Grid,
+    /// The row-major indices of the blocks, cut alike.
+    index: Grid,
     perm: Vec<usize>,
-    scope_tile: Vec<usize>,
-    /// Steps of the view's offset: elements of a block, blocks of a scope, scopes.
-    element: Steps,
-    block: Steps,
-    scope: Steps,
-    /// The same for the row-major index of a block.
-    block_index: Steps,
-    scope_index: Steps,
     /// Whether some positions of the view are padding.
     padded: bool,
     /// How much its part of a coupled block counts.
@@ -105,9 +106,36 @@ impl Tensor {
         self.size
     }
 
-    /// The view's extents and strides.
-    pub fn view(&self) -> &Steps {
+    /// The view: from positions to offsets.
+    pub fn view(&self) -> &Layout {
         &self.view
+    }
+
+    /// The number of positions of the view, padded ones included.
+    pub fn positions(&self) -> usize {
+        self.view.size() as usize
+    }
+
+    /// The offsets of a block's elements from its first.
+    pub(crate) fn element(&self) -> &StridedLayout {
+        self.blocks.within()
+    }
+
+    /// The offsets of the blocks of a scope from its first.
+    pub(crate) fn block(&self) -> &StridedLayout {
+        self.scopes.within()
+    }
+
+    /// The elements of the blocks of a scope, as a layout of offsets from the first.
+    pub(crate) fn scope_layout(&self) -> Layout {
+        let [element, _] = self.blocks.division();
+        let [block, _] = self.scopes.division();
+        Layout::from_modes([block.clone(), element.clone()]).expect("part of the view")
+    }
+
+    /// The offsets of the scopes.
+    pub(crate) fn scope(&self) -> &StridedLayout {
+        self.scopes.firsts()
     }
 
     /// The blocks over the view.
@@ -118,7 +146,7 @@ impl Tensor {
     /// The extents of a scope over the grid of blocks; for coupled blocks the
     /// common grid.
     pub fn scope_tile(&self) -> &[usize] {
-        &self.scope_tile
+        self.scopes.tile()
     }
 
     /// Which axis of this tensor's grid each axis of the common grid is.
@@ -134,13 +162,13 @@ impl Tensor {
     /// Where a scope begins, if the view's strides are those of storage.
     pub(crate) fn scope_offset(&self, scope: usize) -> usize {
         let first = if let Space::Direct { first } = &self.space { *first } else { 0 };
-        first + self.scope.at(scope)
+        first + self.scope().at(scope)
     }
 
     /// Where the scopes from `scope` on begin, by the same rule.
     pub(crate) fn scope_offsets(&self, scope: usize) -> impl Iterator<Item = usize> + '_ {
         let first = if let Space::Direct { first } = &self.space { *first } else { 0 };
-        self.scope.iter_from(scope).map(move |offset| first + offset)
+        self.scope().iter_from(scope).map(move |offset| first + offset)
     }
 
     /// Whether the view's strides are those of storage; they are not where they
@@ -152,7 +180,7 @@ impl Tensor {
     /// The dims with their padding, where the whole tensor is padded.
     pub fn padded_dims(&self) -> Option<&[usize]> {
         match &self.space {
-            Space::Padded { padded, real, .. } if *real == self.dims => Some(padded),
+            Space::Padded { padded, real, .. } if *real.shape() == self.dims => Some(padded),
             _ => None,
         }
     }
@@ -190,7 +218,7 @@ pub struct Spec {
 #[derive(Clone, Debug)]
 enum Order {
     /// An odometer over the axes of the scope grid: row-major indices step by step.
-    Axes(Steps),
+    Axes(StridedLayout),
     /// Sorted, where strides interleave.
     Table(Vec<usize>),
 }
@@ -201,32 +229,27 @@ impl Order {
 
     /// Scopes by the lowest offset they have in `lead`.
     fn new(lead: &Tensor, scope_grid: &[usize]) -> Result<Self, SpecError> {
-        let nested = is_nested(&sorted_modes(&lead.view));
         let rises = lead.space.rises_along(&lead.view);
-        if nested && rises {
-            let index = steps::row_major(scope_grid);
-            let mut axes: Vec<usize> = (0..scope_grid.len()).collect();
-            axes.sort_by_key(|&axis| std::cmp::Reverse(lead.scope.stride()[axis]));
-            let shape = axes.iter().map(|&axis| scope_grid[axis]).collect();
-            let steps = Steps::new(shape, axes.iter().map(|&axis| index[axis]).collect());
-            return Ok(Self::Axes(steps));
+        if rises && lead.view.is_nested() {
+            let axes = by_falling_stride(lead.scope(), |_| true);
+            return Ok(Self::Axes((&permuted(&row_major(scope_grid), &axes)).into()));
         }
-        if lead.view.len() > Self::MAX_SORTED {
+        if lead.positions() > Self::MAX_SORTED {
             return Err(SpecError::whole(
                 format!("the scopes of `{}` interleave in memory", lead.name),
                 format!("that is possible up to {} positions", Self::MAX_SORTED),
             ));
         }
-        let mut table: Vec<usize> = (0..lead.scope.len()).collect();
+        let mut table: Vec<usize> = (0..lead.scope().len()).collect();
         if rises {
-            table.sort_by_key(|&scope| lead.scope.at(scope));
+            table.sort_by_key(|&scope| lead.scope().at(scope));
         } else {
             // A scope of padding alone comes last.
             table.sort_by_cached_key(|&scope| {
-                let base = lead.scope.at(scope);
-                lead.block
+                let base = lead.scope().at(scope);
+                lead.block()
                     .iter()
-                    .flat_map(|block| lead.element.iter().map(move |step| base + block + step))
+                    .flat_map(|block| lead.element().iter().map(move |step| base + block + step))
                     .filter_map(|v| lead.space.place(v))
                     .min()
                     .unwrap_or(usize::MAX)
@@ -352,10 +375,10 @@ impl Spec {
             Coupling::Scopes => {
                 let mut left = block;
                 for (t, tensor) in self.tensors.iter().enumerate() {
-                    if left < tensor.block.len() {
+                    if left < tensor.block().len() {
                         return (t..t + 1, left);
                     }
-                    left -= tensor.block.len();
+                    left -= tensor.block().len();
                 }
                 panic!("a scope has {} blocks, not {block}", self.blocks_per_scope);
             }
@@ -367,9 +390,9 @@ impl Spec {
         let (tensors, block) = self.parts(block);
         tensors.flat_map(move |t| {
             let tensor = &self.tensors[t];
-            let base = tensor.scope.at(scope) + tensor.block.at(block);
+            let base = tensor.scope().at(scope) + tensor.block().at(block);
             tensor
-                .element
+                .element()
                 .iter()
                 .filter_map(move |step| tensor.space.place(base + step))
                 .map(move |offset| Element { tensor: t, offset })
@@ -388,7 +411,7 @@ impl Spec {
     pub fn block_index(&self, scope: usize, block: usize) -> (Option<usize>, usize) {
         let (tensors, block) = self.parts(block);
         let tensor = &self.tensors[tensors.start];
-        let index = tensor.scope_index.at(scope) + tensor.block_index.at(block);
+        let index = tensor.index.firsts().at(scope) + tensor.index.within().at(block);
         ((self.coupling == Coupling::Scopes).then_some(tensors.start), index)
     }
 
@@ -408,31 +431,23 @@ impl Spec {
         self.locate_offset(tensor, at.iter().zip(dims).fold(0, |v, (i, dim)| v * dim + i))
     }
 
-    /// The scope and block of offset `v` of a tensor's view.
-    fn locate_offset(&self, tensor: usize, v: usize) -> Option<(usize, usize)> {
-        let number = tensor;
-        let tensor = &self.tensors[number];
-        let at = tensor.view.coordinates(v)?;
-        let grid_at: Vec<usize> = at.iter().zip(tensor.blocks.tile()).map(|(i, b)| i / b).collect();
-        let (mut scope, mut block) = (0, 0);
-        // Scopes are counted along the common axes, blocks of coupled scopes along
-        // the tensor's own.
-        for (axis, &own) in tensor.perm.iter().enumerate() {
-            let tile = match self.coupling {
-                Coupling::Blocks => tensor.scope_tile[axis],
-                Coupling::Scopes => tensor.scope_tile[own],
-            };
-            scope = scope * self.scope_grid[axis] + grid_at[own] / tile;
-        }
-        for axis in 0..tensor.perm.len() {
-            let own = if self.coupling == Coupling::Blocks { tensor.perm[axis] } else { axis };
-            block = block * tensor.scope_tile[axis] + grid_at[own] % tensor.scope_tile[axis];
-        }
-        if self.coupling == Coupling::Scopes {
-            block += self.tensors[..number].iter().map(|t| t.block.len()).sum::<usize>();
-        }
-        Some((scope, block))
+    /// The scope and block of offset `v` of a tensor's view: offsets are sums of one
+    /// of a scope, one of a block and one of an element, and the index of such a sum
+    /// counts scopes, then blocks, then elements.
+    fn locate_offset(&self, t: usize, v: usize) -> Option<(usize, usize)> {
+        let tensor = &self.tensors[t];
+        let (blocks, elements) = (tensor.block(), tensor.element());
+        let index = StridedLayout::concat(&[tensor.scope(), blocks, elements]).index_of(v)?;
+        let block = index / elements.len();
+        Some((block / blocks.len(), block % blocks.len() + self.own_blocks(t).start))
     }
+}
+
+/// Some axes of a layout, those of larger strides first.
+fn by_falling_stride(layout: &StridedLayout, some: impl Fn(usize) -> bool) -> Vec<usize> {
+    let mut axes: Vec<usize> = (0..layout.shape().len()).filter(|&axis| some(axis)).collect();
+    axes.sort_by_key(|&axis| std::cmp::Reverse(layout.stride()[axis]));
+    axes
 }
 
 #[cfg(test)]

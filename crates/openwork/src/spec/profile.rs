@@ -1,141 +1,79 @@
-//! Blocks and scopes as tuples, formed like the view.
+//! Extents of blocks and scopes: tuples nested like the view's shape.
 
 use super::axes::leaves;
 use super::env::{Bound, Env, shape_text};
 use super::error::SpecError;
 use super::grid::GridError;
 use super::pattern::{Atom, Tuple};
+use crate::layout::IntTuple;
 
-/// The nesting of a view's shape: for each top axis, how many leaves it has.
-#[derive(Clone, Debug)]
-pub(crate) struct Profile {
-    modes: Vec<Mode>,
-    pub leaves: usize,
+/// The extents that `tuple` asks for, one for each leaf of the shape of a space;
+/// where `open`, missing trailing axes are whole.
+pub(crate) fn extents(
+    tuple: &Tuple,
+    space: &IntTuple,
+    open: bool,
+    what: &str,
+    env: &Env<'_>,
+) -> Bound<Vec<usize>> {
+    let items = match tuple {
+        Tuple::List(items, _) => items.as_slice(),
+        Tuple::Leaf(_) => std::slice::from_ref(tuple),
+    };
+    let (modes, flat) = (space.modes(), space.flatten());
+    // A nested view may also be spoken of leaf by leaf.
+    if items.len() == flat.rank() && items.len() > modes.len() {
+        return extents(tuple, &flat, open, what, env);
+    }
+    if items.len() > modes.len() || (items.len() < modes.len() && !open) {
+        let what = format!("{what} {tuple} has {} axes", items.len());
+        return Err(env.error(tuple.at(), what, format!("there are {}: {flat}", modes.len())));
+    }
+    let mut extents = Vec::with_capacity(flat.rank());
+    for (mode, item) in modes.iter().zip(items) {
+        mode_extents(mode, item, &mut extents, what, env)?;
+    }
+    extents.extend(modes[items.len()..].iter().flat_map(whole));
+    Ok(extents)
 }
 
-#[derive(Clone, Debug)]
-enum Mode {
-    Leaf,
-    Nested(Vec<Mode>),
+fn mode_extents(
+    mode: &IntTuple,
+    item: &Tuple,
+    out: &mut Vec<usize>,
+    what: &str,
+    env: &Env<'_>,
+) -> Bound<()> {
+    match (mode, item) {
+        (&IntTuple::Int(extent), Tuple::Leaf(expr)) => {
+            out.push(env.eval(expr, Some(extent as usize))?);
+        }
+        (IntTuple::Tuple(modes), Tuple::List(items, _)) if modes.len() == items.len() => {
+            for (mode, item) in modes.iter().zip(items) {
+                mode_extents(mode, item, out, what, env)?;
+            }
+        }
+        // All of a nested axis, or single entries of it.
+        (IntTuple::Tuple(_), Tuple::Leaf(expr))
+            if expr.rest.is_empty() && expr.first == Atom::Whole =>
+        {
+            out.extend(whole(mode));
+        }
+        (IntTuple::Tuple(_), Tuple::Leaf(expr)) if expr.literal() == Some(1) => {
+            out.extend(mode.leaves().iter().map(|_| 1));
+        }
+        _ => {
+            let detail = "write it nested as the view's shape is, or `_` or 1 for a nested axis";
+            let what = format!("{what} {item} is not nested like the view");
+            return Err(env.error(item.at(), what, detail));
+        }
+    }
+    Ok(())
 }
 
-impl Mode {
-    fn new(tuple: &Tuple) -> Self {
-        match tuple {
-            Tuple::Leaf(_) => Self::Leaf,
-            Tuple::List(items, _) => Self::Nested(items.iter().map(Self::new).collect()),
-        }
-    }
-
-    fn leaves(&self) -> usize {
-        match self {
-            Self::Leaf => 1,
-            Self::Nested(modes) => modes.iter().map(Self::leaves).sum(),
-        }
-    }
-}
-
-impl Profile {
-    pub fn new(shape: &Tuple) -> Self {
-        let modes: Vec<_> = match shape {
-            Tuple::Leaf(_) => vec![Mode::Leaf],
-            Tuple::List(items, _) => items.iter().map(Mode::new).collect(),
-        };
-        let leaves = modes.iter().map(Mode::leaves).sum();
-        Self { modes, leaves }
-    }
-
-    pub fn flat(rank: usize) -> Self {
-        Self { modes: vec![Mode::Leaf; rank], leaves: rank }
-    }
-
-    /// The profile of a grid whose axis `k` is this one's axis `perm[k]`.
-    pub fn permuted(&self, perm: &[usize]) -> Self {
-        if perm.iter().enumerate().all(|(k, &p)| k == p) {
-            self.clone()
-        } else {
-            Self::flat(self.leaves)
-        }
-    }
-
-    /// The extents that `tuple` asks for, one for each leaf of a space of extents
-    /// `space`; where `open`, missing trailing axes are whole.
-    pub fn extents(
-        &self,
-        tuple: &Tuple,
-        space: &[usize],
-        open: bool,
-        what: &str,
-        env: &Env<'_>,
-    ) -> Bound<Vec<usize>> {
-        let one;
-        let items = match tuple {
-            Tuple::List(items, _) => items.as_slice(),
-            Tuple::Leaf(_) => {
-                one = [tuple.clone()];
-                &one[..]
-            }
-        };
-        // A nested view may also be spoken of leaf by leaf.
-        if items.len() == self.leaves && items.len() > self.modes.len() {
-            return Self::flat(self.leaves).extents(tuple, space, open, what, env);
-        }
-        if items.len() > self.modes.len() || (items.len() < self.modes.len() && !open) {
-            let detail = format!("there are {}: {}", self.modes.len(), shape_text(space));
-            return Err(env.error(
-                tuple.at(),
-                format!("{what} {tuple} has {} axes", items.len()),
-                detail,
-            ));
-        }
-        let mut extents = Vec::with_capacity(space.len());
-        for (mode, item) in self.modes.iter().zip(items) {
-            Self::mode(mode, item, space, &mut extents, what, env)?;
-        }
-        extents.extend(&space[extents.len()..]);
-        Ok(extents)
-    }
-
-    fn mode(
-        mode: &Mode,
-        item: &Tuple,
-        space: &[usize],
-        out: &mut Vec<usize>,
-        what: &str,
-        env: &Env<'_>,
-    ) -> Bound<()> {
-        match (mode, item) {
-            (Mode::Leaf, Tuple::Leaf(expr)) => {
-                let whole = space[out.len()];
-                out.push(env.eval(expr, Some(whole))?);
-            }
-            (Mode::Nested(modes), Tuple::List(items, _)) if modes.len() == items.len() => {
-                for (mode, item) in modes.iter().zip(items) {
-                    Self::mode(mode, item, space, out, what, env)?;
-                }
-            }
-            // All of a nested axis, or single entries of it.
-            (Mode::Nested(modes), Tuple::Leaf(expr))
-                if expr.rest.is_empty() && expr.first == Atom::Whole =>
-            {
-                let leaves: usize = modes.iter().map(Mode::leaves).sum();
-                out.extend(&space[out.len()..out.len() + leaves]);
-            }
-            (Mode::Nested(modes), Tuple::Leaf(expr)) if expr.literal() == Some(1) => {
-                out.extend(std::iter::repeat_n(1, modes.iter().map(Mode::leaves).sum()));
-            }
-            _ => {
-                let detail =
-                    "write it nested as the view's shape is, or `_` or 1 for a nested axis";
-                return Err(env.error(
-                    item.at(),
-                    format!("{what} {item} is not formed like the view"),
-                    detail,
-                ));
-            }
-        }
-        Ok(())
-    }
+/// The leaves of a shape as extents.
+pub(crate) fn whole(shape: &IntTuple) -> Vec<usize> {
+    shape.leaves().into_iter().map(|extent| extent as usize).collect()
 }
 
 /// What is wrong with a grid, at the axis in `tuple` that is at fault.
@@ -152,9 +90,6 @@ pub(crate) fn grid_error(
         leaves(tuple, &mut exprs);
     }
     let at = match (error.axis(), tuple) {
-        (Some(axis), Some(tuple)) if exprs.len() == tile.len() => {
-            exprs.get(axis).map_or(tuple.at(), |e| e.at.0)
-        }
         (Some(axis), Some(tuple)) => exprs.get(axis).map_or(tuple.at(), |e| e.at.0),
         (_, Some(tuple)) => tuple.at(),
         _ => 0,

@@ -1,11 +1,11 @@
 //! A domain as text becomes offsets of a tensor.
 
-use super::axes::layout_steps;
-use super::domain::{Region, Runs, RunsError, is_nested, sorted_modes};
+use super::axes::layout;
+use super::domain::{Region, Runs, RunsError};
 use super::env::{Bound, Env, shape_text};
 use super::pattern::Domain;
-use super::profile::Profile;
-use super::steps::{Steps, row_major};
+use super::profile::{extents, whole};
+use super::view::{row_major, strided};
 
 /// The most runs of neighbours that the parts of a domain may have together (a
 /// fraction of a second).
@@ -26,7 +26,6 @@ fn part(
 ) -> Bound<Region> {
     match domain {
         Domain::Box { offset, extent, at } => {
-            let flat = Profile::flat(dims.len());
             if offset.len() != dims.len() {
                 let what = format!(
                     "the box's offset has {} axes, the tensor {}",
@@ -35,8 +34,9 @@ fn part(
                 );
                 return Err(env.error(at.0, what, format!("the tensor is {}", shape_text(dims))));
             }
-            let extents = flat.extents(extent, dims, false, "box", env)?;
-            let stride = row_major(dims);
+            let all = row_major(dims);
+            let extents = extents(extent, all.shape(), false, "box", env)?;
+            let stride = whole(all.stride());
             let mut first = 0;
             for (axis, expr) in offset.iter().enumerate() {
                 let start = env.eval(expr, Some(dims[axis]))?;
@@ -57,13 +57,13 @@ fn part(
                 }
                 first += start * stride[axis];
             }
-            Ok(Region::Strided { first, steps: Steps::new(extents, stride) })
+            let layout = strided(extents.into_iter().collect(), Some(all.stride().clone()));
+            Ok(Region::Strided { first, layout })
         }
-        Domain::Layout { layout, start, at } => {
-            let steps = layout_steps(layout, dims, env)?;
+        Domain::Layout { layout: written, start, at } => {
+            let layout = layout(written, dims, env)?;
             let first = start.as_ref().map_or(Ok(0), |start| env.eval(start, None))?;
-            let reach: usize =
-                steps.shape().iter().zip(steps.stride()).map(|(s, d)| (s - 1) * d).sum();
+            let reach = layout.cosize() as usize - 1;
             if first.saturating_add(reach) >= size {
                 let detail = format!(
                     "it reaches offset {}, the tensor has {size}",
@@ -71,10 +71,9 @@ fn part(
                 );
                 return Err(env.error(at.0, "the domain leaves the tensor", detail));
             }
-            let region = Region::Strided { first, steps };
-            if let Region::Strided { steps, .. } = &region
-                && !is_nested(&sorted_modes(steps))
-            {
+            let interleaves = !layout.is_nested();
+            let region = Region::Strided { first, layout };
+            if interleaves {
                 runs(&region, at.0, left, env)?;
             }
             Ok(region)

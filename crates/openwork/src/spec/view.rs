@@ -1,8 +1,23 @@
-//! A view must meet every offset of its domain exactly once.
+//! Views are layouts that meet every offset of their domain exactly once.
 
-use super::domain::{Region, Runs, RunsError, is_nested, sorted_modes};
-use super::steps::Steps;
+use super::domain::{Region, Runs, RunsError};
+use crate::layout::{IntTuple, Layout};
 use std::cmp::Ordering;
+
+/// The row-major layout of these extents.
+pub(crate) fn row_major(extents: &[usize]) -> Layout {
+    strided(extents.iter().copied().collect(), None)
+}
+
+/// The layout of a shape whose size, and of strides whose reach, are bounded by
+/// [`MAX_ELEMENTS`](super::bind::MAX_ELEMENTS); row-major without strides.
+pub(crate) fn strided(shape: IntTuple, stride: Option<IntTuple>) -> Layout {
+    let layout = match stride {
+        None => Layout::row_major(shape),
+        Some(stride) => Layout::new(shape, stride),
+    };
+    layout.expect("extents from 1 on with one stride each, in range")
+}
 
 /// How a view fails to be a bijection; offsets are the tensor's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +38,9 @@ pub(crate) enum Fault {
 /// next stride of `c` extends that to `0 .. c s`; a larger one leaves `c` to
 /// nobody; a smaller one meets itself again. So the first fault is found
 /// without looking at a position.
-pub(crate) fn covers_interval(view: &Steps, len: usize) -> Result<(), Fault> {
+pub(crate) fn covers_interval(view: &Layout, len: usize) -> Result<(), Fault> {
     let mut covered = 1usize;
-    for (extent, stride) in sorted_modes(view) {
+    for (extent, stride) in modes(&view.sorted()) {
         if stride > covered {
             return Err(match covered.cmp(&len) {
                 Ordering::Less => Fault::Missed(covered),
@@ -47,19 +62,19 @@ pub(crate) fn covers_interval(view: &Steps, len: usize) -> Result<(), Fault> {
 
 /// Whether `view`, started at the region's first offset, meets each offset of
 /// the region exactly once.
-pub(crate) fn covers_region(view: &Steps, region: &Region) -> Result<(), Fault> {
+pub(crate) fn covers_region(view: &Layout, region: &Region) -> Result<(), Fault> {
     let shift = |fault| match fault {
         Fault::Twice(at) => Fault::Twice(at + region.first()),
         Fault::Missed(at) => Fault::Missed(at + region.first()),
         Fault::Outside(at) => Fault::Outside(at + region.first()),
         Fault::Differs => Fault::Differs,
     };
-    if let Region::Strided { steps, .. } = region {
-        let modes = coalesced(steps);
+    if let Region::Strided { layout, .. } = region {
+        let modes = coalesced(layout);
         if modes.is_empty() || (modes.len() == 1 && modes[0].1 == 1) {
-            return covers_interval(view, steps.len()).map_err(shift);
+            return covers_interval(view, region.len()).map_err(shift);
         }
-        if is_nested(&modes) && is_nested(&sorted_modes(view)) {
+        if layout.is_nested() && view.is_nested() {
             return same_offsets(&coalesced(view), &modes).map_err(shift);
         }
     }
@@ -68,15 +83,14 @@ pub(crate) fn covers_region(view: &Steps, region: &Region) -> Result<(), Fault> 
 
 /// The modes by rising stride, with neighbours joined where one continues the
 /// other.
-fn coalesced(steps: &Steps) -> Vec<(usize, usize)> {
-    let mut modes: Vec<(usize, usize)> = Vec::new();
-    for (extent, stride) in sorted_modes(steps) {
-        match modes.last_mut() {
-            Some(last) if last.0 * last.1 == stride => last.0 *= extent,
-            _ => modes.push((extent, stride)),
-        }
-    }
-    modes
+fn coalesced(layout: &Layout) -> Vec<(usize, usize)> {
+    modes(&layout.sorted().coalesce().expect("strides are not negative"))
+}
+
+/// The leaves with more than one entry, as extents and strides.
+pub(crate) fn modes(layout: &Layout) -> Vec<(usize, usize)> {
+    let flat = layout.flat().into_iter().filter(|leaf| leaf.0 > 1);
+    flat.map(|(s, d)| (s as usize, d as usize)).collect()
 }
 
 /// Whether coalesced modes that nest meet the same offsets.
@@ -104,7 +118,7 @@ fn same_offsets(view: &[(usize, usize)], region: &[(usize, usize)]) -> Result<()
 }
 
 /// Compares run by run.
-fn compare(view: &Steps, region: &Region) -> Result<(), Fault> {
+fn compare(view: &Layout, region: &Region) -> Result<(), Fault> {
     let Ok(wanted) = region.runs() else { return Err(Fault::Differs) };
     let met = match Runs::new(region.first(), view) {
         Ok(met) => met,
@@ -139,12 +153,19 @@ fn compare(view: &Steps, region: &Region) -> Result<(), Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::StridedLayout;
     use proptest::prelude::*;
 
-    fn brute(view: &Steps, len: usize) -> bool {
-        let mut met: Vec<usize> = view.iter().collect();
+    fn layout(modes: &[(usize, usize)]) -> Layout {
+        let (shape, stride): (Vec<_>, Vec<_>) = modes.iter().copied().unzip();
+        strided(shape.into_iter().collect(), Some(stride.into_iter().collect()))
+    }
+
+    /// All offsets, rising.
+    fn offsets(view: &Layout) -> Vec<usize> {
+        let mut met: Vec<usize> = StridedLayout::from(view).iter().collect();
         met.sort_unstable();
-        met == (0..len).collect::<Vec<_>>()
+        met
     }
 
     proptest! {
@@ -155,11 +176,10 @@ mod tests {
             modes in prop::collection::vec((1usize..5, 0usize..13), 0..4),
             len in 1usize..40,
         ) {
-            let view = Steps::new(modes.iter().map(|m| m.0).collect(), modes.iter().map(|m| m.1).collect());
-            prop_assert_eq!(covers_interval(&view, len).is_ok(), brute(&view, len));
+            let view = layout(&modes);
+            let met = offsets(&view);
+            prop_assert_eq!(covers_interval(&view, len).is_ok(), met.iter().copied().eq(0..len));
             // A fault names a real offset.
-            let mut met: Vec<usize> = view.iter().collect();
-            met.sort_unstable();
             match covers_interval(&view, len) {
                 Err(Fault::Twice(at)) => prop_assert!(met.iter().filter(|&&m| m == at).count() > 1),
                 Err(Fault::Missed(at)) => prop_assert!(at < len && !met.contains(&at)),
@@ -181,7 +201,8 @@ mod tests {
             for axis in (0..extents.len().saturating_sub(1)).rev() {
                 stride[axis] = stride[axis + 1] * (wide[axis + 1] + gaps[axis + 1]);
             }
-            let region = Region::Strided { first: 7, steps: Steps::new(wide.clone(), stride.clone()) };
+            let whole: Vec<_> = wide.iter().copied().zip(stride.iter().copied()).collect();
+            let region = Region::Strided { first: 7, layout: layout(&whole) };
             let mut modes = Vec::new();
             for axis in 0..extents.len() {
                 modes.push((extents[axis], stride[axis] * splits[axis]));
@@ -189,7 +210,7 @@ mod tests {
             }
             let by = turn % modes.len();
             modes.rotate_left(by);
-            let view = Steps::new(modes.iter().map(|m| m.0).collect(), modes.iter().map(|m| m.1).collect());
+            let view = layout(&modes);
             prop_assert_eq!(covers_region(&view, &region), Ok(()));
             prop_assert_eq!(compare(&view, &region), Ok(()));
         }
@@ -203,14 +224,10 @@ mod tests {
             ours in prop::collection::vec((1usize..5, 1usize..30), 0..4),
             theirs in prop::collection::vec((1usize..5, 1usize..30), 0..4),
         ) {
-            let steps = |modes: &[(usize, usize)]| {
-                Steps::new(modes.iter().map(|m| m.0).collect(), modes.iter().map(|m| m.1).collect())
-            };
-            let (view, region) = (steps(&ours), Region::Strided { first: 5, steps: steps(&theirs) });
+            let (view, region) = (layout(&ours), Region::Strided { first: 5, layout: layout(&theirs) });
             if let Ok(runs) = region.runs() {
                 let wanted: Vec<usize> = (0..runs.len()).filter_map(|i| runs.at(i)).collect();
-                let mut met: Vec<usize> = view.iter().map(|v| v + 5).collect();
-                met.sort_unstable();
+                let met: Vec<usize> = offsets(&view).into_iter().map(|v| v + 5).collect();
                 let twice = met.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
                 let outside = met.iter().copied().find(|at| !wanted.contains(at));
                 let missed = wanted.iter().copied().find(|at| !met.contains(at));
@@ -230,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_papers_block_view_meets_offset_512_twice() {
-        let view = Steps::new(vec![4, 4, 16, 16], vec![512, 16, 64, 1]);
+        let view = "(4,4,16,16):(512,16,64,1)".parse().unwrap();
         assert_eq!(covers_interval(&view, 4096), Err(Fault::Twice(512)));
     }
 }

@@ -17,11 +17,12 @@ pub(crate) struct Walker<'a> {
 
 impl<'a> Walker<'a> {
     pub fn new(spec: &'a Spec) -> Self {
-        let short = spec.tensors().iter().all(|t| t.element.len().max(t.block.len()) <= MAX_LIST);
+        let short =
+            spec.tensors().iter().all(|t| t.element().len().max(t.block().len()) <= MAX_LIST);
         let lists = short.then(|| {
             spec.tensors()
                 .iter()
-                .map(|t| (t.element.iter().collect(), t.block.iter().collect()))
+                .map(|t| (t.element().iter().collect(), t.block().iter().collect()))
                 .collect()
         });
         Self { spec, lists }
@@ -30,7 +31,7 @@ impl<'a> Walker<'a> {
     /// Sets `bases` to where a scope begins in each tensor's view.
     pub fn enter(&self, scope: usize, bases: &mut Vec<usize>) {
         bases.clear();
-        bases.extend(self.spec.tensors().iter().map(|tensor| tensor.scope.at(scope)));
+        bases.extend(self.spec.tensors().iter().map(|tensor| tensor.scope().at(scope)));
     }
 
     /// Visits the elements of a block of the scope that was entered.

@@ -2,23 +2,16 @@
 
 use crate::Mask;
 use crate::example;
-use crate::spec::{Coupling, Spec, Steps, Tensor};
+use crate::layout::Layout;
+use crate::spec::{Coupling, Spec, Tensor};
 
 /// Most elements for which a density is counted rather than computed.
 const MAX_COUNTED: usize = 1 << 22;
 
 /// `(16,2,8,2):(32,16,1,8)`: extents and strides of a view. An axis of one entry
 /// has stride 0.
-pub fn layout(steps: &Steps) -> String {
-    let list = |values: &mut dyn Iterator<Item = usize>| {
-        values.map(|value| value.to_string()).collect::<Vec<_>>().join(",")
-    };
-    let strides = steps.shape().iter().zip(steps.stride());
-    format!(
-        "({}):({})",
-        list(&mut steps.shape().iter().copied()),
-        list(&mut strides.map(|(&extent, &stride)| if extent > 1 { stride } else { 0 }))
-    )
+pub fn layout(view: &Layout) -> String {
+    view.flatten().to_string()
 }
 
 /// A fraction as a percentage with at most three decimals: `50%`, `33.333%`.
@@ -63,7 +56,7 @@ pub fn memory(spec: &Spec) -> Vec<String> {
     for (t, tensor) in spec.tensors().iter().enumerate() {
         let (size, run) = (facts.block_sizes[t], facts.runs[t]);
         let name = if many { format!("{}: ", tensor.name()) } else { String::new() };
-        let scope = scope_run(spec, tensor);
+        let scope = scope_run(tensor);
         let note = match (size, run) {
             (1, _) => "blocks are single weights".to_string(),
             (_, 1) => format!("no two of a block's {size} weights are adjacent"),
@@ -96,23 +89,8 @@ pub fn memory(spec: &Spec) -> Vec<String> {
 
 /// The longest run of adjacent weights that the blocks of one scope cover
 /// together.
-fn scope_run(spec: &Spec, tensor: &Tensor) -> usize {
-    let mut extents = tensor.blocks().tile().to_vec();
-    for (axis, &blocks) in tensor.scope_tile().iter().enumerate() {
-        let own = if spec.coupling() == Coupling::Blocks { tensor.perm()[axis] } else { axis };
-        extents[own] *= blocks;
-    }
-    let mut modes: Vec<_> = tensor.view().stride().iter().copied().zip(extents).collect();
-    modes.retain(|&(_, extent)| extent > 1);
-    modes.sort_unstable();
-    let mut run = 1;
-    for (stride, extent) in modes {
-        if stride != run {
-            break;
-        }
-        run *= extent;
-    }
-    run
+fn scope_run(tensor: &Tensor) -> usize {
+    tensor.scope_layout().run() as usize
 }
 
 #[cfg(test)]

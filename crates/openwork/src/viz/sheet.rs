@@ -71,7 +71,7 @@ fn tensor_facts(spec: &Spec, tensor: &Tensor) -> Vec<(&'static str, String)> {
         size if size == tensor.size() => String::new(),
         size => format!(", {size} of them in the domain"),
     };
-    let padding = match tensor.view().len() - tensor.domain_size() {
+    let padding = match tensor.positions() - tensor.domain_size() {
         0 => String::new(),
         padding => format!(", and {padding} padded positions"),
     };

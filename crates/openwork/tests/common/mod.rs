@@ -1,8 +1,24 @@
-//! Problems that the laws of pruning are tried on.
+//! Shared by all tests of pruning: random problems, and every method by its table.
 #![allow(dead_code)] // Each test binary uses a part.
 
 use openwork::hessian::{Hessian, HessianSum};
+use openwork::prune::{METHODS, MODIFIERS, Member, Method, Pruned, Task, prune};
+use openwork::spec::PRESETS;
 use openwork::{Matrix, Pattern, Spec};
+
+/// Every method of the table, alone and with every modifier; `options` are added to
+/// the base, in brackets.
+pub fn every_method(options: &str) -> Vec<String> {
+    let base = |name: &str| match options {
+        "" => name.to_string(),
+        options => format!("{name}[{options}]"),
+    };
+    let modified = |base: String| {
+        let each = MODIFIERS.iter().map(|modifier| format!("+{}", modifier.name));
+        std::iter::once(String::new()).chain(each).map(move |plus| format!("{base}{plus}"))
+    };
+    METHODS.iter().map(|method| base(method.name)).flat_map(modified).collect()
+}
 
 /// Reproducible numbers, roughly normal.
 pub struct Random(u64);
@@ -42,8 +58,13 @@ pub fn inputs(samples: usize, columns: usize, seed: u64) -> Matrix {
 }
 
 pub fn hessian(samples: usize, columns: usize, seed: u64) -> Hessian {
-    let mut sum = HessianSum::new(columns);
-    sum.add(inputs(samples, columns, seed).view()).unwrap();
+    hessian_of(&inputs(samples, columns, seed))
+}
+
+/// H of some inputs.
+pub fn hessian_of(x: &Matrix) -> Hessian {
+    let mut sum = HessianSum::new(x.cols());
+    sum.add(x.view()).unwrap();
     sum.finish().unwrap()
 }
 
@@ -72,30 +93,30 @@ impl Case {
             .tensors()
             .iter()
             .enumerate()
-            .map(|(i, t)| hessian(4 * t.matrix().1 + 8, t.matrix().1, seed + 10 * i as u64))
+            // Enough that some are held out, for damping `auto`.
+            .map(|(i, t)| hessian(4 * t.matrix().1 + 600, t.matrix().1, seed + 10 * i as u64))
             .collect();
         Self { name: format!("{text} on {shapes:?}"), spec, weights, hessians }
     }
 
-    pub fn task(&self) -> openwork::prune::Task<'_> {
+    pub fn task(&self) -> Task<'_> {
         let members = self.weights.iter().zip(&self.hessians);
-        openwork::prune::Task {
-            spec: &self.spec,
-            members: members
-                .map(|(w, h)| openwork::prune::Member {
-                    weights: w.data().into(),
-                    hessian: Some(h),
-                })
-                .collect(),
-            monitor: &(),
-        }
+        let member =
+            |(w, h): (&'_ Matrix, _)| Member { weights: w.data().into(), hessian: Some(h) };
+        Task { spec: &self.spec, members: members.map(member).collect(), monitor: &() }
+    }
+
+    pub fn prune(&self, method: &str) -> Pruned {
+        let parsed: Method = method.parse().unwrap();
+        prune(&parsed, &self.task())
+            .unwrap_or_else(|error| panic!("{method} on {}: {error}", self.name))
     }
 }
 
 /// Every preset on its own sample shape, and specs with domains, padding,
 /// couplings, strange views and tensors of other ranks.
 pub fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = openwork::spec::PRESETS
+    let mut cases: Vec<Case> = PRESETS
         .iter()
         .enumerate()
         .map(|(i, p)| Case::new(p.example, &[("w", p.shape)], i as u64))
@@ -117,6 +138,10 @@ pub fn cases() -> Vec<Case> {
         ("keep 0 scope (1,4)", &[2, 8]),
         ("keep 4 scope (1,4)", &[2, 8]),
         ("16:32", &[3, 64]),
+        ("pad (2,3) block (2,3) scope (1,_) keep 50%", &[7, 10]),
+        ("block (1,_,1,1) scope (1,1,_,_) keep 4", &[4, 4, 3, 3]),
+        ("view m (a b) -> b m a, a=2 b=8 block (1,2,1) scope (1,_,2) keep 3", &[8, 16]),
+        ("view m (a b) -> m b a, a=2 b=32 scope (1,1,2) keep 1", &[100, 64]),
     ];
     cases.extend(
         one.iter()
@@ -130,6 +155,11 @@ pub fn cases() -> Vec<Case> {
         ("blocks a: 2:4 & b: 2:4 scope (1,4) keep 2", &[("a", &[4, 8]), ("b", &[4, 8])]),
         ("scopes a: scope (1,4) & b: scope (1,4) keep 4", &[("a", &[4, 8]), ("b", &[4, 8])]),
         ("blocks a: 2:4 scope (1,4) keep 2", &[("a", &[4, 8])]),
+        (
+            "blocks a: block (1,4) & b: block (1,2) scope (1,_) keep 1",
+            &[("a", &[6, 16]), ("b", &[6, 8])],
+        ),
+        ("scopes a: scope (1,4) & b: scope (1,8) keep 5", &[("a", &[4, 8]), ("b", &[4, 16])]),
         (
             "blocks up: block (1,_) & down perm (1,0): block (_,1) scope (_,1) keep 5",
             &[("up", &[8, 6]), ("down", &[6, 8])],

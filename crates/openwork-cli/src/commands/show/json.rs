@@ -48,7 +48,7 @@ pub fn fragment(found: &Fragment) -> Value {
 /// row-major order over their grid; coupled blocks list their tensors, and for
 /// coupled scopes each tensor lists its blocks.
 pub fn elements(spec: &Spec) -> Result<Map<String, Value>, Failure> {
-    let positions: usize = spec.tensors().iter().map(|tensor| tensor.view().len()).sum();
+    let positions: usize = spec.tensors().iter().map(|tensor| tensor.positions()).sum();
     if positions > MAX_LISTED {
         return Err(Failure::Input(format!(
             "--elements lists at most {MAX_LISTED} weights, and these tensors have {positions}; \

@@ -8,11 +8,11 @@
 //! A B = A_0 B_0 + A_0 B_1 + A_1 B_0 + A_0 B_2 + A_1 B_1 + A_2 B_0 + rest,     |rest| < 2^-23 |A| |B|
 //! ```
 //!
-//! six products of the unit, added in f32: as exact as a product in f32. Where
-//! columns of `B` need fewer parts (weights that were stored as bf16 need one)
-//! there are as few as three.
+//! six products of the unit, added in f32: as accurate as a product in f32. If columns of
+//! `B` need fewer terms (weights stored as bf16 need one), as few as three products
+//! suffice.
 //!
-//! Infinity has no such parts and gives NaN; numbers below `1e-38` count as zero.
+//! Infinity has no such decomposition and gives NaN; numbers below `1e-38` count as zero.
 
 mod pack;
 mod tile;
@@ -31,23 +31,23 @@ use std::ops::Range;
 const PANEL: usize = 32;
 /// Depth of one tile.
 const STEP: usize = 32;
-/// Parts of a number.
+/// bf16 terms of an f32 number.
 const PARTS: usize = 3;
-/// Most rows of `A` that are packed at a time.
+/// Maximum number of rows of `A` packed at a time.
 const ROWS: usize = 1024;
-/// Most columns of `A` that are packed at a time, which is also how many products
-/// are added before a sum goes back to memory.
+/// Maximum number of columns of `A` packed at a time, which is also the number of products
+/// accumulated before a sum is stored.
 const DEPTH: usize = 768;
-/// Bytes of `B` that are packed at a time: they stay in a core's own cache while
-/// the panels of `A` go by. Twice as many are a quarter slower.
+/// Bytes of `B` packed at a time: they stay in a core's private cache while the panels of
+/// `A` are processed. Twice as many are a quarter slower.
 const BYTES: usize = 900 << 10;
-/// A product with a shorter side, or with fewer multiplications, is done sooner by
-/// f32 instructions, for which less is packed.
+/// Products with a shorter side or fewer multiplications are faster by f32 instructions,
+/// which need less packing.
 const LEAST: (usize, usize) = (48, 1 << 21);
 
 thread_local! {
-    /// Room for both operands, kept from product to product: fresh pages take as
-    /// long as a small product.
+    /// Buffers for both operands, reused from product to product: fresh pages take as long
+    /// as a small product.
     static SCRATCH: Cell<[Operand; 2]> = const { Cell::new([Operand::EMPTY; 2]) };
 }
 
@@ -56,13 +56,13 @@ pub(super) fn worth(m: usize, n: usize, k: usize) -> bool {
     m.min(n).min(k) >= LEAST.0 && m * n * k >= LEAST.1
 }
 
-/// Whether the rows or the columns of a matrix are adjacent, so that it can be packed.
+/// Whether the rows or the columns of a matrix are contiguous, so that it can be packed.
 pub(super) fn fits(x: MatrixRef<'_>) -> bool {
     let (rows, cols) = x.strides();
     rows == 1 || cols == 1
 }
 
-/// `C <- beta C + alpha A B` for several `B` and `C`; shapes fit, and
+/// `C <- beta C + alpha A B` for several `B` and `C`; shapes are checked, and
 /// [`available`] and [`fits`] hold.
 pub(super) fn gemm(
     beta: f32,
@@ -119,7 +119,7 @@ fn multiply(
             let c = c.reborrow().part(0, rows, j * PANEL, PANEL.min(cols - j * PANEL));
             sums.add_to(beta, c, alpha);
         };
-        // The sums of a product are taken while the unit is at work on the next one.
+        // The sums of a product are read while the unit computes the next one.
         let mut sums = [tile::Sums::default(), tile::Sums::default()];
         let _unit = unit::Configured::new();
         for j in 0..right.panels() {
@@ -143,6 +143,14 @@ mod tests {
     use super::*;
     use crate::linalg::tests::random;
     use crate::matrix::Matrix;
+
+    /// Says loudly that a test did not run.
+    fn available_or_skipped() -> bool {
+        if !available() {
+            eprintln!("skipped: this machine has no AMX unit, or OPENWORK_AMX=0");
+        }
+        available()
+    }
 
     /// Half a unit in the last place of an f32.
     const ROUND: f64 = 1.0 / (1u64 << 24) as f64;
@@ -174,7 +182,7 @@ mod tests {
 
     #[test]
     fn products_equal_their_definition_at_every_size_and_transposition() {
-        if !available() {
+        if !available_or_skipped() {
             return;
         }
         let sizes = (1..=70).map(|n| (n / 2 + 1, n, (n * 37) % 71 + 1));
@@ -195,7 +203,7 @@ mod tests {
 
     #[test]
     fn as_many_parts_as_numbers_need() {
-        if !available() {
+        if !available_or_skipped() {
             return;
         }
         let (a, b) = (random(50, 90, 1), random(70, 90, 2));
@@ -215,7 +223,7 @@ mod tests {
 
     #[test]
     fn numbers_of_any_size_keep_their_digits() {
-        if !available() {
+        if !available_or_skipped() {
             return;
         }
         for power in [-80, -40, 0, 40, 60] {
@@ -227,7 +235,7 @@ mod tests {
 
     #[test]
     fn nan_and_infinity_do_not_pass_for_numbers() {
-        if !available() {
+        if !available_or_skipped() {
             return;
         }
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -246,7 +254,7 @@ mod tests {
 
     #[test]
     fn products_together_and_on_any_number_of_threads_have_the_same_bytes() {
-        if !available() {
+        if !available_or_skipped() {
             return;
         }
         let a = random(1100, 900, 1);

@@ -1,4 +1,4 @@
-//! Operands in parts of bf16, in the order in which the unit reads them.
+//! Packs operands as bf16 terms in the order in which the unit reads them.
 
 use super::{PANEL, PARTS, STEP};
 use crate::linalg::Threads;
@@ -14,7 +14,7 @@ pub struct Line([u16; 32]);
 /// Rows of a tile.
 const TILE: usize = 16;
 
-/// What the lines of a tile are.
+/// The arrangement of a tile.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Order {
     /// A row's 32 numbers, of 16 rows: for the left operand.
@@ -25,12 +25,12 @@ pub enum Order {
 }
 
 /// The rows of a matrix in panels of 32: for every 32 columns and every part, two
-/// tiles. What is beyond the rows and columns is zero.
+/// tiles. Entries beyond the matrix are zero.
 #[derive(Default)]
 pub struct Operand {
-    /// Room for [`PARTS`] parts of every panel, and perhaps for more panels.
+    /// [`PARTS`] terms of every panel, and possibly unused panels.
     lines: Vec<Line>,
-    /// The parts that each panel has.
+    /// The number of terms of each panel.
     parts: Vec<usize>,
     /// Tiles along the columns.
     steps: usize,
@@ -40,12 +40,12 @@ impl Operand {
     /// No panels.
     pub const EMPTY: Self = Self { lines: Vec::new(), parts: Vec::new(), steps: 0 };
 
-    /// Packs a matrix whose rows or columns are adjacent. A left operand has
-    /// all parts, the panels of a right one those that they need.
+    /// Packs a matrix whose rows or columns are contiguous. A left operand has all terms, the
+    /// panels of a right operand those that they need.
     pub fn pack(&mut self, x: MatrixRef<'_>, order: Order, threads: Threads) {
         self.steps = x.cols().div_ceil(STEP);
         let (panels, size) = (x.rows().div_ceil(PANEL), self.steps * PARTS * PANEL);
-        // Room only grows: what is left in it is written over.
+        // The buffer only grows; old contents are overwritten.
         if self.lines.len() < panels * size {
             self.lines.resize(panels * size, Line([0; 32]));
         }
@@ -82,14 +82,14 @@ impl Operand {
         self.parts.len()
     }
 
-    /// The lines of panel `i`, and in how many parts its numbers are.
+    /// The lines of panel `i`, and its number of terms.
     pub fn panel(&self, i: usize) -> (&[Line], usize) {
         let first = i * self.steps * PARTS * PANEL;
         (&self.lines[first..][..self.steps * self.parts[i] * PANEL], self.parts[i])
     }
 }
 
-/// In how many parts of bf16 the numbers go without a rest: 1, 2 or 3.
+/// The number of bf16 terms that represent the entries exactly: 1, 2 or 3.
 #[target_feature(enable = "avx512f")]
 fn needed(x: MatrixRef<'_>) -> usize {
     let x = if x.strides().1 == 1 { x } else { x.t() };
@@ -159,14 +159,14 @@ fn pack_tiles(x: MatrixRef<'_>, order: Order, parts: usize, out: &mut [Line]) {
 #[target_feature(enable = "avx512f")]
 fn load(x: &[f32]) -> __m512 {
     if let Some(x) = x.first_chunk::<16>() {
-        // SAFETY: 16 numbers are there.
+        // SAFETY: the slice has 16 numbers.
         return unsafe { _mm512_loadu_ps(x.as_ptr()) };
     }
-    // SAFETY: the mask leaves out what is not there.
+    // SAFETY: the mask excludes entries beyond the slice.
     unsafe { _mm512_maskz_loadu_ps((1 << x.len()) - 1, x.as_ptr()) }
 }
 
-/// The three parts of 32 numbers, in order.
+/// The three bf16 terms of 32 numbers, in order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn split(mut low: __m512, mut high: __m512) -> [__m512i; 3] {
@@ -187,7 +187,7 @@ fn widen(bits: __m256i) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
 }
 
-/// The first 16 and the last 16 numbers, one of each in turn.
+/// Interleaves the first 16 and the last 16 numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn interleave(bits: __m512i) -> __m512i {
@@ -224,7 +224,7 @@ impl Line {
 /// Transposes 16 x 16 pairs.
 #[target_feature(enable = "avx512f")]
 fn transpose(tile: &mut [Line; TILE]) {
-    // Loops, not closures: these must be compiled with the features of this function.
+    // Loops, not closures, so that they are compiled with the features of this function.
     let zero = [_mm512_setzero_si512(); TILE];
     let (mut x, mut y) = (zero, zero);
     // Pairs of two lines side by side, then of four, then of 16.

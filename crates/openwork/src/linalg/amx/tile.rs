@@ -1,4 +1,4 @@
-//! Two tiles by two tiles: the product of one panel of rows and one of columns.
+//! The product of one panel of rows and one panel of columns: two tiles by two tiles.
 
 use super::pack::Line;
 use super::{PANEL, PARTS};
@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm512_mul_ps, _mm512_set1_ps, _mm512_storeu_ps,
 };
 
-/// The sums of one product, row after row.
+/// The sums of one product, row-major.
 #[repr(align(64))]
 pub struct Sums([[f32; PANEL]; PANEL]);
 
@@ -54,18 +54,18 @@ macro_rules! times {
     };
 }
 
-/// Stamps the product for some number of parts on the right; what follows are
-/// the instructions of a step.
+/// Defines the product for a number of terms on the right; the remaining arguments are the
+/// instructions of a step.
 macro_rules! product {
     ($name:ident, $parts:literal, $($step:expr),*) => {
-        /// `sums <- A B`, both packed, of equally many steps.
+        /// `sums <- A B`, both packed with the same number of steps.
         ///
         /// # Safety
         ///
         /// The unit is configured; `a` and `b` point at the lines of `steps > 0`
-        /// steps with 3 parts and as many parts as this is for.
+        /// steps with 3 terms and the number of terms of this function.
         unsafe fn $name(a: *const Line, b: *const Line, steps: usize, sums: &mut Sums) {
-            // SAFETY: the loads stay within the lines promised; the stores fill
+            // SAFETY: the loads stay within the lines guaranteed above; the stores fill
             // the 32 rows of 128 bytes of `sums`.
             unsafe {
                 asm!(
@@ -97,7 +97,7 @@ macro_rules! product {
     };
 }
 
-// Small products first; each change of part loads two tiles.
+// Small products first; each change of term loads two tiles.
 #[rustfmt::skip]
 product!(three, 3,
     rows!(0), columns!(2), times!(), // A_0 B_2
@@ -140,7 +140,7 @@ pub fn multiply(a: &[Line], b: &[Line], parts: usize, sums: &mut Sums) {
 }
 
 impl Sums {
-    /// `C <- beta C + alpha S`, for the upper left part of `S` that `C` has.
+    /// `C <- beta C + alpha S`, where `C` may be smaller than `S`.
     pub fn add_to(&self, beta: f32, c: MatrixMut<'_>, alpha: f32) {
         // SAFETY: a machine with this unit has AVX-512.
         unsafe { self.add(beta, c, alpha) }
@@ -155,8 +155,7 @@ impl Sums {
             for half in 0..cols.div_ceil(16) {
                 let count = 16.min(cols - 16 * half);
                 let mask = u16::MAX >> (16 - count);
-                // SAFETY: 16 sums are there, and the mask leaves out what is
-                // beyond the row.
+                // SAFETY: there are 16 sums, and the mask excludes entries beyond the row.
                 unsafe {
                     let sum = _mm512_loadu_ps(sums.as_ptr().add(16 * half));
                     let to = row.as_mut_ptr().add(16 * half);

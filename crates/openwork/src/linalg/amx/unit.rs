@@ -1,23 +1,22 @@
-//! Whether there is a unit, and setting it up.
+//! Detection and configuration of the matrix unit.
 
 use std::arch::asm;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-/// Whether this process may use the unit: the processor and the system have it,
-/// the system lets us, and `OPENWORK_AMX` is not 0.
+/// Whether this process may use the unit: the processor has it, the kernel permits it, and
+/// `OPENWORK_AMX` is not 0.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| wanted() && present() && allowed())
 }
 
-/// Not so if the user says `OPENWORK_AMX=0`: for the same bytes as on a machine
-/// without.
+/// False if `OPENWORK_AMX=0`, which gives the results of a machine without the unit.
 fn wanted() -> bool {
     std::env::var_os("OPENWORK_AMX").is_none_or(|value| value != "0")
 }
 
-/// Whether the processor has the unit with bf16, and what packs for it.
+/// Whether the processor has the unit with bf16, and the instructions that pack for it.
 fn present() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -27,17 +26,16 @@ fn present() -> bool {
             .is_some_and(|features| features.has_amx_tile() && features.has_amx_bf16())
 }
 
-/// Asks the system for the room that tiles need when threads change; it is given
-/// to all threads of the process. Linux knows the question since 5.16, and without
-/// leave no tile may be touched.
+/// Requests the permission to use tile registers for all threads of the process. Linux has
+/// the call since 5.16, and without the permission tile instructions fault.
 #[cfg(target_os = "linux")]
 fn allowed() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
     const XFEATURE_XTILEDATA: i64 = 18;
     let answer: i64;
-    // SAFETY: the call reads its two numbers and no memory of ours; a kernel
-    // that does not know it says so.
+    // SAFETY: the call takes two numbers and accesses no memory of the process; a kernel
+    // without it returns an error.
     unsafe {
         asm!(
             "syscall",
@@ -57,7 +55,7 @@ fn allowed() -> bool {
     false
 }
 
-/// Eight tiles of 16 rows of 64 bytes each, on this thread, while it lives.
+/// Configures eight tiles of 16 rows of 64 bytes on this thread until dropped.
 pub struct Configured(PhantomData<*const ()>);
 
 /// The layout that `ldtilecfg` reads.
@@ -71,11 +69,11 @@ struct Config {
 }
 
 impl Configured {
-    /// Sets the unit up.
+    /// Configures the unit.
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If this machine has none.
     pub fn new() -> Self {
         assert!(available(), "no matrix unit");
         let mut config = Config {
@@ -87,7 +85,7 @@ impl Configured {
         };
         config.row_bytes[..8].fill(64);
         config.rows[..8].fill(16);
-        // SAFETY: the unit is there, and reads the 64 bytes of `config`.
+        // SAFETY: the unit is available, and reads the 64 bytes of `config`.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(readonly, nostack)) };
         Self(PhantomData)
     }
@@ -95,7 +93,7 @@ impl Configured {
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        // SAFETY: the unit is there; its registers hold nothing that is still wanted.
+        // SAFETY: the unit is available, and its registers are no longer needed.
         unsafe { asm!("tilerelease", options(nomem, nostack)) };
     }
 }

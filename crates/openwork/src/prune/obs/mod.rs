@@ -1,19 +1,19 @@
 //! S-OBS: the paper's Algorithm 1, exact, on any spec.
 //!
 //! Rows share H and nothing else. A bundle of rows with weights `W` and inverse
-//! curvature `C` loses its blocks scope by scope; the cost of losing columns `p`
-//! and the state after that are
+//! curvature `C` is pruned scope by scope; the cost of removing columns `p` and the
+//! state after it are
 //!
 //! ```text
 //! cost(p) = sum over rows  w_p' (A_pp)^-1 w_p
 //! w <- w - A_:p (A_pp)^-1 w_p        A <- A - A_:p (A_pp)^-1 A_p:
 //! ```
 //!
-//! with `A = C` in the beginning: `A` is the inverse of H on the columns that
-//! are left. It is never stored whole. With `P` the columns lost so far and
-//! `C_PP = L L'`, any part of it is `C_ij - Y_i' Y_j` where `Y = L^-1 C_P:`, so
-//! [`panel`] brings narrow scopes up to date a panel of columns at a time, and
-//! [`pivot`] keeps the rows of `Y` for scopes as wide as a row.
+//! starting from `A = C`: `A` is the inverse of H restricted to the remaining
+//! columns. It is never stored in full. With `P` the columns removed so far and
+//! `C_PP = L L'`, its entries are `C_ij - Y_i' Y_j` where `Y = L^-1 C_P:`, so
+//! [`panel`] updates narrow scopes a panel of columns at a time, and [`pivot`] keeps
+//! the rows of `Y` for scopes as wide as a row.
 //!
 //! A block that spans bundles, rows or tensors costs the sum over its pieces.
 
@@ -33,35 +33,35 @@ use std::sync::Arc;
 /// `s-obs`.
 pub const METHOD: MethodInfo = MethodInfo {
     name: "s-obs",
-    summary: "the paper's structured OBS, exact: each scope by the inverse Hessian of what is left",
+    summary: "the paper's structured OBS, exact: scores each scope by the inverse Hessian of the remaining columns",
     options: &[
         OptionInfo {
             name: "scoring",
             values: "auto | joint | greedy | independent",
             default: "auto",
-            help: "how a scope chooses: joint tries all subsets, greedy drops one block and scores anew, \
-                   independent scores blocks once; auto is joint up to 80 subsets, then greedy, \
-                   and greedy where a scope has more than 256 columns of a row",
+            help: "how a scope chooses: joint tries all subsets, greedy drops one block at a time and \
+                   rescores, independent scores all blocks once; auto is joint up to 80 subsets and \
+                   greedy beyond, or where a scope spans more than 256 columns of a row",
         },
         OptionInfo {
             name: "panel",
             values: "a whole number",
             default: "32",
-            help: "columns brought up to date together; a matter of speed only",
+            help: "columns updated together; affects speed only",
         },
     ],
     damping: Damping::Auto,
     build: Build::Base(build),
 };
 
-/// The most subsets that `auto` tries: 2:4 has 6, 4:8 has 70, 3:9 has 84.
+/// The maximum number of subsets that `auto` tries: 2:4 has 6, 4:8 has 70, 3:9 has 84.
 const MAX_SUBSETS: usize = 80;
 
-/// Columns that a scope may have in one bundle and still be brought up to date
-/// as part of a panel; wider ones are chosen greedily by [`pivot`].
+/// The maximum number of columns of a scope in one bundle for [`panel`]; wider scopes
+/// are chosen greedily by [`pivot`].
 const WIDE: usize = 256;
 
-/// How a scope chooses what goes.
+/// How a scope chooses the blocks to drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scoring {
     Auto,
@@ -88,9 +88,9 @@ fn build(settings: &Settings) -> Result<Box<dyn Pruner>, String> {
     }))
 }
 
-/// The rows of a bundle in units of their curvature.
+/// The rows of a bundle, scaled by their curvature.
 pub(crate) struct Rows {
-    /// Which tensor they are of, and which rows of it.
+    /// Their tensor, and their indices in it.
     pub tensor: usize,
     pub rows: Vec<usize>,
     pub curvature: Arc<Curvature>,
@@ -98,15 +98,15 @@ pub(crate) struct Rows {
     pub w: Matrix,
 }
 
-/// What became of a bundle.
+/// The result for a bundle.
 pub(crate) struct Done {
     pub tensor: usize,
     pub rows: Vec<usize>,
     pub columns: Vec<u32>,
     pub curvature: Arc<Curvature>,
-    /// The new weights; those of columns that go do not matter.
+    /// The new weights; those of dropped columns are arbitrary.
     pub w: Matrix,
-    /// Whether each column stays.
+    /// Whether each column is kept.
     pub kept: Vec<bool>,
 }
 
@@ -120,7 +120,7 @@ impl Pruner for Obs {
     }
 
     fn prune(&self, problem: &Problem<'_>, monitor: &dyn Monitor) -> Result<Solution, PruneError> {
-        // Made before units are shared out, or they would wait for one another.
+        // Factor before the parallel loop, or the units would wait for one another.
         problem.groups()?.iter().for_each(|group| self.factor(&group.curvature));
         let done = problem.each_unit(monitor, |unit, shift| self.unit(problem, unit, shift))?;
         let mut mask = Mask::full(problem.spec);
@@ -142,10 +142,10 @@ impl Obs {
     ) -> Result<Vec<Done>, PruneError> {
         let mut bundles = bundles(problem, unit, shift)?;
         if unit.scopes.iter().all(|scope| scope.dropped == 0) {
-            // Nothing goes, so nothing changes, not even by rounding.
+            // Nothing is dropped, so nothing may change, not even by rounding.
             return Ok(Vec::new());
         }
-        // Columns that a scope has in one bundle, at the most.
+        // The maximum number of columns of a scope in one bundle.
         let mut widest = 0;
         for scope in &unit.scopes {
             let mut widths = vec![0; unit.bundles.len()];
@@ -196,7 +196,7 @@ pub(crate) fn bundles(
         .collect()
 }
 
-/// Writes a bundle's mask and weights, exact zeros where they go.
+/// Writes a bundle's mask and weights, with exact zeros where dropped.
 pub(crate) fn write(done: Done, mask: &mut Mask, weights: &mut [Matrix]) {
     let Done { tensor, rows, columns, curvature, mut w, kept } = done;
     let cols = weights[tensor].cols();
@@ -209,7 +209,7 @@ pub(crate) fn write(done: Done, mask: &mut Mask, weights: &mut [Matrix]) {
     }
 }
 
-/// `n choose k`, or nothing beyond [`MAX_SUBSETS`].
+/// `n choose k`, or `None` beyond [`MAX_SUBSETS`].
 fn few_subsets(n: usize, k: usize) -> Option<usize> {
     let k = k.min(n - k);
     let mut count = 1usize;

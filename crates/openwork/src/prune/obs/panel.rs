@@ -1,30 +1,30 @@
-//! Narrow scopes: a panel of columns is brought up to date, its scopes choose
-//! one after the other, and what they lost is added to the factor.
+//! Narrow scopes: updates a panel of columns, lets its scopes choose one after the
+//! other, and appends the removed columns to the factor.
 //!
 //! ```text
 //! Y = L^-1 C_PJ        A = C_JJ - Y'Y        w = W_J - Z'Y          for a panel J
-//! each column q that goes:   g = A_q: / sqrt(A_qq)     z = w_q / sqrt(A_qq)
+//! remove column q:           g = A_q: / sqrt(A_qq)     z = w_q / sqrt(A_qq)
 //!                            A -= g'g    w -= z g      Y gains g, Z gains z
 //! L gains, for each q, column q of Y
 //! W <- W - (C_:P L^-T Z)'                                            in the end
 //! ```
 //!
-//! Nearly all work is in Y: (rho K)^3 / 3 flops a row for a share rho lost, in
-//! products of narrow panels. A K x K copy a row would cost K^3 and its memory.
+//! Nearly all work is in Y: (rho K)^3 / 3 flops per row for a dropped share rho, in
+//! products of narrow panels. A K x K matrix per row would cost K^3 and its memory.
 
 use super::{Rows, Scoring, next_subset};
 use crate::linalg::{Threads, gemm, small};
 use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 use crate::spec::{Unit, UnitScope};
 
-/// Rows of L that are kept, and solved with, together.
+/// Rows of L that are stored and solved with together.
 const TILE: usize = 64;
 
-/// Below this a pivot is rounding. In exact arithmetic A_qq is at least 1: it is
+/// Pivots below this are rounding errors. In exact arithmetic A_qq is at least 1: it is
 /// an entry of the inverse of a matrix with a unit diagonal.
 const FLOOR: f32 = 1e-6;
 
-/// Prunes a unit and returns, for each bundle, the columns that went.
+/// Prunes a unit and returns the dropped columns of each bundle.
 pub(super) fn prune(
     unit: &Unit,
     bundles: &mut [Rows],
@@ -59,7 +59,7 @@ pub(super) fn prune(
     factors.into_iter().map(|factor| factor.pruned).collect()
 }
 
-/// The scope after the last that still fits a panel of `width` columns.
+/// The end of the run of scopes that fits a panel of `width` columns.
 fn panel_end(unit: &Unit, start: usize, width: usize) -> usize {
     let mut widths = vec![0; unit.bundles.len()];
     for (s, scope) in unit.scopes.iter().enumerate().skip(start) {
@@ -285,7 +285,7 @@ impl Panel {
         self.gone.push(q);
     }
 
-    /// Adds what went to the factor.
+    /// Appends the removed columns to the factor.
     fn add_to(&self, factor: &mut Factor) {
         let m = self.width();
         for (r, &q) in self.gone.iter().enumerate() {
@@ -296,11 +296,11 @@ impl Panel {
     }
 }
 
-/// Where a scope's blocks lie in the panels.
+/// The columns of a scope's blocks in the panels.
 struct ScopeColumns {
-    /// For each block its pieces: panel, first place, number of places.
+    /// The pieces of each block: panel, first column, number of columns.
     blocks: Vec<Vec<(usize, usize, usize)>>,
-    /// The first place of the scope in each panel.
+    /// The first column of the scope in each panel.
     from: Vec<usize>,
 }
 
@@ -334,7 +334,7 @@ struct Scratch {
     places: Vec<usize>,
 }
 
-/// Chooses the blocks that go and takes them away.
+/// Chooses the blocks to drop and removes them.
 fn choose(
     places: &ScopeColumns,
     dropped: usize,
@@ -353,7 +353,7 @@ fn choose(
         let (mut best, mut least) = (subset.clone(), f64::INFINITY);
         loop {
             let cost = cost(places, &subset, panels, scratch);
-            // Of equal costs the later subset goes: lower indices stay.
+            // The later subset of equal costs is dropped: lower indices are kept.
             if cost <= least {
                 (least, best) = (cost, subset.clone());
             }
@@ -373,7 +373,7 @@ fn choose(
         return;
     }
     for _ in 0..dropped {
-        // Of equal costs the later block goes: the lower index stays.
+        // The later block of equal costs is dropped: the lower index is kept.
         let mut cheapest = (f64::INFINITY, 0);
         for (at, &block) in left.iter().enumerate() {
             let cost = cost(places, &[block], panels, scratch);
@@ -386,8 +386,9 @@ fn choose(
     }
 }
 
-/// The cost of losing some blocks together: the sum over panels and rows of
-/// `w_p' (A_pp)^-1 w_p`; infinite where rounding has spoilt `A_pp`.
+/// The cost of dropping some blocks together: the sum over panels and rows of
+/// `w_p' (A_pp)^-1 w_p`; infinite where rounding has made `A_pp`
+/// indefinite.
 fn cost(places: &ScopeColumns, blocks: &[usize], panels: &[Panel], scratch: &mut Scratch) -> f64 {
     let mut sum = 0.0;
     for (b, panel) in panels.iter().enumerate() {

@@ -1,13 +1,13 @@
-//! Wide scopes: the cheapest block goes, every block is scored anew, and so on.
+//! Wide scopes: drops the cheapest block, rescores all others, and repeats.
 //!
 //! ```text
-//! D_j = A_jj for every block j        w, and G = the rows g lost so far
-//! block p goes:   T = C_p: - G_:p' G      each row of T, pivot by pivot, gives a g
+//! D_j = A_jj for every block j        w, and G = the rows g of removed columns
+//! drop block p:   T = C_p: - G_:p' G      each row of T, pivot by pivot, gives a g
 //!                 w -= z g      D_j -= g_j' g_j
 //! ```
 //!
-//! Only the blocks' own parts of A are kept; a row of A is made when its column
-//! goes. That reads k rows of G instead of rewriting all of A: a quarter of the
+//! Only the diagonal blocks of A are stored; a row of A is computed when its column
+//! is removed. That reads k rows of G instead of rewriting all of A: a quarter of the
 //! memory traffic.
 
 use super::{Rows, Scoring};
@@ -18,7 +18,7 @@ use rayon::prelude::*;
 /// See [`super::panel`].
 const FLOOR: f32 = 1e-6;
 
-/// Prunes a unit and returns, for each bundle, the columns that went.
+/// Prunes a unit and returns the dropped columns of each bundle.
 pub(super) fn prune(unit: &Unit, bundles: &mut [Rows], scoring: Scoring) -> Vec<Vec<u32>> {
     let scored_once = scoring == Scoring::Independent;
     if let [scope] = unit.scopes.as_slice()
@@ -52,12 +52,11 @@ pub(super) fn prune(unit: &Unit, bundles: &mut [Rows], scoring: Scoring) -> Vec<
     states.into_iter().map(|state| state.pruned).collect()
 }
 
-/// One scope over many bundles, every block within one of them. The order in
-/// which a bundle's blocks go does not depend on the others: each is followed on
-/// its own, and the cheapest next block of all goes, as if all were in one
-/// memory.
+/// One scope over many bundles, with every block inside one bundle. The order in
+/// which a bundle drops its blocks does not depend on the other bundles, so each is
+/// followed separately, and the lists of costs are merged.
 fn merged(unit: &Unit, scope: &UnitScope, bundles: &mut [Rows]) -> Vec<Vec<u32>> {
-    /// Blocks beyond an even share that a bundle is followed to at first.
+    /// How far a bundle is followed at first, relative to an even share.
     const SLACK: f64 = 1.3;
     let mut of: Vec<Vec<usize>> = vec![Vec::new(); bundles.len()];
     for (at, block) in unit.blocks(scope).iter().enumerate() {
@@ -85,7 +84,7 @@ fn merged(unit: &Unit, scope: &UnitScope, bundles: &mut [Rows]) -> Vec<Vec<u32>>
         depth.par_iter().enumerate().map(|(b, &depth)| follow(b, depth)).collect();
     let counts = loop {
         let counts = merge(&costs, scope.dropped);
-        // A bundle used up to its depth might have gone on.
+        // A bundle used up to its depth might drop more.
         let short: Vec<usize> =
             (0..of.len()).filter(|&b| counts[b] == depth[b] && depth[b] < of[b].len()).collect();
         if short.is_empty() {
@@ -116,12 +115,12 @@ fn merged(unit: &Unit, scope: &UnitScope, bundles: &mut [Rows]) -> Vec<Vec<u32>>
         .collect()
 }
 
-/// How many blocks of each list go if, `total` times, the list with the least
-/// next cost loses one; ties by index.
+/// The number of blocks dropped from each list if, `total` times, the list with the
+/// least next cost drops one; ties by index.
 fn merge(costs: &[Vec<f64>], total: usize) -> Vec<usize> {
     use std::cmp::Reverse;
     use std::collections::BinaryHeap;
-    /// Costs are sums of squares, so their bits order as they do.
+    /// Costs are not negative, so their bits have the same order.
     fn key(cost: f64) -> u64 {
         cost.max(0.0).to_bits()
     }
@@ -141,12 +140,12 @@ fn merge(costs: &[Vec<f64>], total: usize) -> Vec<usize> {
     counts
 }
 
-/// What a bundle has lost so far.
+/// The pruning state of a bundle.
 struct State {
     n: usize,
     /// The weights, up to date in every column.
     w: Vec<f32>,
-    /// A row of n for each column that went.
+    /// One row of length n for each removed column.
     g: Vec<f32>,
     pruned: Vec<u32>,
 }
@@ -156,11 +155,11 @@ impl State {
         Self { n: rows.w.cols(), w: rows.w.data().to_vec(), g: Vec::new(), pruned: Vec::new() }
     }
 
-    /// Takes columns away: the rows of A for them, pivot by pivot.
+    /// Removes columns, pivot by pivot.
     fn eliminate(&mut self, rows: &Rows, columns: &[u32]) {
         let n = self.n;
         if columns.len() == n {
-            // All that these rows have: nothing is left to mend with.
+            // All columns of these rows: none is left to compensate with.
             self.w.fill(0.0);
             self.pruned.extend_from_slice(columns);
             return;
@@ -185,18 +184,18 @@ impl State {
     }
 }
 
-/// The blocks of a scope and what losing each would cost.
+/// The blocks of a scope and the cost of dropping each.
 struct Candidates {
     blocks: Vec<Vec<PieceCost>>,
     costs: Vec<f64>,
     left: Vec<bool>,
 }
 
-/// A block's piece in one bundle, with its part of A.
+/// The piece of a block in one bundle, with its diagonal block of A.
 struct PieceCost {
     bundle: usize,
     columns: Vec<u32>,
-    /// Nothing if the piece is all that its rows have.
+    /// Empty if the piece is all columns of its rows.
     d: Vec<f32>,
     cost: f64,
 }
@@ -234,7 +233,7 @@ impl Candidates {
         Self { blocks, costs, left }
     }
 
-    /// Of equal costs the later block: the lower index stays.
+    /// The later block of equal costs: the lower index is kept.
     fn cheapest(&self) -> usize {
         let mut best = (f64::INFINITY, 0);
         for (block, (&cost, &left)) in self.costs.iter().zip(&self.left).enumerate() {
@@ -277,7 +276,7 @@ impl PieceCost {
         let whole = columns.len() == state.n;
         let c = if whole { rows.curvature.matrix() } else { rows.curvature.inverse() };
         if whole {
-            // All that these rows have: it costs w H w', the whole output.
+            // All columns of these rows: it costs w H w', the whole output.
             let cost = state
                 .w
                 .chunks(state.n)
@@ -298,7 +297,7 @@ impl PieceCost {
         part
     }
 
-    /// Takes in the rows of G from `before` on, and the weights.
+    /// Applies the rows of G from `before` on, and recomputes the cost.
     fn update(&mut self, state: &State, before: usize) {
         let (n, b) = (state.n, self.columns.len());
         if self.d.is_empty() {

@@ -1,4 +1,4 @@
-//! One scope's choice with all other columns fitted along.
+//! The choice of one scope while all other columns are refitted.
 
 use super::tableau::{Pivot, Tableau};
 use crate::dynamic::numbers;
@@ -7,16 +7,16 @@ use crate::matrix::Matrix;
 use crate::prune::obs::{Scoring, next_subset};
 use crate::spec::{Unit, UnitScope};
 
-/// Kept blocks that are tried in a wide scope, cheapest first.
+/// Kept blocks tried in a wide scope, cheapest first.
 const CHEAPEST: usize = 8;
-/// Pruned blocks that each is tried against, best first.
+/// Dropped blocks tried against each of them, best first.
 const BEST: usize = 32;
-/// Columns up to which a scope's whole part of T is kept up to date.
+/// Maximum number of columns of a scope whose submatrix of T is maintained.
 const NARROW: usize = 64;
-/// The part of the scopes that a kick changes. With four kicks, a tenth, a fifth
-/// and a half of them gained the same, and a fiftieth less; a tenth takes least time.
+/// The share of the scopes that a kick changes. With four kicks, 0.1, 0.2 and 0.5
+/// gained the same, and 0.02 less; 0.1 is the fastest.
 const KICKED: f64 = 0.1;
-/// Below this many steps from 1 to the next number a pivot is rounding.
+/// Pivots below this many machine epsilons are rounding errors.
 const ROUNDING: f64 = 8.0;
 
 /// A search over all scopes of a unit.
@@ -27,16 +27,16 @@ pub(super) struct Search<T: Scalar> {
     gain: f64,
 }
 
-/// A scope: its blocks, and the parts of T that belong to them.
+/// A scope: its blocks, and their submatrices of T.
 #[derive(Clone)]
 struct ScopeSearch<T> {
-    /// For each block its pieces.
+    /// The pieces of each block.
     blocks: Vec<Vec<Piece>>,
     /// Whether each block is kept.
     kept: Vec<bool>,
     parts: Vec<Submatrix<T>>,
-    /// Whether one part for each bundle spans all blocks, so that all subsets can
-    /// be tried.
+    /// Whether one submatrix per bundle spans all blocks, so that all subsets can be
+    /// tried.
     joint: bool,
 }
 
@@ -48,13 +48,13 @@ struct Submatrix<T> {
     t: Vec<T>,
 }
 
-/// T and u of a part with all of its scope's columns kept.
+/// T and u of a submatrix with all columns of its scope kept.
 struct Whole<T> {
     t: Vec<T>,
     u: Vec<Vec<T>>,
 }
 
-/// Where a block's columns stand in a part.
+/// The columns of a block in a submatrix.
 #[derive(Clone, Copy)]
 struct Piece {
     part: usize,
@@ -63,7 +63,7 @@ struct Piece {
 }
 
 impl<T: Scalar> Search<T> {
-    /// Makes ready; the tableaux begin with bundle `first` of the unit.
+    /// A search over tableaux that start with bundle `first` of the unit.
     pub fn new(unit: &Unit, tableaux: Vec<Tableau<T>>, first: u32, gain: f64) -> Self {
         let here = first..first + tableaux.len() as u32;
         let scopes = unit
@@ -74,8 +74,7 @@ impl<T: Scalar> Search<T> {
         Self { tableaux, scopes, gain }
     }
 
-    /// Lets every scope choose anew, again and again until none changes, at
-    /// most `rounds` times.
+    /// Lets every scope choose again until none changes, at most `rounds` times.
     pub fn settle(&mut self, rounds: usize) {
         for _ in 0..rounds {
             if !self.round() {
@@ -84,7 +83,7 @@ impl<T: Scalar> Search<T> {
         }
     }
 
-    /// Lets every scope choose anew; false if none changed.
+    /// Lets every scope choose again; false if none changed.
     fn round(&mut self) -> bool {
         let mut changed = false;
         for s in 0..self.scopes.len() {
@@ -107,8 +106,8 @@ impl<T: Scalar> Search<T> {
         changed
     }
 
-    /// Gives some scopes, drawn by `seed`, their second best choice; false if
-    /// none changed. Wide scopes stay.
+    /// Gives some scopes, sampled by `seed`, their second-best choice; false if none
+    /// changed. Wide scopes are left alone.
     pub fn kick(&mut self, seed: u64) -> bool {
         let mut changed = false;
         for (s, chance) in numbers(seed, self.scopes.len()).into_iter().enumerate() {
@@ -123,14 +122,14 @@ impl<T: Scalar> Search<T> {
         changed
     }
 
-    /// The cost of the present choice for the weights before pruning, of which
-    /// there is one matrix for each tableau.
+    /// The cost of the current choice; `weights` are those before pruning, one matrix
+    /// per tableau.
     pub fn cost<'w>(&self, weights: impl Iterator<Item = &'w Matrix>) -> f64 {
         let costs = self.tableaux.iter().zip(weights).map(|(tableau, w)| tableau.cost(w));
         costs.sum()
     }
 
-    /// Gives scope `s` another choice: first what comes back, then what goes.
+    /// Changes the choice of scope `s`: first restores blocks, then drops others.
     fn change(&mut self, s: usize, kept: &[bool]) {
         for restore in [true, false] {
             for block in 0..kept.len() {
@@ -162,7 +161,7 @@ impl<T: Scalar> Search<T> {
 }
 
 impl<T: Scalar> ScopeSearch<T> {
-    /// The scope as far as it lies in these bundles; nothing if it has no choice.
+    /// The part of a scope inside these bundles; `None` if it has no choice.
     fn new(
         unit: &Unit,
         scope: &UnitScope,
@@ -214,7 +213,7 @@ impl<T: Scalar> ScopeSearch<T> {
         Some(local)
     }
 
-    /// The best choice of all, if it is better than the present one.
+    /// The best choice, if it is better than the current one.
     fn best_subset(&self, tableaux: &[Tableau<T>], gain: f64) -> Option<Vec<bool>> {
         let whole = self.whole(tableaux)?;
         let present = self.gone();
@@ -222,7 +221,7 @@ impl<T: Scalar> ScopeSearch<T> {
         (best.0 < self.cost(&whole, &present) * (1.0 - gain)).then(|| self.without(&best.1))
     }
 
-    /// The best choice but the present one.
+    /// The best choice other than the current one.
     fn second_best(&self, tableaux: &[Tableau<T>]) -> Option<Vec<bool>> {
         let whole = self.whole(tableaux)?;
         let present = self.gone();
@@ -251,18 +250,18 @@ impl<T: Scalar> ScopeSearch<T> {
         }
     }
 
-    /// The blocks that are pruned.
+    /// The dropped blocks.
     fn gone(&self) -> Vec<usize> {
         (0..self.kept.len()).filter(|&block| !self.kept[block]).collect()
     }
 
-    /// Whether each block is kept if these are pruned.
+    /// Whether each block is kept if these are dropped.
     fn without(&self, gone: &[usize]) -> Vec<bool> {
         (0..self.kept.len()).map(|block| !gone.contains(&block)).collect()
     }
 
-    /// The parts with all of the scope's columns kept; nothing if rounding
-    /// stands in the way.
+    /// The submatrices with all columns of the scope kept; `None` if rounding prevents
+    /// it.
     fn whole(&self, tableaux: &[Tableau<T>]) -> Option<Vec<Whole<T>>> {
         let restored = |part: &Submatrix<T>| {
             let tableau = &tableaux[part.bundle];
@@ -280,7 +279,7 @@ impl<T: Scalar> ScopeSearch<T> {
         self.parts.iter().map(restored).collect()
     }
 
-    /// What losing some blocks costs once all are kept.
+    /// The cost of dropping some blocks once all are kept.
     fn cost(&self, whole: &[Whole<T>], gone: &[usize]) -> f64 {
         let mut sum = 0.0;
         for (part, Whole { t, u }) in whole.iter().enumerate() {
@@ -295,9 +294,9 @@ impl<T: Scalar> ScopeSearch<T> {
         sum
     }
 
-    /// The best exchange of a kept block for a pruned one, if it lowers the cost.
+    /// The best exchange of a kept block for a dropped one, if it lowers the cost.
     fn best_exchange(&self, tableaux: &[Tableau<T>], gain: f64) -> Option<Vec<bool>> {
-        // What losing a kept block costs and restoring a pruned one gains, alone.
+        // The cost of dropping a kept block, or the gain of restoring a dropped one.
         let alone = |block: usize| -> f64 {
             let pieces = self.blocks[block].iter();
             pieces
@@ -329,7 +328,7 @@ impl<T: Scalar> ScopeSearch<T> {
         let (cheapest, best) = (ranked(true, CHEAPEST), ranked(false, BEST));
         let mut winner: Option<(f64, usize, usize)> = None;
         for &out in &cheapest {
-            // Rows of T for the columns of the block that would go.
+            // Rows of T for the columns of the block to drop.
             let rows: Vec<Vec<Vec<T>>> = self.blocks[out]
                 .iter()
                 .map(|piece| {
@@ -338,8 +337,8 @@ impl<T: Scalar> ScopeSearch<T> {
                 })
                 .collect();
             for &back in &best {
-                // Restoring gains at most scores[back]; with less than what losing
-                // costs after that there is nothing to win.
+                // Restoring gains scores[back]; the exchange helps only if dropping then
+                // costs less.
                 let Some(cost) = self.after_restoring(tableaux, out, back, &rows) else { continue };
                 let change = cost - scores[back];
                 let better = change < -gain * scores[back].max(cost);
@@ -355,7 +354,7 @@ impl<T: Scalar> ScopeSearch<T> {
         })
     }
 
-    /// What losing block `out` costs once block `back` is restored.
+    /// The cost of dropping block `out` once block `back` is restored.
     fn after_restoring(
         &self,
         tableaux: &[Tableau<T>],
@@ -401,7 +400,7 @@ fn floor<T: Scalar>() -> T {
     T::EPSILON * T::from_f64(ROUNDING)
 }
 
-/// Restores column `k` within a part of T; nothing if its pivot is rounding.
+/// Restores column `k` within a submatrix of T; `None` if its pivot is a rounding error.
 fn restore<T: Scalar>(t: &mut [T], u: &mut [Vec<T>], k: usize) -> Option<()> {
     let n = t.len().isqrt();
     let d = t[k * n + k];
@@ -428,7 +427,8 @@ fn restore<T: Scalar>(t: &mut [T], u: &mut [Vec<T>], k: usize) -> Option<()> {
     Some(())
 }
 
-/// sum over rows of `u_p' (T_pp)^-1 u_p`; infinite where T_pp is spoilt.
+/// sum over rows of `u_p' (T_pp)^-1 u_p`; infinite where rounding has made T_pp
+/// indefinite.
 fn loss<T: Scalar>(t: &[T], u: &[Vec<T>], p: &[usize]) -> f64 {
     let (n, b) = (t.len().isqrt(), p.len());
     if b == 1 {

@@ -1,17 +1,16 @@
-//! `+swap`: local search on a mask, each step lowering the error.
+//! `+swap`: local search on a mask in which every step lowers the error.
 //!
-//! Scope by scope the blocks that go are chosen anew with all other columns
-//! fitted along: where subsets are few, all of them are tried; in wide scopes
-//! the kept blocks that are cheapest to lose are tried against the pruned ones
-//! that gain most. A scope changes only if the cost falls, so the error falls
-//! with every change, and the search ends where no scope wants another choice.
-//! From there it is kicked a few times: a tenth of the scopes take their second
-//! best choice, the search goes on, and the lower of the two ends is kept. Then
-//! the weights are fitted once more from scratch.
+//! Each scope chooses its blocks again while all other columns are refitted: where
+//! there are few subsets, all are tried; in wide scopes the kept blocks that are
+//! cheapest to drop are exchanged for the dropped ones that gain most. A scope
+//! changes only if the cost falls, so the error falls with every change, and the
+//! search ends at a local minimum. It is then perturbed a few times (a "kick"): a
+//! tenth of the scopes take their second-best choice, the search continues, and the
+//! better of the two minima is kept. Finally the weights are refitted from scratch.
 //!
-//! The search runs in f32. Where H is so near to singular that rounding leads it
-//! astray, which the cost of its weights shows, it runs again in f64, and where
-//! that does not help either the mask stays.
+//! The search runs in f32. If H is so close to singular that rounding misleads it,
+//! which the cost of its weights shows, it runs again in f64; if that fails as well,
+//! the mask is left unchanged.
 
 mod local;
 mod tableau;
@@ -34,26 +33,26 @@ use tableau::Tableau;
 /// `+swap`.
 pub const METHOD: MethodInfo = MethodInfo {
     name: "swap",
-    summary: "local search: exchange blocks within scopes while the error falls, then fit the weights anew",
+    summary: "local search: exchanges blocks within scopes while the error falls, then refits",
     options: &[
         OptionInfo {
             name: "rounds",
             values: "a whole number",
             default: "20",
-            help: "passes over all scopes at the most; it ends sooner when nothing changes",
+            help: "maximum number of passes over all scopes; stops earlier once nothing changes",
         },
         OptionInfo {
             name: "gain",
             values: "a number",
             default: "1e-4",
-            help: "change a scope only if its cost falls by more than this part",
+            help: "change a scope only if its cost falls by more than this share",
         },
         OptionInfo {
             name: "kicks",
             values: "a whole number",
             default: "4",
-            help: "searches again, each after a tenth of the narrow scopes took their second best \
-                   choice; the best of all stays",
+            help: "number of restarts, each after a tenth of the narrow scopes took their second-best \
+                   choice; the best result is kept",
         },
     ],
     damping: Damping::Auto,
@@ -87,7 +86,7 @@ impl Modifier for Swap {
         for done in done {
             write(done, &mut mask, &mut weights);
         }
-        // The state has gone through many pivots: fit once more.
+        // The state has been through many pivots: refit.
         Refit::fine().improve(problem, Solution { mask, weights, notes }, monitor)
     }
 }
@@ -119,8 +118,8 @@ impl Swap {
             let w = &solution.weights[bundle.tensor];
             gather(w.into(), &rows.rows, &bundle.columns, &rows.curvature)
         };
-        // One scope over bundles that no block joins: exchanging within bundles keeps
-        // the scope's count and needs one state at a time.
+        // One scope over bundles, with every block inside one bundle: exchanges within a
+        // bundle preserve the scope's count and need one state at a time.
         let apart = rows.len() > 1
             && unit.scopes.len() == 1
             && unit.blocks(&unit.scopes[0]).iter().all(|block| unit.pieces(block).len() == 1);
@@ -153,8 +152,8 @@ impl Swap {
         })
     }
 
-    /// Searches for better supports: each bundle's, and its weights; none if there
-    /// are no better ones, nothing if rounding spoils them.
+    /// Searches for better supports and returns each bundle's with its weights; an empty
+    /// list if there is none, `None` if rounding spoils the result.
     fn search<T: Scalar>(&self, start: &Start<'_>) -> Option<Vec<(Vec<bool>, Matrix)>> {
         let tableaux: Vec<Tableau<T>> = start
             .rows
@@ -174,13 +173,13 @@ impl Swap {
         let found: Vec<(Vec<bool>, Matrix)> = tableaux
             .iter()
             .map(|Tableau { kept, u, .. }| {
-                // Of the others u is the gradient.
+                // Elsewhere u is the gradient.
                 let weight = |i, j: usize| if kept[j] { u.row(i)[j].into() as f32 } else { 0.0 };
                 (kept.clone(), Matrix::from_fn(u.rows(), u.cols(), weight))
             })
             .collect();
-        // At the fit g_Q = 0; what is left of it could still gain about g_j^2 B_jj
-        // for each j. Weights on a mask bound the cost of its fit.
+        // At the fit g_Q = 0; a nonzero g_j could still gain about g_j^2 B_jj. Any weights
+        // on a mask bound the cost of its fit from above.
         let (mut cost, mut slack) = (0.0, 0.0);
         for ((rows, (_, w)), tableau) in start.rows.iter().zip(&found).zip(tableaux) {
             let inverse: Vec<f64> = (0..w.cols())
@@ -195,7 +194,7 @@ impl Swap {
 }
 
 impl Swap {
-    /// Leaves a local minimum for a lower one near by, if kicks find it.
+    /// Leaves a local minimum for a lower one nearby, if a kick finds one.
     fn escape<T: Scalar>(&self, start: &Start<'_>, search: &mut Search<T>) {
         let cost = |search: &Search<T>| search.cost(start.rows.iter().map(|rows| &rows.w));
         let mut least = cost(search);
@@ -213,22 +212,22 @@ impl Swap {
     }
 }
 
-/// A search has gone astray if weights, fitted anew, could lower the cost by more.
+/// A search has failed if refitted weights could lower the cost by more than this share.
 const SLACK: f64 = 1e-3;
 
-/// Where a search begins.
+/// The start of a search.
 struct Start<'s> {
     unit: &'s Unit,
-    /// The rows, the first of them of bundle `first` of the unit.
+    /// The bundles' rows; the first is bundle `first` of the unit.
     rows: &'s [Rows],
     supports: &'s [Vec<bool>],
     first: u32,
-    /// What the present weights cost.
+    /// The cost of the current weights.
     cost: f64,
 }
 
-/// tr((X - W) A (X - W)') of a bundle with new weights X, in f64; `see` is shown
-/// the gradient of each row.
+/// tr((X - W) A (X - W)') of a bundle with new weights X, in f64; calls
+/// `see` with the gradient of each row.
 fn with_gradient(rows: &Rows, new: &Matrix, mut see: impl FnMut(&[f64])) -> f64 {
     let a = rows.curvature.matrix();
     let mut cost = 0.0;

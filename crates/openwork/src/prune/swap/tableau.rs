@@ -1,6 +1,6 @@
 //! The state of a bundle whose support changes column by column.
 //!
-//! With `H` the curvature, `Q` the columns that are kept and `P` the others:
+//! With `H` the curvature, `Q` the kept columns and `P` the dropped ones:
 //!
 //! ```text
 //!     [  B   A ]     B = H_QQ^-1    A = B H_QP    S = H_PP - H_PQ A
@@ -10,17 +10,17 @@
 //!           u_i <- u_i - T_ik u_k / d           u_k <- s u_k / d
 //! ```
 //!
-//! with s = -1 to prune k and +1 to restore it. Losing `k` costs `w_k^2 / B_kk`,
-//! restoring it gains `g_k^2 / S_kk`. Pivots are kept as a list of vectors and
-//! only now and then added into T.
+//! with s = -1 to drop k and +1 to restore it. Dropping `k` costs `w_k^2 / B_kk`,
+//! restoring it gains `g_k^2 / S_kk`. Pivots are queued as vectors and applied to T
+//! several at a time.
 
 use crate::linalg::{Scalar, Threads, cholesky, gemm};
 use crate::matrix::{Matrix, MatrixRef};
 
-/// Pivots after which T is brought up to date.
+/// Queued pivots after which T is updated.
 const PENDING: usize = 64;
 
-/// See the module.
+/// The tableau of the module documentation.
 #[derive(Clone)]
 pub(super) struct Tableau<T: Scalar> {
     n: usize,
@@ -29,25 +29,25 @@ pub(super) struct Tableau<T: Scalar> {
     pub kept: Vec<bool>,
     /// u of each row, over all columns.
     pub u: Matrix<T>,
-    /// r of each pivot that T does not know of, and its d.
+    /// r and d of each queued pivot.
     r: Vec<T>,
     d: Vec<T>,
-    /// What such pivots add to the diagonal.
+    /// What the queued pivots add to the diagonal.
     fix: Vec<T>,
 }
 
-/// A pivot, for those who keep parts of T.
+/// A pivot, to be applied to submatrices of T.
 pub(super) struct Pivot<T> {
     pub column: usize,
     pub r: Vec<T>,
     pub d: T,
-    /// What the diagonal entry of the column gains beside.
+    /// What is added to the diagonal entry of the column besides.
     pub fix: T,
 }
 
 impl<T: Scalar> Tableau<T> {
-    /// The state of rows `w` fitted on the columns that are kept, or nothing if
-    /// rounding makes that impossible.
+    /// The state of rows `w` fitted on the kept columns; `None` if rounding makes that
+    /// impossible.
     pub fn new(h: &Matrix, w: &Matrix, kept: Vec<bool>) -> Option<Self> {
         let n = h.rows();
         let q: Vec<usize> = (0..n).filter(|&j| kept[j]).collect();
@@ -118,7 +118,7 @@ impl<T: Scalar> Tableau<T> {
         cost
     }
 
-    /// Prunes column `k` if it is kept, restores it if it is not.
+    /// Drops column `k` if it is kept, restores it if it is not.
     pub fn pivot(&mut self, k: usize) -> Pivot<T> {
         let mut r = self.row(k);
         let d = r[k];
@@ -155,7 +155,7 @@ impl<T: Scalar> Tableau<T> {
 }
 
 impl<T: Scalar> Pivot<T> {
-    /// Takes the pivot in to the part of T for some columns.
+    /// Applies the pivot to the submatrix of T for some columns.
     pub fn update(&self, columns: &[u32], t: &mut [T]) {
         let b = columns.len();
         for (i, &ci) in columns.iter().enumerate() {
@@ -189,7 +189,7 @@ mod tests {
         let kept: Vec<bool> = (0..n).map(|j| j % 3 != 0).collect();
         let mut state = Tableau::<f32>::new(&h, &w, kept.clone()).unwrap();
         let mut want = kept;
-        // More pivots than are kept pending, some of them there and back.
+        // More pivots than the queue holds, some of them undone later.
         for step in 0..3 * PENDING / 2 {
             let k = (step * 7 + step / n) % n;
             state.pivot(k);
