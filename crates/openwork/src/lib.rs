@@ -18,6 +18,7 @@ pub mod saliency;
 pub mod select;
 pub mod sparse;
 pub mod spec;
+mod suggest;
 pub mod values;
 pub mod viz;
 

@@ -242,8 +242,10 @@ fn refit_and_admm_are_no_worse_than_sparsegpt() {
         }
         let exact = error("sparsegpt[damping=diag:0.1]+refit[solver=exact]");
         assert!(exact <= last * ROUNDING, "{}: {exact} after {last}", case.name);
-        // No law for one scope: ADMM is a heuristic.
-        ratios += (error("admm[damping=diag:0.1]") / sparsegpt).ln();
+        // No law for one case: ADMM is a heuristic. Where nothing is dropped there is no error.
+        if sparsegpt > 0.0 {
+            ratios += (error("admm[damping=diag:0.1]") / sparsegpt).ln();
+        }
     }
     assert!(ratios < 0.0, "admm against sparsegpt over all cases: {ratios}");
     let large: [(&str, &[usize]); 6] = [
@@ -352,9 +354,9 @@ fn keep_none_and_keep_all_have_one_answer() {
 
 #[test]
 fn auto_damps_more_where_samples_are_few() {
-    let mut case = Case::new("2:4", &[("w", &[32, 128])], 300);
+    let mut case = Case::new("2:4", &[("w", &[32, 256])], 300);
     let mut share = |samples: usize| {
-        case.hessians = vec![hessian(samples, 128, 5)];
+        case.hessians = vec![hessian(samples, 256, 5)];
         let pruned = case.prune("sparsegpt[damping=auto]");
         assert!(pruned.notes.iter().all(|note| !note.contains("held-out")), "{:?}", pruned.notes);
         match pruned.damping {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Case, Random, cases, hessian_of};
-use openwork::prune::METHODS;
+use openwork::prune::{METHODS, Method, Needs};
 
 /// So little that the undamped error is the one that steps lower.
 const DAMPING: &str = "damping=diag:1e-5";
@@ -105,9 +105,11 @@ fn rounding_does_not_lead_the_search_astray_where_inputs_nearly_depend_on_each_o
     }
     let mut case = Case::new("2:4", &[("w", &[rows, k])], 5);
     case.hessians = vec![hessian_of(&x)];
+    // Of methods that ignore H the search lowers the damped error, which this one is not.
+    let uses_h = |name: &&str| name.parse::<Method>().unwrap().needs() == Needs::Hessian;
     // With 1e-6 even f64 has only A as f32 holds it: the mask stays.
     for (damping, limit) in [("diag:1e-3", 0.99), ("diag:1e-5", 0.99), ("diag:1e-6", 1.0)] {
-        for base in METHODS.iter().map(|method| method.name) {
+        for base in METHODS.iter().map(|method| method.name).filter(uses_h) {
             let run = |steps: &str| {
                 let text = format!("{base}[damping={damping}]{steps}");
                 case.prune(&text).error

@@ -4,7 +4,7 @@ use super::tuple::list;
 use super::{IntTuple, Layout, LayoutError};
 use std::fmt;
 
-/// Where to look in a layout: an index, `_` to keep a whole mode, or a tuple
+/// A coordinate of a layout: an index, `_` to keep a whole mode, or a tuple
 /// of these for each mode.
 ///
 /// ```

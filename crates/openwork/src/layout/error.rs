@@ -1,8 +1,8 @@
-//! Why a layout could not be read or an operation was refused.
+//! Errors of the layout algebra.
 
 use super::{IntTuple, Layout};
 
-/// Why a layout could not be read, evaluated or combined.
+/// A layout that cannot be parsed, evaluated or combined.
 ///
 /// Every message names what was asked, what was found and, where there is a
 /// remedy, what to do.
@@ -11,29 +11,29 @@ pub enum LayoutError {
     /// The text breaks the grammar.
     #[error("character {at} of \"{text}\": expected {expected}, found {found}")]
     Syntax {
-        /// Where, counted in characters from 1.
+        /// The position in characters, from 1.
         at: usize,
         /// The text around the place.
         text: String,
-        /// What the grammar asks for there.
+        /// What the grammar expects.
         expected: &'static str,
-        /// What stands there.
+        /// What was found.
         found: String,
     },
     /// A number beyond 64 bits.
     #[error("character {at}: the number {digits} does not fit in 64 bits")]
     Number {
-        /// Where, counted in characters from 1.
+        /// The position in characters, from 1.
         at: usize,
         /// The digits, shortened if there are many.
         digits: String,
     },
-    /// Brackets inside brackets, too many of them.
+    /// Brackets nested too deeply.
     #[error("character {at}: more than {limit} levels of brackets; write the tuple flatter")]
     TooDeep {
-        /// Where, counted in characters from 1.
+        /// The position in characters, from 1.
         at: usize,
-        /// How many levels are read.
+        /// The limit.
         limit: usize,
     },
     /// The text is longer than any sensible layout.
@@ -41,15 +41,15 @@ pub enum LayoutError {
     TooLong {
         /// Bytes given.
         length: usize,
-        /// Bytes read at most.
+        /// The limit.
         limit: usize,
     },
     /// More numbers than any sensible layout.
     #[error("character {at}: more than {limit} entries; merge modes or split the layout")]
     TooMany {
-        /// Where, counted in characters from 1.
+        /// The position in characters, from 1.
         at: usize,
-        /// How many entries are read.
+        /// The limit.
         limit: usize,
     },
     /// Shape and stride have different profiles.

@@ -55,7 +55,7 @@ use coalesce::merged;
 use error::clip;
 use std::fmt;
 
-/// Offsets that [`Layout::image`] lists at most.
+/// The maximum number of offsets that [`Layout::image`] lists.
 pub const MAX_IMAGE: i64 = 1 << 24;
 
 /// A function from coordinates to offsets. Holds, once built:
@@ -85,15 +85,15 @@ pub struct Layout {
 impl Layout {
     /// The layout of this shape and stride.
     pub fn new(shape: IntTuple, stride: IntTuple) -> Result<Self, LayoutError> {
-        // Promise 1.
+        // Invariant 1.
         if !shape.congruent(&stride) {
             return Err(LayoutError::Profile { shape: clip(&shape), stride: clip(&stride) });
         }
-        // Promise 2.
+        // Invariant 2.
         if let Some(size) = shape.below_one() {
             return Err(LayoutError::Size { shape: clip(&shape), size });
         }
-        // Promise 3. The sum of the `s - 1` is below the product of the `s`,
+        // Invariant 3. The sum of the `s - 1` is below the product of the `s`,
         // so the sum below stays under 2^63 * 2^63.
         shape.size()?;
         let layout = Self { shape, stride };
@@ -148,7 +148,7 @@ impl Layout {
         Self { shape: self.shape.flatten(), stride: self.stride.flatten() }
     }
 
-    /// The longest run of neighbours from offset 0 on.
+    /// The length of the contiguous run that starts at offset 0.
     pub(crate) fn run(&self) -> i64 {
         match merged(self.sorted().flat()).first() {
             Some(&(size, 1)) => size,
@@ -156,20 +156,20 @@ impl Layout {
         }
     }
 
-    /// The leaves by rising stride, those of size 1 left out: the same offsets,
-    /// in another order. Coalesced after that, equal sets of offsets are equal
-    /// layouts wherever strides nest (see [`is_nested`](Self::is_nested)).
+    /// The leaves by ascending stride without those of size 1: the same offsets in another
+    /// order. Nested layouts with the same offsets are equal once sorted and coalesced (see
+    /// [`is_nested`](Self::is_nested)).
     pub(crate) fn sorted(&self) -> Self {
         let mut flat = self.flat();
         flat.retain(|leaf| leaf.0 > 1);
         flat.sort_by_key(|&(s, d)| (d, s));
         let (shape, stride): (Vec<_>, Vec<_>) = flat.into_iter().unzip();
-        // The promises are those of `self`.
+        // The invariants are those of `self`.
         Self { shape: shape.into_iter().collect(), stride: stride.into_iter().collect() }
     }
 
-    /// Whether each stride exceeds all that the smaller ones can add up to, so that
-    /// offsets are distinct and rise with the larger strides leading.
+    /// Whether each stride exceeds the largest sum of the smaller ones, so that offsets are
+    /// distinct and ascend lexicographically from the largest stride on.
     pub(crate) fn is_nested(&self) -> bool {
         let Self { shape, stride } = self.sorted();
         StridedLayout::from(&Self { shape: shape.reversed(), stride: stride.reversed() }).rises()
@@ -208,13 +208,13 @@ impl Layout {
 
     /// The number of coordinates.
     pub fn size(&self) -> i64 {
-        self.shape.leaves().iter().product() // fits: promise 3
+        self.shape.leaves().iter().product() // fits: invariant 3
     }
 
     /// One more than the largest distance from offset 0 that the strides
     /// add up to, taken without sign: `4:-1` has cosize 4.
     pub fn cosize(&self) -> i64 {
-        // Fits: promise 3. A size-1 leaf may have any stride, so skip it before `abs`.
+        // Fits: invariant 3. A size-1 leaf may have any stride, so skip it before `abs`.
         1 + self
             .flat()
             .iter()
@@ -235,7 +235,7 @@ impl Layout {
             let before = offsets.len();
             for step in 1..s {
                 for i in 0..before {
-                    offsets.push(offsets[i] + step * d); // fits: promise 3
+                    offsets.push(offsets[i] + step * d); // fits: invariant 3
                 }
             }
         }
@@ -256,7 +256,7 @@ impl Layout {
         normal(&self.shape, &self.stride)
     }
 
-    /// Refuses negative strides on behalf of `op`.
+    /// Rejects negative strides for `op`.
     pub(crate) fn refuse_negative(&self, op: &'static str) -> Result<(), LayoutError> {
         match self.flat().into_iter().find(|&(s, d)| s > 1 && d < 0) {
             Some((_, stride)) => {

@@ -4,8 +4,9 @@
 //! cases all read [`OPS`]. To add an operation, list it here.
 
 use super::{Coord, IntTuple, Layout, LayoutError, Tiler};
+use crate::suggest::distance;
 
-/// What an operation gives.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A number.
@@ -26,7 +27,7 @@ pub struct Op {
     pub name: &'static str,
     /// The names of its inputs, in order.
     pub inputs: &'static [&'static str],
-    /// What it does, in a line.
+    /// One line of help.
     pub summary: &'static str,
     /// Inputs to try it with.
     pub example: &'static [&'static str],
@@ -46,7 +47,7 @@ impl Op {
     ///
     /// # Panics
     ///
-    /// If `texts` are not as many as `inputs`.
+    /// If there is not one text per input.
     pub fn run(&self, texts: &[&str]) -> Result<Value, LayoutError> {
         assert_eq!(texts.len(), self.inputs.len(), "{} takes {:?}", self.name, self.inputs);
         (self.run)(texts)
@@ -148,31 +149,16 @@ pub fn find(name: &str) -> Option<&'static Op> {
     OPS.iter().find(|op| op.name == name)
 }
 
-/// The three names nearest to one that is none, nearest first.
+/// The three operations with the most similar names, nearest first.
 ///
 /// ```
 /// assert_eq!(openwork::layout::ops::nearest("colaesce")[0], "coalesce");
 /// ```
 pub fn nearest(name: &str) -> Vec<&'static str> {
-    let name: Vec<char> = name.chars().take(40).collect();
     let mut names: Vec<_> = OPS.iter().map(|op| op.name).collect();
-    names.sort_by_key(|known| edits(&name, known));
+    names.sort_by_key(|known| distance(name, known));
     names.truncate(3);
     names
-}
-
-/// Letters to insert, delete or change to get from one word to the other.
-fn edits(from: &[char], to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=from.len()).collect();
-    for (i, t) in to.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, &f) in from.iter().enumerate() {
-            let changed = diagonal + usize::from(f != t);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[from.len()]
 }
 
 fn tuple(text: &str) -> Result<IntTuple, LayoutError> {

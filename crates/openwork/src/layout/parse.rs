@@ -15,11 +15,11 @@ use super::error::clip;
 use super::{Coord, IntTuple, Layout, LayoutError, Tiler};
 use std::str::FromStr;
 
-/// Levels of brackets that are read.
+/// The maximum depth of brackets.
 pub const MAX_DEPTH: usize = 64;
-/// Bytes of text that are read.
+/// The maximum length of text in bytes.
 pub const MAX_TEXT: usize = 1 << 16;
-/// Entries (numbers, `_` and brackets) that are read.
+/// The maximum number of entries (numbers, `_` and brackets).
 pub const MAX_ENTRIES: usize = 4096;
 
 /// A piece of text and where it starts.
@@ -55,7 +55,7 @@ fn read(text: &str) -> Result<(Parser, Node), LayoutError> {
 }
 
 impl Parser {
-    /// The next character that is no space; stays before it.
+    /// The next character that is not a space, without consuming it.
     fn peek(&mut self) -> Option<char> {
         while self.chars.get(self.at).is_some_and(|c| c.is_whitespace()) {
             self.at += 1;

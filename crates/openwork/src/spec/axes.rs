@@ -43,8 +43,8 @@ pub(crate) fn layout(written: &pattern::Layout, dims: &[usize], env: &Env<'_>) -
         let value = env.eval(expr, None)?;
         if value == 0 && extent > 1 {
             let detail =
-                format!("axis {axis} has {extent} positions at one place; a stride is 1 or more");
-            return Err(env.error(expr.at.0, "stride 0 meets one element again and again", detail));
+                format!("axis {axis} has {extent} positions at one offset; a stride is 1 or more");
+            return Err(env.error(expr.at.0, "stride 0 visits one element repeatedly", detail));
         }
         reach = (extent - 1)
             .checked_mul(value)
@@ -54,7 +54,7 @@ pub(crate) fn layout(written: &pattern::Layout, dims: &[usize], env: &Env<'_>) -
                 let detail = format!("offsets go up to {MAX_ELEMENTS}");
                 env.error(expr.at.0, "the layout reaches too far", detail)
             })?;
-        // The stride of an axis with one entry never counts.
+        // The stride of an axis with one entry is irrelevant.
         strides.push(if extent == 1 { 0 } else { value });
     }
     let stride = nested(stride, &mut strides.into_iter());
@@ -95,7 +95,7 @@ pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &mut Env<'_>) -> Boun
             ));
         }
         if sizes.iter().any(|(known, _)| known == name) {
-            return Err(env.error(at.0, format!("`{name}` has two sizes"), "say it once"));
+            return Err(env.error(at.0, format!("`{name}` has two sizes"), "give it once"));
         }
         let size = env.eval(expr, None)?;
         if size == 0 {
@@ -182,7 +182,7 @@ pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &mut Env<'_>) -> Boun
             "both sides have the same axes",
         ));
     }
-    // Blocks and scopes may speak of the view's axes by name; dims come first.
+    // Blocks and scopes may refer to the view's axes by name; dims take precedence.
     for (name, size, _) in modes {
         if !env.names.iter().any(|(known, _)| known == name) {
             env.names.push((name.to_string(), size));
@@ -191,7 +191,7 @@ pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &mut Env<'_>) -> Boun
     Ok(strided(shape.into_iter().collect(), Some(strides.into_iter().collect())))
 }
 
-/// Says how a view fails to meet every offset once.
+/// The error for a view that is not a bijection.
 pub(crate) fn not_covered(
     fault: Fault,
     view: &Layout,
@@ -207,8 +207,8 @@ pub(crate) fn not_covered(
     };
     let (what, detail) = match fault {
         Fault::Twice(at) => (
-            "meets an element twice",
-            format!("offset {at} is met twice{sizes}; check the strides"),
+            "visits an element twice",
+            format!("offset {at} is visited twice{sizes}; check the strides"),
         ),
         Fault::Missed(at) => {
             ("misses elements", format!("offset {at} is missed{sizes}; check extents and strides"))
@@ -219,7 +219,7 @@ pub(crate) fn not_covered(
             } else {
                 "check extents and strides"
             };
-            ("leaves its storage", format!("offset {at} is outside the {space}{sizes}; {hint}"))
+            ("leaves its domain", format!("offset {at} is outside the {space}{sizes}; {hint}"))
         }
         Fault::Differs => {
             ("differs from its domain", format!("their strides do not fit together{sizes}"))

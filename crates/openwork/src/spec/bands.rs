@@ -1,8 +1,7 @@
-//! Bands: runs of rows that a pattern treats as tensors of their own.
+//! Bands: runs of rows that a pattern treats as separate tensors.
 //!
-//! Where no scope reaches from one run of rows into another, and the pattern
-//! bound to each run alone says the same as bound to the whole, the runs may be
-//! pruned in different places.
+//! If no scope crosses from one run of rows into another, and the pattern means the same
+//! bound to each run as bound to the whole, the runs may be pruned on different machines.
 
 use super::bundle::{Unit, Units};
 use super::{Pattern, Spec};
@@ -17,10 +16,9 @@ pub struct Band {
     pub spec: Spec,
 }
 
-/// Cuts the one tensor of `spec`, to which `pattern` is bound, into bands of
-/// about `rows` rows, the last one possibly shorter; they keep as many blocks of
-/// a scope as `spec` does. Nothing if it does not fall apart, or is not larger
-/// than that.
+/// Cuts the tensor of `spec`, to which `pattern` is bound, into bands of about `rows` rows,
+/// the last one possibly shorter; they keep as many blocks per scope as `spec`. `None` if
+/// scopes cross every cut, or the tensor is not larger than one band.
 ///
 /// ```
 /// use openwork::{Pattern, spec::bands};
@@ -43,7 +41,7 @@ pub fn bands(pattern: &Pattern, spec: &Spec, rows: usize) -> Option<Vec<Band>> {
         return None;
     }
     let units = spec.units().ok()?;
-    // Patterns repeat after few rows: a tile of a fragment, a block.
+    // Patterns repeat after few rows, such as those of a block or of a fragment.
     const FARTHEST: usize = 128;
     (rows.max(1)..all.min(rows + FARTHEST)).find_map(|height| {
         let mut found = Vec::new();
@@ -65,8 +63,9 @@ pub fn bands(pattern: &Pattern, spec: &Spec, rows: usize) -> Option<Vec<Band>> {
     })
 }
 
-/// Whether the units of a band that begins at row `start` are those of the whole
-/// from `first` on; the unit after them. Both repeat, so one stands for all.
+/// Checks that the units of a band that starts at row `start` are those of the whole from
+/// `first` on, and returns the index after them. Both repeat, so the first unit represents
+/// all.
 fn agree(whole: &Units<'_>, first: usize, band: &Units<'_>, start: usize) -> Option<usize> {
     let after = first + band.len();
     let same = |number: usize, index: usize| {

@@ -1,4 +1,4 @@
-//! From a pattern and shapes to a checked spec.
+//! Binds a pattern to shapes and checks the resulting spec.
 
 use super::axes::{axes_view, layout, not_covered};
 use super::couple::{self, BlockedTensor};
@@ -13,10 +13,10 @@ use super::view::{covers_interval, covers_region, row_major, strided};
 use super::{Spec, preset};
 use crate::layout::{Layout, StridedLayout};
 
-/// The most elements a tensor may have: offsets and their sums stay far from
+/// The maximum number of elements of a tensor: offsets and their sums stay far from
 /// overflow.
 pub(crate) const MAX_ELEMENTS: usize = 1 << 48;
-/// The most axes of a view.
+/// The maximum number of axes of a view.
 const MAX_RANK: usize = 32;
 
 impl Pattern {
@@ -48,8 +48,7 @@ impl Pattern {
         Ok(spec.with_text(self.to_string(), expanded.to_string()))
     }
 
-    /// The same pattern with every preset written out for these tensors; equal to
-    /// the pattern itself if it has none.
+    /// The same pattern with every preset expanded for these tensors.
     pub fn expand(&self, tensors: &[(&str, &[usize])]) -> Result<Pattern, SpecError> {
         self.written_out(&self.shapes(tensors)?)
     }
@@ -87,7 +86,7 @@ impl Pattern {
             }
         }
         if let Some(extra) = given.iter().find(|name| !names.contains(name)) {
-            let what = format!("tensor `{extra}` is no member of the coupling");
+            let what = format!("tensor `{extra}` is not a member of the coupling");
             return Err(SpecError::whole(what, format!("its members are {}", list(&names))));
         }
         Ok(shapes)
@@ -106,19 +105,19 @@ impl Pattern {
             Body::Couple(couple) => {
                 let mut couple = couple.clone();
                 for (member, (_, dims)) in couple.members.iter_mut().zip(shapes) {
-                    let lends_scope = couple.kind == Kind::Scopes;
+                    let gives_scope = couple.kind == Kind::Scopes;
                     if member.one.preset.is_some() {
                         member.one = out(&member.one, dims)?;
-                        // A preset lends a coupling its view and block, and its scope to `scopes`.
+                        // A preset gives a coupling its view and block, and `scopes` its scope.
                         member.one.clauses.keep = None;
                         member.one.clauses.scope =
-                            member.one.clauses.scope.take().filter(|_| lends_scope);
+                            member.one.clauses.scope.take().filter(|_| gives_scope);
                     }
                 }
                 Body::Couple(couple)
             }
         };
-        // Read back from print, so that errors point into what was written out.
+        // Parsed again, so that errors point into the expanded text.
         Pattern { source: String::new(), body }.to_string().parse()
     }
 }
@@ -216,8 +215,8 @@ fn part<'a>(
     Ok((BlockedTensor { name, dims, size, space, view, blocks }, env))
 }
 
-/// How offsets of the view become the tensor's: the space, the layout of the
-/// domain's own axes in it, and whether a view's strides are storage's.
+/// How offsets of the view map to the tensor's: the space, the layout of the domain's own
+/// axes in it, and whether a view's strides are those of storage.
 fn space(region: &Region, pad: Option<&Tuple>, env: &Env<'_>) -> Bound<(Space, Layout, bool)> {
     Ok(match region {
         Region::Strided { first, layout } => match padded(pad, layout, env)? {
@@ -236,8 +235,8 @@ fn space(region: &Region, pad: Option<&Tuple>, env: &Env<'_>) -> Bound<(Space, L
     })
 }
 
-/// The row-major layout of the extents of `own` rounded up to multiples; nothing if
-/// they are multiples already.
+/// The row-major layout of the extents of `own` rounded up to multiples; `None` if they
+/// are multiples already.
 fn padded(pad: Option<&Tuple>, own: &Layout, env: &Env<'_>) -> Bound<Option<Layout>> {
     let Some(pad) = pad else { return Ok(None) };
     let real = whole(own.shape());

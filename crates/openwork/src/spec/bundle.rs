@@ -1,9 +1,9 @@
 //! Rows that must be pruned together: the units of parallel work.
 //!
-//! A tensor is seen as a matrix whose rows share one Hessian. Rows with the same
-//! assignment of columns to blocks form a *bundle*: what is pruned in one is
-//! pruned in all, so they share one state. Bundles that a scope ties together
-//! form a *unit*. Units have nothing in common, so they may run in parallel.
+//! A tensor is viewed as a matrix whose rows share one Hessian. Rows with the same
+//! assignment of columns to blocks form a *bundle*: the same columns are pruned in all of
+//! them, so they share one state. Bundles that share a scope form a *unit*. Units are
+//! independent, so they run in parallel.
 
 use super::domain::Space;
 use super::{Spec, Tensor, by_falling_stride, permuted, row_major};
@@ -11,7 +11,7 @@ use crate::layout::StridedLayout;
 use crate::random::mix;
 use std::collections::HashMap;
 
-/// The most elements whose structure one unit lists.
+/// The maximum number of elements of a unit.
 const MAX_LISTED: usize = 1 << 27;
 
 impl Tensor {
@@ -26,7 +26,7 @@ impl Tensor {
         (self.size / cols, cols)
     }
 
-    /// How many elements the domain has.
+    /// The number of elements in the domain.
     pub fn domain_size(&self) -> usize {
         match &self.space {
             Space::Direct { .. } => self.positions(),
@@ -35,8 +35,8 @@ impl Tensor {
         }
     }
 
-    /// For each axis of the view whether it moves along rows; nothing if some
-    /// axis moves along both.
+    /// Whether each axis of the view moves along rows; `None` if an axis moves along rows and
+    /// columns.
     fn row_axes(&self) -> Option<Vec<bool>> {
         let Space::Direct { first } = self.space else { return None };
         let (_, cols) = self.matrix();
@@ -52,14 +52,14 @@ impl Tensor {
     }
 }
 
-/// Why a spec has no units that fit in memory.
+/// The pattern ties too many rows together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the pattern ties {rows} rows and {elements} weights together, too many for this method; \
      use a narrower scope (for example rowwise) or another method"
 )]
 pub struct TooWide {
-    /// Rows that would have to be pruned together.
+    /// Rows that must be pruned together.
     pub rows: usize,
     /// Weights in them.
     pub elements: usize,
@@ -74,8 +74,8 @@ pub struct Units<'a> {
 
 #[derive(Debug)]
 enum Kind {
-    /// All units are alike but for the rows: the first one, and how far each
-    /// tensor's rows move from unit to unit.
+    /// All units are alike except for their rows: the first one, and the row offsets of each
+    /// tensor.
     Repeated { first: Unit, shifts: Vec<StridedLayout> },
     /// The scopes of each unit.
     Listed(Vec<Vec<usize>>),
@@ -88,12 +88,12 @@ pub struct Bundle {
     pub tensor: usize,
     /// Its rows; those of the first unit where units repeat.
     pub rows: Vec<usize>,
-    /// The columns that belong to the domain in these rows, rising. Columns of
-    /// pieces count within this list.
+    /// The columns of the domain in these rows, ascending. Columns of pieces are indices into
+    /// this list.
     pub columns: Vec<u32>,
 }
 
-/// The part of a block that lies in one bundle.
+/// The part of a block in one bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The bundle.
@@ -105,19 +105,19 @@ pub struct Piece {
 /// A block of a scope of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitBlock {
-    /// Its number within the scope, as the spec counts.
+    /// Its number in the scope, as in the spec.
     pub block: u32,
     start: u32,
     end: u32,
 }
 
-/// A scope of a unit: how many of its blocks go, and which blocks it has.
-/// Blocks of padding alone are left out; they go before any of these.
+/// A scope of a unit: its blocks, and how many are dropped. Blocks of padding only are left
+/// out; they are dropped first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitScope {
-    /// Its number, as the spec counts; of the first unit where units repeat.
+    /// Its number in the spec; that of the first unit where units repeat.
     pub scope: usize,
-    /// How many of the listed blocks go.
+    /// The number of listed blocks to drop.
     pub dropped: usize,
     start: u32,
     end: u32,
@@ -128,7 +128,7 @@ pub struct UnitScope {
 pub struct Unit {
     /// Rows that are pruned alike.
     pub bundles: Vec<Bundle>,
-    /// Scopes by rising offset.
+    /// Scopes by ascending offset.
     pub scopes: Vec<UnitScope>,
     blocks: Vec<UnitBlock>,
     pieces: Vec<Piece>,
@@ -136,8 +136,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Whether another unit has the same structure, whatever rows it has and
-    /// wherever its scopes are counted.
+    /// Whether another unit has the same structure, apart from its rows and scope numbers.
     pub(super) fn alike(&self, other: &Self) -> bool {
         let bundles = |unit: &Self| -> Vec<(usize, usize, Vec<u32>)> {
             let facts = |b: &Bundle| (b.tensor, b.rows.len(), b.columns.clone());
@@ -163,7 +162,7 @@ impl Unit {
         &self.pieces[block.start as usize..block.end as usize]
     }
 
-    /// The columns of a piece, as places in its bundle's list of columns.
+    /// The columns of a piece, as indices into its bundle's list of columns.
     pub fn columns(&self, piece: &Piece) -> &[u32] {
         &self.columns[piece.start as usize..piece.end as usize]
     }
@@ -171,7 +170,7 @@ impl Unit {
     /// Lists the structure of some scopes.
     fn build(spec: &Spec, scopes: impl Iterator<Item = usize> + Clone) -> Self {
         let widths: Vec<usize> = spec.tensors().iter().map(|t| t.matrix().1).collect();
-        // First pass: a fingerprint of each row's assignment of columns to blocks.
+        // First pass: a hash of each row's assignment of columns to blocks.
         let mut slots: HashMap<(usize, usize), usize> = HashMap::new();
         let mut rows: Vec<(usize, usize, u64, u32)> = Vec::new();
         let mut last = ((usize::MAX, 0), 0);
@@ -197,7 +196,7 @@ impl Unit {
                 }
             }
         }
-        // Rows with equal fingerprints are one bundle, led by the first of them.
+        // Rows with equal hashes form a bundle, represented by the first of them.
         let mut bundle_of: HashMap<(usize, u64, u32), usize> = HashMap::new();
         let mut unit = Self::default();
         let mut leads: Vec<Option<usize>> = vec![None; rows.len()];
@@ -213,7 +212,7 @@ impl Unit {
             });
             unit.bundles[bundle].rows.push(row);
         }
-        // Second pass: the columns of the leading rows.
+        // Second pass: the columns of the representatives.
         for scope in scopes {
             let start = unit.blocks.len() as u32;
             for block in 0..spec.blocks_per_scope() {
@@ -245,7 +244,7 @@ impl Unit {
             let dropped = ((end - start) as usize).saturating_sub(spec.keep());
             unit.scopes.push(UnitScope { scope, dropped, start, end });
         }
-        // From columns of the tensor to places in the bundle's list.
+        // From columns of the tensor to indices into the bundle's list.
         for bundle in &mut unit.bundles {
             bundle.columns.sort_unstable();
             bundle.rows.sort_unstable();
@@ -267,8 +266,8 @@ impl Unit {
     }
 }
 
-/// Joins the pieces from `first` on that lie in one bundle but are not
-/// neighbours: where a block's elements come back to a row.
+/// Joins the pieces from `first` on that are in one bundle but not adjacent, which happens
+/// if a block's elements return to a row.
 fn join_pieces(unit: &mut Unit, first: usize) {
     let pieces = &unit.pieces[first..];
     let mut seen = std::collections::HashSet::new();
@@ -337,9 +336,8 @@ impl Spec {
         Ok(Units { spec: self, kind })
     }
 
-    /// For each axis of the scope grid whether a step along it moves to other rows
-    /// of every tensor and touches no column; nothing if that cannot be told from
-    /// strides.
+    /// For each axis of the scope grid, whether a step along it moves to other rows of every
+    /// tensor at the same columns; `None` if strides do not tell.
     fn outer_axes(&self) -> Option<Vec<bool>> {
         if matches!(self.order, super::Order::Table(_)) {
             return None;
@@ -356,7 +354,7 @@ impl Spec {
         Some(outer)
     }
 
-    /// Units found by joining the rows of each scope.
+    /// Finds units by uniting the rows of each scope.
     fn listed(&self, all: usize) -> Result<Kind, TooWide> {
         let shapes: Vec<(usize, usize)> = self.tensors().iter().map(Tensor::matrix).collect();
         let rows: usize = shapes.iter().map(|(rows, _)| rows).sum();
@@ -381,7 +379,7 @@ impl Spec {
                 let root = find(&mut parent, row);
                 let first = *lead.get_or_insert(root);
                 let first = find(&mut parent, first);
-                // The lower row leads, so that units come by rising rows.
+                // The lower row represents the set, so that units are in order of rows.
                 parent[root.max(first)] = root.min(first);
             }
             leads.push((scope, lead));
@@ -389,7 +387,7 @@ impl Spec {
         let mut units: Vec<Vec<usize>> = Vec::new();
         let mut unit_of: HashMap<usize, usize> = HashMap::new();
         for (scope, lead) in leads {
-            // A scope of padding alone has no row and nothing to decide.
+            // A scope of padding only has no rows and nothing to decide.
             let Some(lead) = lead else { continue };
             let root = find(&mut parent, lead);
             let unit = *unit_of.entry(root).or_insert_with(|| {
@@ -411,7 +409,7 @@ fn find(parent: &mut [usize], mut row: usize) -> usize {
 }
 
 impl Units<'_> {
-    /// How many units there are.
+    /// The number of units.
     pub fn len(&self) -> usize {
         match &self.kind {
             Kind::Repeated { shifts, .. } => shifts[0].len(),
@@ -424,13 +422,13 @@ impl Units<'_> {
         self.len() == 0
     }
 
-    /// Whether all are alike but for their rows.
+    /// Whether all are alike except for their rows.
     pub(super) fn repeat(&self) -> bool {
         matches!(self.kind, Kind::Repeated { .. })
     }
 
-    /// Calls `work` with the structure of unit `index` and how far the rows of
-    /// each tensor lie from those that its bundles list.
+    /// Calls `work` with the structure of unit `index` and, for each tensor, the distance of
+    /// its rows from those listed in the bundles.
     pub fn with<T>(&self, index: usize, work: impl FnOnce(&Unit, &[usize]) -> T) -> T {
         match &self.kind {
             Kind::Repeated { first, shifts } => {

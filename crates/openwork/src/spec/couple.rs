@@ -1,4 +1,4 @@
-//! Several tensors under one decision. One tensor is a coupling of one.
+//! Couplings: several tensors under one decision. A single tensor is a coupling of one.
 
 use super::domain::Space;
 use super::env::{Env, shape_text};
@@ -47,7 +47,7 @@ pub(crate) fn one(
     coupled_blocks(vec![part], &[None], scope, kept, env)
 }
 
-/// Blocks at the same place of a common grid are one block.
+/// Couples blocks: those at the same position of a common grid are one block.
 pub(crate) fn blocks(
     parts: Vec<BlockedTensor>,
     members: &[&Member],
@@ -56,7 +56,7 @@ pub(crate) fn blocks(
     env: &Env<'_>,
 ) -> Result<Spec, SpecError> {
     for member in members {
-        // The parser leaves `scope` and `keep` to the coupling; a preset's are taken off.
+        // The parser assigns `scope` and `keep` to the coupling; those of presets are removed.
         debug_assert!(member.one.clauses.scope.is_none() && member.one.clauses.keep.is_none());
     }
     let members: Vec<_> = members.iter().map(|member| Some(*member)).collect();
@@ -114,7 +114,7 @@ fn coupled_blocks(
     Spec::new(Coupling::Blocks, tensors, index.counts().to_vec(), common, index.tile_size(), keep)
 }
 
-/// Scopes at the same place of a common grid are one scope.
+/// Couples scopes: those at the same position of a common grid are one scope.
 pub(crate) fn scopes(
     parts: Vec<BlockedTensor>,
     members: &[&Member],
@@ -192,7 +192,7 @@ fn permutations(
                 sorted.sort_unstable();
                 if !sorted.iter().copied().eq(0..rank) {
                     let what = format!(
-                        "perm {} is no permutation of the grid of `{}`",
+                        "perm {} is not a permutation of the axes of the grid of `{}`",
                         shape_text(perm),
                         part.name
                     );

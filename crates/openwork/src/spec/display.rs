@@ -1,4 +1,4 @@
-//! Patterns as text again: what `Display` prints here, `parse` reads.
+//! Prints patterns; `parse` reads what `Display` prints.
 
 use super::pattern::{
     Arg, Atom, Axes, Body, Call, Couple, Decimal, Domain, Expr, Keep, Kind, Layout, Member, Name,
@@ -7,7 +7,7 @@ use super::pattern::{
 use super::pattern::{Tuple, View};
 use std::fmt;
 
-/// `items` with `between` in between.
+/// Joins `items` with `between`.
 fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T], between: &str) -> fmt::Result {
     for (i, item) in items.iter().enumerate() {
         write!(f, "{}{item}", if i == 0 { "" } else { between })?;

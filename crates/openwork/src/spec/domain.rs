@@ -1,23 +1,23 @@
-//! The part of a tensor that a spec speaks of, as offsets into its storage.
+//! Domains: the part of a tensor that a spec covers, as offsets into its storage.
 
 use super::profile::whole;
 use super::view::{modes, strided};
 use crate::layout::{Layout, StridedLayout};
 
-/// The most runs that a union or complement may consist of (64 MB of table).
+/// The maximum number of runs of a union or complement (64 MB of table).
 const MAX_RUNS: usize = 1 << 22;
 
-/// Which offsets of a tensor are subject to a spec.
+/// The offsets of a tensor that a spec covers.
 #[derive(Clone, Debug)]
 pub(crate) enum Region {
     /// A start and strides: the whole tensor, a box, or a layout.
     Strided { first: usize, layout: Layout },
-    /// A union or complement: offsets in rising order.
+    /// A union or complement: offsets in ascending order.
     Set(Runs),
 }
 
 impl Region {
-    /// How many offsets there are.
+    /// The number of offsets.
     pub fn len(&self) -> usize {
         match self {
             Self::Strided { layout, .. } => layout.size() as usize,
@@ -33,7 +33,7 @@ impl Region {
         }
     }
 
-    /// The same offsets as rising runs, or why not.
+    /// The same offsets as runs.
     pub fn runs(&self) -> Result<Runs, RunsError> {
         match self {
             Self::Set(runs) => Ok(runs.clone()),
@@ -47,22 +47,22 @@ impl Region {
 pub(crate) enum RunsError {
     /// More than [`MAX_RUNS`].
     TooMany(usize),
-    /// An offset is met twice.
+    /// An offset occurs twice.
     Twice(usize),
 }
 
-/// A set of offsets as maximal runs of neighbours. Holds: runs rise, do not
-/// touch, and none is empty.
+/// A set of offsets as maximal contiguous runs. Holds: runs are ascending, separated by
+/// gaps, and not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
     starts: Vec<usize>,
-    /// How many offsets come before each run; one entry more than `starts`, the
-    /// last being the size of the set.
+    /// The number of offsets before each run; one entry more than `starts`, the last being
+    /// the size of the set.
     before: Vec<usize>,
 }
 
 impl Runs {
-    /// Runs from `(start, length)` pairs that rise and do not overlap.
+    /// Runs from `(start, length)` pairs that are ascending and do not overlap.
     fn from_sorted(pairs: impl IntoIterator<Item = (usize, usize)>) -> Self {
         let mut runs = Self { starts: Vec::new(), before: vec![0] };
         let mut end = None;
@@ -107,7 +107,7 @@ impl Runs {
         Ok(Self::from_sorted(starts.into_iter().map(|start| (start, run))))
     }
 
-    /// How many offsets there are.
+    /// The number of offsets.
     pub fn len(&self) -> usize {
         self.before[self.starts.len()]
     }
@@ -121,7 +121,7 @@ impl Runs {
         Some(self.starts[run] + index - self.before[run])
     }
 
-    /// The rank of `offset`, if it belongs.
+    /// The rank of `offset`, if it is in the set.
     pub fn rank(&self, offset: usize) -> Option<usize> {
         let run = self.starts.partition_point(|&start| start <= offset).checked_sub(1)?;
         let rank = self.before[run] + offset - self.starts[run];
@@ -136,7 +136,7 @@ impl Runs {
             .map(|(i, &start)| (start, self.before[i + 1] - self.before[i]))
     }
 
-    /// How many runs there are.
+    /// The number of runs.
     pub fn runs(&self) -> usize {
         self.starts.len()
     }
@@ -167,20 +167,20 @@ impl Runs {
     }
 }
 
-/// How a view's offsets become the tensor's.
+/// How offsets of a view map to offsets of the tensor.
 #[derive(Clone, Debug)]
 pub(crate) enum Space {
     /// Offset `v` of the view is offset `first + v` of the tensor.
     Direct { first: usize },
-    /// Offset `v` is the `v`-th of a set; beyond its end lie padded positions.
+    /// Offset `v` is the `v`-th of a set; positions beyond its end are padding.
     Ranked { runs: Runs },
-    /// Offset `v` counts row-major over padded extents; positions beyond the
-    /// real extents are padding.
+    /// Offset `v` is a row-major index over padded extents; positions beyond the real
+    /// extents are padding.
     Padded { first: usize, padded: Vec<usize>, real: StridedLayout },
 }
 
 impl Space {
-    /// The tensor's offset, or nothing for a padded position.
+    /// The tensor's offset; `None` for a padded position.
     pub fn place(&self, v: usize) -> Option<usize> {
         match self {
             Self::Direct { first } => Some(first + v),
@@ -202,8 +202,8 @@ impl Space {
         }
     }
 
-    /// The view's offset of a tensor's offset, if it is in the domain at all.
-    /// `Direct` cannot tell: any offset from `first` on has one.
+    /// The view's offset of a tensor's offset; `None` outside the domain. `Direct` does not
+    /// know the domain: any offset from `first` on has one.
     pub fn unplace(&self, offset: usize) -> Option<usize> {
         match self {
             Self::Direct { first } => offset.checked_sub(*first),

@@ -1,4 +1,4 @@
-//! What symbols and expressions of a pattern come to on one tensor.
+//! Evaluates the symbols and expressions of a pattern for one tensor.
 
 use super::error::SpecError;
 use super::pattern::{At, Atom, Expr};
@@ -6,13 +6,13 @@ use super::pattern::{At, Atom, Expr};
 /// The largest number, written or computed.
 const MAX_NUMBER: usize = i64::MAX as usize;
 
-/// A value, or what is wrong with the pattern.
+/// A value, or an error in the pattern.
 pub(crate) type Bound<T> = Result<T, SpecError>;
 
-/// What symbols mean, and where errors point.
+/// The values of symbols, and the text that errors point into.
 pub(crate) struct Env<'a> {
     pub text: &'a str,
-    /// The tensor's dims, then the axes that the view names.
+    /// The tensor's dims, then the axes named by the view.
     pub names: Vec<(String, usize)>,
 }
 
@@ -58,7 +58,7 @@ impl Env<'_> {
         }
     }
 
-    /// The value of an expression; `whole` is what `_` stands for.
+    /// The value of an expression; `whole` is the value of `_`.
     pub fn eval(&self, expr: &Expr, whole: Option<usize>) -> Bound<usize> {
         let at = expr.at.0;
         let mut value = self.atom(&expr.first, whole, at)?;
@@ -79,7 +79,7 @@ impl Env<'_> {
     }
 }
 
-/// The names of a tensor's dims: those given with `on`, or the usual ones.
+/// The names of a tensor's dims: those given with `on`, or the defaults.
 pub(crate) fn dim_names(
     text: &str,
     on: Option<&(Vec<String>, At)>,

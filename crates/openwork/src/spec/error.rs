@@ -1,15 +1,14 @@
-//! What is wrong with a pattern, and where in its text.
+//! Errors in patterns, with a caret under the text at fault.
 
 use std::fmt;
 
-/// The most characters of a pattern's text that an error shows on either side
-/// of the caret.
+/// The maximum number of characters that an error shows on either side of the caret.
 const SHOWN: usize = 60;
-/// The most characters of each part of an error; what a pattern says may be long.
+/// The maximum number of characters of each part of an error.
 const MOST: usize = 320;
 
-/// A pattern that cannot be read, or that does not fit the tensors it is bound
-/// to: what was asked, what was found, where, and what to do.
+/// A pattern that cannot be parsed, or that does not fit the tensors it is bound to: what
+/// was asked, what was found, where, and what to do.
 ///
 /// ```
 /// let error = "scope (1,4) keep 2".parse::<openwork::Pattern>().unwrap().bind(&[4, 10]).unwrap_err();
@@ -24,12 +23,12 @@ const MOST: usize = 320;
 pub struct SpecError {
     what: String,
     detail: String,
-    /// The line of text that is at fault, and the column of the caret in it.
+    /// The line of text at fault, and the column of the caret in it.
     place: Option<(String, usize)>,
 }
 
 impl SpecError {
-    /// `what` is wrong at byte `at` of `text`; `detail` goes beside the caret.
+    /// An error at byte `at` of `text`; `detail` is shown beside the caret.
     pub(crate) fn at(
         text: &str,
         at: usize,
@@ -39,12 +38,12 @@ impl SpecError {
         Self { place: Some(excerpt(text, at)), ..Self::whole(what, detail) }
     }
 
-    /// Something is wrong with the tensors rather than with a character.
+    /// An error without a position in the text, such as one in the tensors.
     pub(crate) fn whole(what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { what: cut(what.into()), detail: cut(detail.into()), place: None }
     }
 
-    /// What is wrong, in one line without the text.
+    /// The error in one line, without the text.
     pub fn summary(&self) -> String {
         format!("{}: {}", self.what, self.detail)
     }
@@ -85,7 +84,7 @@ fn excerpt(text: &str, at: usize) -> (String, usize) {
     let plain = |part: &str| -> Vec<char> {
         part.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     };
-    // Only the characters near the caret are looked at: a line may be a megabyte.
+    // Only the characters near the caret are processed: a line may be a megabyte.
     let mut from = at.saturating_sub(4 * SHOWN).max(start);
     let mut to = (at + 4 * SHOWN).min(end);
     while !text.is_char_boundary(from) {

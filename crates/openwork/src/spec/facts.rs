@@ -1,8 +1,8 @@
-//! What a spec costs and what memory sees of it.
+//! Storage cost and memory access of a spec.
 
 use super::{Coupling, Spec, Tensor};
 
-/// Bits to store a pruned tensor's domain, for one width of values.
+/// The storage of a pruned tensor's domain for one value width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Storage {
     /// Bits of one value.
@@ -13,28 +13,27 @@ pub struct Storage {
     pub ratio: f64,
 }
 
-/// What follows from a spec's shape alone.
+/// Facts that follow from a spec's shape alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// Elements of a block in each tensor.
     pub block_sizes: Vec<usize>,
-    /// Bits that say which blocks of a scope stay: a mask, or a number for each
-    /// kept block, whichever is shorter.
+    /// Index bits per scope: a mask, or the number of each kept block, whichever is shorter.
     pub index_bits: usize,
-    /// The fewest bits that could: the rank of the combination.
+    /// The information-theoretic minimum: the rank of the combination.
     pub least_index_bits: usize,
     /// Index bits per kept weight.
     pub index_bits_per_kept: f64,
     /// Sizes for values of 16, 8 and 4 bits.
     pub storage: [Storage; 3],
-    /// The neighbours in memory that a block holds together, for each tensor.
+    /// The length of the contiguous runs of a block, for each tensor.
     pub runs: Vec<usize>,
     /// Whether the innermost axis of a block steps through memory by 1.
     pub contiguous: Vec<bool>,
 }
 
 impl Spec {
-    /// What follows from the spec's shape alone.
+    /// Facts that follow from the spec's shape alone.
     ///
     /// ```
     /// let facts = "2:4".parse::<openwork::Pattern>().unwrap().bind(&[16, 32]).unwrap().facts();
@@ -45,7 +44,7 @@ impl Spec {
             self.tensors().iter().map(|t| t.blocks().tile_size()).collect();
         let blocks = self.blocks_per_scope();
         let index_bits = index_bits(blocks, self.keep());
-        // Where coupled scopes have blocks of several sizes, the kept share is that of blocks.
+        // If coupled scopes have blocks of several sizes, the kept share counts blocks.
         let scope_weights: usize = match self.coupling() {
             Coupling::Blocks => block_sizes.iter().sum::<usize>() * blocks,
             Coupling::Scopes => {
@@ -70,8 +69,8 @@ impl Spec {
     }
 }
 
-/// Bits to say which `keep` of `blocks` stay: one for each block, or the number
-/// of each kept block.
+/// The bits to encode which `keep` of `blocks` are kept: one per block, or the number of
+/// each kept block.
 pub fn index_bits(blocks: usize, keep: usize) -> usize {
     if keep == 0 || keep == blocks {
         return 0;
@@ -107,7 +106,7 @@ fn combination_bits(blocks: usize, keep: usize) -> usize {
     }
 }
 
-/// The longest run of neighbours in memory that one block holds.
+/// The length of the longest contiguous run of one block.
 fn run(tensor: &Tensor) -> usize {
     tensor.blocks().division()[0].run() as usize
 }

@@ -1,9 +1,9 @@
-//! How much of a scope stays.
+//! Evaluates the `keep` clause.
 
 use super::env::{Bound, Env};
 use super::pattern::Keep;
 
-/// How many blocks of a scope stay.
+/// The number of kept blocks of a scope.
 pub(crate) fn keep(keep: Option<&Keep>, blocks: usize, env: &Env<'_>) -> Bound<usize> {
     let Some(keep) = keep else {
         let detail = "add for example `keep 2` or `keep 50%`";

@@ -1,4 +1,4 @@
-//! Whether two specs are the same pattern, however they were written.
+//! Equivalence of specs that are written differently.
 
 use super::domain::Space;
 use super::{Coupling, Spec};
@@ -6,9 +6,9 @@ use crate::layout::Layout;
 use std::ops::Range;
 
 impl Spec {
-    /// Whether both are about one whole tensor of the same dims and have the same
-    /// blocks in the same scopes, of which equally many stay. Two spellings are
-    /// told to be alike by their strides; some odd ones may not be.
+    /// Whether both cover one whole tensor of the same dims and have the same blocks in the
+    /// same scopes, of which they keep the same number. Decided by strides alone: unusual
+    /// spellings may be reported as different.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let ([a], [b]) = (self.tensors(), other.tensors()) else { return false };
         let whole = |space: &Space| matches!(space, Space::Direct { first: 0 });
@@ -22,7 +22,7 @@ impl Spec {
             && a.scopes.division().map(merged) == b.scopes.division().map(merged)
     }
 
-    /// The blocks of a scope that lie in tensor `tensor`.
+    /// The blocks of a scope that are in tensor `tensor`.
     pub(crate) fn own_blocks(&self, tensor: usize) -> Range<usize> {
         match self.coupling {
             Coupling::Blocks => 0..self.blocks_per_scope,

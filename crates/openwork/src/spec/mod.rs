@@ -1,8 +1,7 @@
 //! Specs: which weights are pruned together, and which compete.
 //!
-//! A [`Pattern`] is text. Bound to shapes it becomes a [`Spec`], whose promises
-//! are checked once and which pruners, masks, packed formats and pictures rely
-//! on.
+//! A [`Pattern`] is text. Bound to shapes it becomes a [`Spec`], whose invariants are
+//! checked once and which methods, masks, packed formats and drawings rely on.
 //!
 //! A view is a [`Layout`], the blocks are its zipped division, and the scopes
 //! are the zipped division of the grid of blocks. So the offset of an element is a
@@ -30,13 +29,14 @@ mod region;
 mod view;
 mod walk;
 
+pub use crate::suggest::distance;
 pub use bands::{Band, bands};
 pub use bundle::{Bundle, Piece, TooWide, Unit, UnitBlock, UnitScope, Units};
 pub use error::SpecError;
 pub use facts::{Facts, Storage};
 pub use grid::{Grid, GridError};
 pub use pattern::Pattern;
-pub use preset::{PRESETS, Preset, distance};
+pub use preset::{PRESETS, Preset};
 
 pub(crate) use walk::Walker;
 
@@ -45,21 +45,21 @@ use domain::Space;
 use grid::permuted;
 use view::row_major;
 
-/// One weight: which tensor of the spec, and its offset there.
+/// One weight: a tensor of the spec and an offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Element {
-    /// Which tensor, in the spec's order.
+    /// The index of the tensor in the spec.
     pub tensor: usize,
     /// The row-major offset in that tensor.
     pub offset: usize,
 }
 
-/// What several tensors share.
+/// How tensors are coupled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coupling {
-    /// Blocks: those at one place of the common grid stay or go together.
+    /// By blocks: those at the same position of the common grid are kept or dropped together.
     Blocks,
-    /// Scopes: blocks of all tensors compete within a scope.
+    /// By scopes: blocks of all tensors compete within a scope.
     Scopes,
 }
 
@@ -80,13 +80,13 @@ pub struct Tensor {
     perm: Vec<usize>,
     /// Whether some positions of the view are padding.
     padded: bool,
-    /// How much its part of a coupled block counts.
+    /// The weight of its loss in a coupled block.
     weight: f64,
 }
 
 impl Tensor {
-    /// How much what is lost in it counts, beside the other tensors of a
-    /// coupling: 1, unless the pattern says otherwise.
+    /// The weight of its loss relative to the other tensors of a coupling; 1 unless the
+    /// pattern gives another.
     pub fn weight(&self) -> f64 {
         self.weight
     }
@@ -101,7 +101,7 @@ impl Tensor {
         &self.dims
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -149,7 +149,7 @@ impl Tensor {
         self.scopes.tile()
     }
 
-    /// Which axis of this tensor's grid each axis of the common grid is.
+    /// The axis of this tensor's grid for each axis of the common grid.
     pub fn perm(&self) -> &[usize] {
         &self.perm
     }
@@ -159,25 +159,25 @@ impl Tensor {
         self.padded
     }
 
-    /// Where a scope begins, if the view's strides are those of storage.
+    /// The first offset of a scope, if the view's strides are those of storage.
     pub(crate) fn scope_offset(&self, scope: usize) -> usize {
         let first = if let Space::Direct { first } = &self.space { *first } else { 0 };
         first + self.scope().at(scope)
     }
 
-    /// Where the scopes from `scope` on begin, by the same rule.
+    /// The first offsets of the scopes from `scope` on, under the same condition.
     pub(crate) fn scope_offsets(&self, scope: usize) -> impl Iterator<Item = usize> + '_ {
         let first = if let Space::Direct { first } = &self.space { *first } else { 0 };
         self.scope().iter_from(scope).map(move |offset| first + offset)
     }
 
-    /// Whether the view's strides are those of storage; they are not where they
-    /// count the elements of a set or of a padded domain.
+    /// Whether the view's strides are those of storage, and do not index a set or a padded
+    /// domain.
     pub fn is_direct(&self) -> bool {
         matches!(self.space, Space::Direct { .. })
     }
 
-    /// The dims with their padding, where the whole tensor is padded.
+    /// The padded dims, if the whole tensor is padded.
     pub fn padded_dims(&self) -> Option<&[usize]> {
         match &self.space {
             Space::Padded { padded, real, .. } if *real.shape() == self.dims => Some(padded),
@@ -190,7 +190,7 @@ impl Tensor {
 ///
 /// 1. every element of each tensor's domain is in exactly one block, every
 ///    block in exactly one scope, and no block reaches outside its domain;
-/// 2. all scopes have the same number of blocks, of which `keep` stay.
+/// 2. all scopes have the same number of blocks, of which `keep` are kept.
 ///
 /// ```
 /// let spec = "rows16".parse::<openwork::Pattern>().unwrap().bind(&[32, 64]).unwrap();
@@ -214,20 +214,20 @@ pub struct Spec {
     expanded: String,
 }
 
-/// How scopes are visited by rising offset.
+/// The order of scopes by ascending offset.
 #[derive(Clone, Debug)]
 enum Order {
     /// An odometer over the axes of the scope grid: row-major indices step by step.
     Axes(StridedLayout),
-    /// Sorted, where strides interleave.
+    /// Sorted, if strides interleave.
     Table(Vec<usize>),
 }
 
 impl Order {
-    /// The most positions of a tensor whose scopes are sorted one by one.
+    /// The maximum number of positions of a tensor whose scopes are sorted one by one.
     const MAX_SORTED: usize = 1 << 24;
 
-    /// Scopes by the lowest offset they have in `lead`.
+    /// Orders scopes by their lowest offset in `lead`.
     fn new(lead: &Tensor, scope_grid: &[usize]) -> Result<Self, SpecError> {
         let rises = lead.space.rises_along(&lead.view);
         if rises && lead.view.is_nested() {
@@ -237,7 +237,7 @@ impl Order {
         if lead.positions() > Self::MAX_SORTED {
             return Err(SpecError::whole(
                 format!("the scopes of `{}` interleave in memory", lead.name),
-                format!("that is possible up to {} positions", Self::MAX_SORTED),
+                format!("this is supported up to {} positions", Self::MAX_SORTED),
             ));
         }
         let mut table: Vec<usize> = (0..lead.scope().len()).collect();
@@ -292,12 +292,12 @@ impl Spec {
         &self.text
     }
 
-    /// The pattern's text with presets written out.
+    /// The pattern's text with presets expanded.
     pub fn expanded(&self) -> &str {
         &self.expanded
     }
 
-    /// What the tensors share.
+    /// How the tensors are coupled.
     pub fn coupling(&self) -> Coupling {
         self.coupling
     }
@@ -307,7 +307,7 @@ impl Spec {
         &self.tensors
     }
 
-    /// How many scopes there are.
+    /// The number of scopes.
     pub fn scopes(&self) -> usize {
         self.scope_grid.iter().product()
     }
@@ -323,21 +323,21 @@ impl Spec {
         &self.grid
     }
 
-    /// How many blocks each scope has.
+    /// The number of blocks in each scope.
     pub fn blocks_per_scope(&self) -> usize {
         self.blocks_per_scope
     }
 
-    /// How many blocks of each scope stay.
+    /// The number of kept blocks of each scope.
     pub fn keep(&self) -> usize {
         self.keep
     }
 
-    /// The same spec with another number of blocks kept.
+    /// The same spec with another number of kept blocks.
     ///
     /// # Panics
     ///
-    /// If `keep` is more than the blocks of a scope.
+    /// If `keep` exceeds the number of blocks of a scope.
     pub fn with_keep(&self, keep: usize) -> Self {
         assert!(
             keep <= self.blocks_per_scope,
@@ -347,18 +347,18 @@ impl Spec {
         Self { keep, ..self.clone() }
     }
 
-    /// How many blocks there are, a coupled block counting once.
+    /// The number of blocks; a coupled block counts once.
     pub fn blocks(&self) -> usize {
         self.scopes() * self.blocks_per_scope
     }
 
-    /// The share of blocks that stay: `keep / blocks_per_scope`.
+    /// The share of kept blocks: `keep / blocks_per_scope`.
     pub fn density(&self) -> f64 {
         self.keep as f64 / self.blocks_per_scope as f64
     }
 
-    /// Scopes by rising offset, so that two spellings of one pattern are pruned
-    /// in the same order. A scope's number is its row-major place in the grid.
+    /// Scopes by ascending offset, so that two spellings of one pattern are pruned in the same
+    /// order. A scope's number is its row-major index in the grid.
     pub fn order(&self) -> impl Iterator<Item = usize> + '_ {
         let (axes, table) = match &self.order {
             Order::Axes(axes) => (Some(axes.iter()), None),
@@ -367,8 +367,8 @@ impl Spec {
         axes.into_iter().flatten().chain(table.into_iter().flatten())
     }
 
-    /// The tensors that a block of a scope lies in, and its number among the
-    /// blocks of that scope there.
+    /// The tensors of a block of a scope, and its number among the blocks of the scope
+    /// there.
     fn parts(&self, block: usize) -> (std::ops::Range<usize>, usize) {
         match self.coupling {
             Coupling::Blocks => (0..self.tensors.len(), block),
@@ -385,7 +385,7 @@ impl Spec {
         }
     }
 
-    /// The weights of a block of a scope; padded positions are passed over.
+    /// The elements of a block of a scope; padded positions are skipped.
     pub fn elements(&self, scope: usize, block: usize) -> impl Iterator<Item = Element> + '_ {
         let (tensors, block) = self.parts(block);
         tensors.flat_map(move |t| {
@@ -399,8 +399,8 @@ impl Spec {
         })
     }
 
-    /// Whether a block consists of padding alone: such a block is never kept
-    /// before a real one.
+    /// Whether a block consists of padding only; such a block is never kept before a real
+    /// one.
     pub fn is_padding(&self, scope: usize, block: usize) -> bool {
         let (mut tensors, _) = self.parts(block);
         tensors.all(|t| self.tensors[t].padded) && self.elements(scope, block).next().is_none()
@@ -415,14 +415,14 @@ impl Spec {
         ((self.coupling == Coupling::Scopes).then_some(tensors.start), index)
     }
 
-    /// The scope of a weight and its block there; nothing outside the domain.
+    /// The scope of an element and its block there; `None` outside the domain.
     pub fn locate(&self, element: Element) -> Option<(usize, usize)> {
         let v = self.tensors[element.tensor].space.unplace(element.offset)?;
         self.locate_offset(element.tensor, v)
     }
 
     /// The scope and block of position `at` of a tensor's
-    /// [padded dims](Tensor::padded_dims); nothing if it has none or ends before.
+    /// [padded dims](Tensor::padded_dims); `None` if there are none or it is out of bounds.
     pub fn locate_padded(&self, tensor: usize, at: &[usize]) -> Option<(usize, usize)> {
         let dims = self.tensors[tensor].padded_dims()?;
         if at.len() != dims.len() || at.iter().zip(dims).any(|(i, dim)| i >= dim) {

@@ -1,5 +1,5 @@
-//! Reads a pattern's text. The grammar is in `docs/spec-language.md`; each
-//! function reads one of its rules.
+//! Parses patterns. The grammar is in `docs/spec-language.md`; each function parses one of
+//! its rules.
 
 use super::error::SpecError;
 use super::pattern::{
@@ -9,21 +9,20 @@ use super::pattern::{
 use super::pattern::{Name, One, Tuple, View};
 use std::collections::HashSet;
 
-/// The longest text that is read: far beyond any pattern, and short enough that
-/// nothing here takes time.
+/// The longest text accepted: far beyond any pattern, and short enough to parse quickly.
 const MAX_TEXT: usize = 1 << 16;
 /// The deepest nesting of tuples and domains.
 const MAX_DEPTH: usize = 32;
-/// The most names of dims or axes; no tensor or view has more.
+/// The maximum number of names of dims or axes; no tensor or view has more.
 const MAX_NAMES: usize = 32;
 
-/// Words that begin a clause and so cannot be names.
+/// Keywords, which cannot be names.
 const KEYWORDS: &[&str] =
     &["on", "in", "pad", "view", "block", "scope", "keep", "perm", "weight", "blocks", "scopes"];
 
 type Read<T> = Result<T, SpecError>;
 
-/// Reads a whole pattern.
+/// Parses a whole pattern.
 pub(crate) fn body(text: &str) -> Read<Body> {
     if text.len() > MAX_TEXT {
         let what = format!("a pattern of {} bytes is too long", text.len());
@@ -42,7 +41,7 @@ pub(crate) fn body(text: &str) -> Read<Body> {
     Ok(body)
 }
 
-/// Reads clauses that a preset stands for.
+/// Parses the clauses that a preset expands to.
 pub(crate) fn expansion(text: &str) -> Read<Clauses> {
     match body(text)? {
         Body::One(One { preset: None, clauses }) => Ok(clauses),
@@ -61,7 +60,7 @@ impl<'t> Parser<'t> {
         &self.text[self.pos..]
     }
 
-    /// Passes over white space and comments.
+    /// Skips white space and comments.
     fn skip(&mut self) {
         loop {
             let rest = self.rest();
@@ -74,7 +73,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Passes over what may stand between clauses.
+    /// Skips the separators between clauses.
     fn separators(&mut self) {
         self.skip();
         while self.eat(";") {
@@ -87,7 +86,7 @@ impl<'t> Parser<'t> {
         self.rest().chars().next()
     }
 
-    /// Takes `token` if it is next.
+    /// Consumes `token` if it is next.
     fn eat(&mut self, token: &str) -> bool {
         self.skip();
         let there = self.rest().starts_with(token);
@@ -105,7 +104,7 @@ impl<'t> Parser<'t> {
         Err(self.fail(format!("expected `{token}`, found {found}"), why))
     }
 
-    /// The word that is next, not taken.
+    /// The next word, without consuming it.
     fn word(&mut self) -> Option<&'t str> {
         self.skip();
         let rest = self.rest();
@@ -117,7 +116,7 @@ impl<'t> Parser<'t> {
         Some(&rest[..end])
     }
 
-    /// What stands at the current place, for an error.
+    /// The text at the current position, for an error.
     fn found(&mut self) -> String {
         if let Some(word) = self.word() {
             let short: String = word.chars().take(24).collect();
@@ -202,7 +201,7 @@ impl<'t> Parser<'t> {
                     ));
                 }
                 (Some(word @ ("scope" | "keep")), _) => {
-                    return Err(self.fail(format!("`{word}` is given twice"), "say it once"));
+                    return Err(self.fail(format!("`{word}` is given twice"), "give it once"));
                 }
                 _ if self.peek() == Some('&') => {
                     return Err(self.fail(
@@ -245,7 +244,7 @@ impl<'t> Parser<'t> {
                 self.pos += len;
                 Ok(Decimal { digits, scale })
             }
-            None => Err(self.fail("a weight is a number from 0 on", "write `weight 0.5`")),
+            None => Err(self.fail("a weight is a number of at least 0", "write `weight 0.5`")),
         }
     }
 
@@ -265,8 +264,8 @@ impl<'t> Parser<'t> {
         Ok(perm)
     }
 
-    /// A spec over one tensor; inside a coupling it ends where the coupling's own
-    /// clauses begin.
+    /// A spec over one tensor; inside a coupling it ends where the coupling's own clauses
+    /// start.
     fn one(&mut self, inside: Option<Kind>) -> Read<One> {
         self.separators();
         let start = self.pos;
@@ -315,7 +314,7 @@ impl<'t> Parser<'t> {
                 _ => break,
             };
             if given {
-                return Err(self.fail(format!("`{word}` is given twice"), "say it once"));
+                return Err(self.fail(format!("`{word}` is given twice"), "give it once"));
             }
             self.pos += word.len();
             match word {
@@ -468,13 +467,13 @@ impl<'t> Parser<'t> {
         let start = self.pos;
         match self.tuple() {
             Ok(tuple) => self.box_or_layout(tuple, At(start)),
-            // `(A | B)`: what is in the parentheses is no tuple but a domain.
+            // `(A | B)`: the parentheses contain a domain, not a tuple.
             Err(error) if self.text[start..].starts_with('(') && self.depth < MAX_DEPTH => {
                 let reached = self.pos;
                 self.pos = start + 1;
                 match self.deeper(Self::domain) {
                     Ok(domain) if self.eat(")") => Ok(domain),
-                    // The reading that got further explains more.
+                    // The alternative that got further gives the better error.
                     Err(inner) if self.pos > reached => Err(inner),
                     _ => Err(error),
                 }
@@ -531,8 +530,8 @@ impl<'t> Parser<'t> {
         Ok(Layout { shape, stride, at })
     }
 
-    /// The left side of `m (g j i) -> ..`, up to and with the arrow; nothing if
-    /// this is no such pattern.
+    /// The left side of `m (g j i) -> ..`, including the arrow; `None` if this is not such a
+    /// pattern.
     fn groups(&mut self) -> Option<Vec<Vec<(String, At)>>> {
         let mut groups = Vec::new();
         loop {

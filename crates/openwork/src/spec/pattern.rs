@@ -1,12 +1,11 @@
-//! A pattern: a sparsity spec as text, not yet bound to tensors.
+//! The syntax tree of patterns: specs not yet bound to tensors.
 
 use super::error::SpecError;
 use super::parse;
 use std::str::FromStr;
 
-/// A sparsity pattern as a person writes it, with symbols for the tensor's
-/// dims. [`Pattern::bind`] checks it against real shapes and gives a
-/// [`Spec`](super::Spec).
+/// A sparsity pattern with symbols for the tensor's dims. [`Pattern::bind`] checks it
+/// against shapes and returns a [`Spec`](super::Spec).
 ///
 /// `FromStr` reads what `Display` prints:
 ///
@@ -29,8 +28,7 @@ impl Pattern {
         &self.source
     }
 
-    /// The names of the tensors that the pattern couples; none if it is for one
-    /// tensor.
+    /// The names of the coupled tensors; empty if the pattern is for one tensor.
     pub fn members(&self) -> Vec<&str> {
         match &self.body {
             Body::One(_) => Vec::new(),
@@ -61,7 +59,7 @@ impl Pattern {
 }
 
 impl PartialEq for Pattern {
-    /// Patterns are equal if they say the same, however they were typed.
+    /// Patterns are equal if their syntax trees are; the source text does not count.
     fn eq(&self, other: &Self) -> bool {
         self.body == other.body
     }
@@ -77,8 +75,8 @@ impl FromStr for Pattern {
     }
 }
 
-/// A byte of the source. Two places are always equal, so that patterns compare
-/// by what they say.
+/// A byte position in the source. All positions are equal, so that patterns compare by
+/// meaning.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct At(pub usize);
 
@@ -90,7 +88,7 @@ impl PartialEq for At {
 
 impl Eq for At {}
 
-// There is one of these at a time; a box would only be in the way.
+// Rarely more than one exists, so boxing would gain nothing.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
@@ -98,7 +96,7 @@ pub(crate) enum Body {
     Couple(Couple),
 }
 
-/// A spec over one tensor: a preset, clauses, or a preset that clauses amend.
+/// A spec over one tensor: a preset, clauses, or a preset amended by clauses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct One {
     pub preset: Option<Call>,

@@ -1,18 +1,19 @@
-//! Names for patterns that people ask for often. A preset is text: it stands
-//! for clauses of the language, which depend on the tensor's rank alone.
+//! Presets: names for common patterns. A preset expands to clauses of the language, which
+//! depend only on the tensor's rank.
 
 use super::error::SpecError;
 use super::parse;
 use super::pattern::{Arg, Atom, Body, Call, Clauses, Expr, Keep, Name, One, Pattern};
+use crate::suggest::distance;
 
 /// A row of [`PRESETS`].
 #[derive(Debug)]
 pub struct Preset {
-    /// How it is written, with placeholders.
+    /// Its syntax, with placeholders.
     pub name: &'static str,
-    /// One line for a person.
+    /// One line of help.
     pub summary: &'static str,
-    /// One way to write it that can be bound to `shape`.
+    /// An example that can be bound to `shape`.
     pub example: &'static str,
     /// A small tensor that shows the pattern well.
     pub shape: &'static [usize],
@@ -20,8 +21,8 @@ pub struct Preset {
     expand: fn(&Arguments<'_>, &Dims<'_>) -> Result<String, String>,
 }
 
-/// Every preset. To add one, list it here; the gallery, `openwork presets` and
-/// the tests of every method read this table.
+/// Every preset. To add one, list it here; the gallery, `openwork presets` and the law
+/// tests read this table.
 pub const PRESETS: &[Preset] = &[
     Preset {
         name: "N:M",
@@ -159,7 +160,7 @@ impl Dims<'_> {
         }
     }
 
-    /// The clause that makes a matrix of a tensor with more dims.
+    /// The clause that views a tensor with more dims as a matrix.
     fn matrix(&self) -> Result<String, String> {
         self.at_least(2)?;
         Ok(match self.names.len() {
@@ -307,7 +308,7 @@ fn ratio(args: &Arguments<'_>, dims: &Dims<'_>) -> Result<String, String> {
     }
 }
 
-/// The clauses that `call` stands for on a tensor with these dim names.
+/// The expansion of `call` for a tensor with these dim names.
 pub(crate) fn expand(call: &Call, names: &[String], source: &str) -> Result<Clauses, SpecError> {
     let word = match &call.name {
         Name::Ratio { .. } => "N:M",
@@ -354,7 +355,7 @@ impl Pattern {
     }
 }
 
-/// `one` with its preset, if any, written out; the clauses beside it win.
+/// Expands the preset of `one`, if any; its own clauses override those of the preset.
 pub(crate) fn written_out(one: &One, names: &[String], source: &str) -> Result<One, SpecError> {
     let Some(call) = &one.preset else { return Ok(one.clone()) };
     let preset = expand(call, names, source)?;
@@ -371,22 +372,6 @@ pub(crate) fn written_out(one: &One, names: &[String], source: &str) -> Result<O
             keep: own.keep.or(preset.keep),
         },
     })
-}
-
-/// Edit distance, for suggesting a name.
-pub fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().take(64).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &cb) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(ca != cb);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 impl Expr {

@@ -1,4 +1,4 @@
-//! A domain as text becomes offsets of a tensor.
+//! Evaluates the `in` clause to offsets of a tensor.
 
 use super::axes::layout;
 use super::domain::{Region, Runs, RunsError};
@@ -7,8 +7,8 @@ use super::pattern::Domain;
 use super::profile::{extents, whole};
 use super::view::{row_major, strided};
 
-/// The most runs of neighbours that the parts of a domain may have together (a
-/// fraction of a second).
+/// The maximum number of contiguous runs of all parts of a domain together (a fraction of a
+/// second).
 const MAX_RUNS: usize = 1 << 22;
 
 /// The offsets of a domain of a tensor with `size` elements.
@@ -16,7 +16,7 @@ pub(crate) fn region(domain: &Domain, dims: &[usize], size: usize, env: &Env<'_>
     part(domain, dims, size, &mut { MAX_RUNS }, env)
 }
 
-/// The offsets of a part; `left` is how many runs it may still be made of.
+/// The offsets of a part; `left` is the number of runs it may still use.
 fn part(
     domain: &Domain,
     dims: &[usize],
@@ -94,13 +94,13 @@ fn part(
 
 fn runs(region: &Region, at: usize, left: &mut usize, env: &Env<'_>) -> Bound<Runs> {
     let scattered = |n: usize| {
-        let detail = format!("it has {n} runs of neighbours; at most {MAX_RUNS} in all");
+        let detail = format!("it has {n} contiguous runs; at most {MAX_RUNS} in all");
         env.error(at, "the domain is too scattered", detail)
     };
     let runs = region.runs().map_err(|error| match error {
         RunsError::TooMany(n) => scattered(n),
         RunsError::Twice(offset) => {
-            env.error(at, "the domain overlaps itself", format!("offset {offset} is met twice"))
+            env.error(at, "the domain overlaps itself", format!("offset {offset} is visited twice"))
         }
     })?;
     *left = left.checked_sub(runs.runs()).ok_or_else(|| scattered(runs.runs()))?;

@@ -1,4 +1,5 @@
-//! Views are layouts that meet every offset of their domain exactly once.
+//! Checks that a view is a bijection: a layout that visits every offset of its domain exactly
+//! once.
 
 use super::domain::{Region, Runs, RunsError};
 use crate::layout::{IntTuple, Layout};
@@ -22,22 +23,21 @@ pub(crate) fn strided(shape: IntTuple, stride: Option<IntTuple>) -> Layout {
 /// How a view fails to be a bijection; offsets are the tensor's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The first offset that the view meets twice.
+    /// The first offset that the view visits twice.
     Twice(usize),
     /// The first offset that the view misses.
     Missed(usize),
-    /// The first offset that the view meets outside the domain.
+    /// The first offset that the view visits outside the domain.
     Outside(usize),
-    /// Too large to say where.
+    /// Too large to find the offset.
     Differs,
 }
 
-/// Whether `view` meets each of `0 .. len` exactly once.
+/// Whether `view` visits each of `0 .. len` exactly once.
 ///
-/// Sort the modes by stride. If the modes so far meet each of `0 .. c` once, a
-/// next stride of `c` extends that to `0 .. c s`; a larger one leaves `c` to
-/// nobody; a smaller one meets itself again. So the first fault is found
-/// without looking at a position.
+/// Sort the modes by stride. If the modes so far visit each of `0 .. c` once, a next stride
+/// of `c` extends that to `0 .. c s`; with a larger one no mode visits `c`; a smaller one is
+/// an offset visited before. So the first fault is found without enumerating positions.
 pub(crate) fn covers_interval(view: &Layout, len: usize) -> Result<(), Fault> {
     let mut covered = 1usize;
     for (extent, stride) in modes(&view.sorted()) {
@@ -60,8 +60,8 @@ pub(crate) fn covers_interval(view: &Layout, len: usize) -> Result<(), Fault> {
     }
 }
 
-/// Whether `view`, started at the region's first offset, meets each offset of
-/// the region exactly once.
+/// Whether `view`, started at the region's first offset, visits each offset of the region
+/// exactly once.
 pub(crate) fn covers_region(view: &Layout, region: &Region) -> Result<(), Fault> {
     let shift = |fault| match fault {
         Fault::Twice(at) => Fault::Twice(at + region.first()),
@@ -81,8 +81,7 @@ pub(crate) fn covers_region(view: &Layout, region: &Region) -> Result<(), Fault>
     compare(view, region)
 }
 
-/// The modes by rising stride, with neighbours joined where one continues the
-/// other.
+/// The modes by ascending stride, coalesced.
 fn coalesced(layout: &Layout) -> Vec<(usize, usize)> {
     modes(&layout.sorted().coalesce().expect("strides are not negative"))
 }
@@ -93,15 +92,15 @@ pub(crate) fn modes(layout: &Layout) -> Vec<(usize, usize)> {
     flat.map(|(s, d)| (s as usize, d as usize)).collect()
 }
 
-/// Whether coalesced modes that nest meet the same offsets.
+/// Whether coalesced, nested modes visit the same offsets.
 ///
-/// Up to the first mode that differs both meet the same offsets, and each goes
-/// on with the multiples of its next stride `d`. Modes nest and are coalesced,
-/// so the lowest offset that only one of them meets is the smaller `d` or, where
-/// the strides are equal, where the shorter mode ends or its successor begins.
+/// Up to the first mode that differs both visit the same offsets, and each continues with
+/// the multiples of its next stride `d`. Modes are nested and coalesced, so the lowest
+/// offset that only one of them visits is the smaller `d` or, if the strides are equal, the
+/// end of the shorter mode or the start of its successor.
 fn same_offsets(view: &[(usize, usize)], region: &[(usize, usize)]) -> Result<(), Fault> {
     let differs = view.iter().zip(region).take_while(|(v, r)| v == r).count();
-    // Where modes have run out there is no further offset.
+    // After the last mode there is no further offset.
     let mode =
         |modes: &[(usize, usize)], i: usize| modes.get(i).copied().unwrap_or((1, usize::MAX));
     let ((v_extent, v_stride), (r_extent, r_stride)) = (mode(view, differs), mode(region, differs));

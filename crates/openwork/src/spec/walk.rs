@@ -1,17 +1,17 @@
-//! A fast walk over the elements of many blocks: the short tables written out
-//! as lists of steps, where they are short enough.
+//! Fast visits of the elements of many blocks: the layouts of blocks and scopes expanded
+//! into lists of offsets, if they are short enough.
 
 use super::domain::Space;
 use super::{Element, Spec};
 
-/// The longest table that is written out.
+/// The maximum length of an expanded layout.
 const MAX_LIST: usize = 1 << 22;
 
-/// Visits the elements of blocks without a division or an allocation for each.
+/// Visits the elements of blocks without a division or an allocation per element.
 pub(crate) struct Walker<'a> {
     spec: &'a Spec,
-    /// For each tensor the steps of a block's elements and of a scope's blocks;
-    /// nothing if a table is too long.
+    /// For each tensor, the offsets of a block's elements and of a scope's blocks; `None` if
+    /// a list would be too long.
     lists: Option<Vec<(Vec<usize>, Vec<usize>)>>,
 }
 
@@ -28,7 +28,7 @@ impl<'a> Walker<'a> {
         Self { spec, lists }
     }
 
-    /// Sets `bases` to where a scope begins in each tensor's view.
+    /// Sets `bases` to the first offset of a scope in each tensor's view.
     pub fn enter(&self, scope: usize, bases: &mut Vec<usize>) {
         bases.clear();
         bases.extend(self.spec.tensors().iter().map(|tensor| tensor.scope().at(scope)));

@@ -101,9 +101,9 @@ impl Case {
 
     pub fn task(&self) -> Task<'_> {
         let members = self.weights.iter().zip(&self.hessians);
-        let member =
-            |(w, h): (&'_ Matrix, _)| Member { weights: w.data().into(), hessian: Some(h) };
-        Task { spec: &self.spec, members: members.map(member).collect(), monitor: &() }
+        let members =
+            members.map(|(w, h)| Member { weights: w.data().into(), hessian: Some(h) }).collect();
+        Task { spec: &self.spec, members, monitor: &() }
     }
 
     pub fn prune(&self, method: &str) -> Pruned {
