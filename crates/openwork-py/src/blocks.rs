@@ -120,7 +120,7 @@ pub fn top_blocks<'py>(
     let values = finite_values(&spec.0, &tensors, py)?;
     let views: Vec<ValuesRef<'_>> = values.iter().map(ValuesCow::view).collect();
     let kept = py.detach(|| {
-        Blocks::new(&spec.0).stays(|e| {
+        Blocks::new(&spec.0).kept(|e| {
             let w = f64::from(views[e.tensor].at(e.offset));
             w * w
         })
@@ -137,7 +137,7 @@ pub fn top_blocks_by_score<'py>(
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let scores = scores.as_slice()?;
     check_count(&spec.0, scores.len(), "scores")?;
-    Ok(py.detach(|| Blocks::new(&spec.0).stays_by(scores)).into_pyarray(py))
+    Ok(py.detach(|| Blocks::new(&spec.0).kept_by(scores)).into_pyarray(py))
 }
 
 /// Checks that there is one entry per block.

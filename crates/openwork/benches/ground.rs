@@ -1,5 +1,5 @@
-//! Times the numerical ground: X'X against a full product, factor, inverse and
-//! conjugate gradients.
+//! Benchmarks the numerical kernels: X'X against a full product, Cholesky factor, inverse
+//! and conjugate gradients.
 //!
 //! `cargo bench -p openwork --bench ground -- [K] [N]` prints one JSON object;
 //! `RAYON_NUM_THREADS` sets the threads.
@@ -9,7 +9,7 @@ use std::time::Instant;
 use openwork::linalg::{CHUNK, Gram, Threads, cholesky, gemm, pcg};
 use openwork::{Matrix, MatrixRef};
 
-/// Repetitions; the least time counts, as other work shares the machine.
+/// Repetitions; the minimum is reported, because other work may share the machine.
 const REPEATS: usize = 5;
 
 fn main() {

@@ -1,18 +1,18 @@
-//! Times methods on captured layers and prints one JSON object per result.
+//! Benchmarks methods on captured layers and prints one JSON object per result.
 //!
 //! `cargo bench -p openwork --bench prune -- CAPTURES LAYERS SPEC METHODS [REPEATS [SAMPLES]]`,
 //! with LAYERS such as `14.q,14.down` and METHODS such as
 //! `sparsegpt,sparsegpt+refit`; `RAYON_NUM_THREADS` sets the threads.
 //!
-//! Methods take turns and the least time of each counts, as other work may
-//! share the machine. A time covers all of `prune`: damping, factorisation,
-//! method and the error with the undamped H in f64; `error_seconds` is that
-//! last part alone. `cpu_seconds` is the time that threads ran (on Linux), which
-//! a busy machine disturbs less.
+//! Methods are run alternately and the minimum time of each is reported, because other
+//! work may share the machine. A time covers all of `prune`: damping, factorisation,
+//! method, and the error with the undamped H in f64; `error_seconds` is the last part
+//! alone. `cpu_seconds` is the CPU time of all threads (on Linux), which a busy machine
+//! affects less.
 //!
-//! H is the captured one. With SAMPLES it is that of the first so many captured
-//! inputs, of which `auto` holds some out, and the error is that on the inputs
-//! that the capture holds out.
+//! H is the captured one. With SAMPLES it is computed from the first SAMPLES captured
+//! inputs, some of which `auto` holds out, and the error is measured on the inputs that
+//! the capture holds out.
 
 use std::path::Path;
 use std::time::Instant;

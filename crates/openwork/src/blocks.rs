@@ -1,7 +1,7 @@
 //! Operations on all blocks of a spec: scores, which blocks are kept, and updates of their
 //! weights. Blocks are numbered scope by scope.
 
-use crate::select::{PADDING, dropped, stay};
+use crate::select::{PADDING, dropped, keep_best};
 use crate::spec::{Element, Spec, Walker};
 use rayon::prelude::*;
 
@@ -18,7 +18,7 @@ const MAX_TABLE: usize = 1 << 16;
 /// let spec = "1:2".parse::<Pattern>().unwrap().bind(&[1, 4]).unwrap();
 /// let blocks = Blocks::new(&spec);
 /// let mut w = [3.0f32, -1.0, 0.5, 2.0];
-/// let stays = blocks.stays(|e| f64::from(w[e.offset]).powi(2));
+/// let stays = blocks.kept(|e| f64::from(w[e.offset]).powi(2));
 /// blocks.update(0, &mut w, |block, w| if !stays[block] { *w = 0.0 });
 /// assert_eq!(w, [3.0, 0.0, 0.0, 2.0]);
 /// ```
@@ -37,7 +37,7 @@ impl<'a> Blocks<'a> {
     /// Keeps exactly the `keep` blocks of highest score in every scope, where the score of a
     /// block is the sum over its elements, at least zero. Of ties the lower index is kept;
     /// NaN ranks below every number, and padding below NaN.
-    pub fn stays(&self, score: impl Fn(Element) -> f64 + Sync) -> Vec<bool> {
+    pub fn kept(&self, score: impl Fn(Element) -> f64 + Sync) -> Vec<bool> {
         let (count, keep) = (self.spec.blocks_per_scope(), self.spec.keep());
         let mut stays = vec![true; self.spec.blocks()];
         stays.par_chunks_mut(CHUNK * count).enumerate().for_each(|(chunk, stays)| {
@@ -48,7 +48,7 @@ impl<'a> Blocks<'a> {
                     let sum = &mut scores[block];
                     *sum = score(element) + if *sum == PADDING { 0.0 } else { *sum };
                 });
-                stay(&mut scores, keep, stays, &mut order);
+                keep_best(&mut scores, keep, stays, &mut order);
             }
         });
         stays
@@ -59,7 +59,7 @@ impl<'a> Blocks<'a> {
     /// # Panics
     ///
     /// If there is not one score per block.
-    pub fn stays_by(&self, scores: &[f64]) -> Vec<bool> {
+    pub fn kept_by(&self, scores: &[f64]) -> Vec<bool> {
         assert_eq!(scores.len(), self.spec.blocks(), "a score for every block");
         let count = self.spec.blocks_per_scope();
         let mut stays = vec![true; scores.len()];
@@ -126,7 +126,7 @@ impl<'a> Blocks<'a> {
     }
 
     /// Keeps exactly the `keep` blocks of highest L2 norm in every scope of a spec over one
-    /// tensor and writes zeros to the others: [`Blocks::stays`] and [`Blocks::update`] in one
+    /// tensor and writes zeros to the others: [`Blocks::kept`] and [`Blocks::update`] in one
     /// pass. `wide` converts a weight to a number.
     ///
     /// # Panics
@@ -137,7 +137,7 @@ impl<'a> Blocks<'a> {
         let [tensor] = self.spec.tensors() else { panic!("the spec is over several tensors") };
         assert_eq!(weights.len(), tensor.size(), "the spec has {} weights", tensor.size());
         let Some(Table { offsets, size }) = &self.table else {
-            let stays = self.stays(|e| square(weights[e.offset]));
+            let stays = self.kept(|e| square(weights[e.offset]));
             self.update(0, weights, |block, w| {
                 if !stays[block] {
                     *w = T::from_bits(T::Bits::default());
@@ -300,7 +300,7 @@ unsafe fn many<B: Copy + Default>(
             // SAFETY: guaranteed by the caller.
             *sum = block.iter().map(|&o| score(unsafe { *shared.0.add(base + o) })).sum();
         }
-        stay(&mut scores, keep, &mut stays, &mut order);
+        keep_best(&mut scores, keep, &mut stays, &mut order);
         for (block, _) in blocks().zip(&stays).filter(|(_, stays)| !**stays) {
             // SAFETY: guaranteed by the caller.
             block.iter().for_each(|&o| unsafe { *shared.0.add(base + o) = B::default() });
@@ -364,8 +364,8 @@ mod tests {
                     assert_eq!(sums[s * count + b], sum(s, b), "{text}");
                 }
             }
-            let (mask, stays) = (Mask::select(&spec, sum), blocks.stays(square));
-            assert_eq!(stays, blocks.stays_by(&sums), "{text}");
+            let (mask, stays) = (Mask::select(&spec, sum), blocks.kept(square));
+            assert_eq!(stays, blocks.kept_by(&sums), "{text}");
             let (mut wanted, mut walked) = (w.clone(), w.clone());
             mask.apply(0, &mut wanted);
             blocks.threshold(&mut walked, |w| w);

@@ -59,12 +59,12 @@ fn drop_lowest(ranked: &mut [Rank], keep: usize) -> &[Rank] {
     dropped
 }
 
-/// The score of a padding block, for [`stay`].
+/// The score of a padding block, for [`keep_best`].
 pub(crate) const PADDING: f64 = -1.0;
 
 /// Marks the kept blocks of a scope by the rules of [`dropped`]; optimised for many
 /// small scopes. Scores are at least zero, NaN, or [`PADDING`].
-pub(crate) fn stay(scores: &mut [f64], keep: usize, stays: &mut [bool], order: &mut Vec<u32>) {
+pub(crate) fn keep_best(scores: &mut [f64], keep: usize, stays: &mut [bool], order: &mut Vec<u32>) {
     /// Up to this size, counting the better blocks is faster than sorting.
     const FEW: usize = 16;
     // NaN ranks between padding and the numbers.
@@ -193,7 +193,7 @@ mod tests {
             want.sort_unstable();
             prop_assert_eq!(dropped(&scores, |_| false, keep), &want[..]);
             let mut stays = vec![true; scores.len()];
-            stay(&mut scores, keep, &mut stays, &mut Vec::new());
+            keep_best(&mut scores, keep, &mut stays, &mut Vec::new());
             let gone: Vec<usize> = (0..scores.len()).filter(|&block| !stays[block]).collect();
             prop_assert_eq!(gone, want);
         }

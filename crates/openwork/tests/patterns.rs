@@ -229,7 +229,7 @@ fn large_tensors_are_answered_without_listing_their_elements() {
     let hard = [
         // Each part has more runs than are listed.
         "in (1048576,524288):(1048576,2) | (4):(1) keep 1".to_string(),
-        // Parts that cancel, again and again.
+        // Parts that cancel, many times.
         format!("in {} keep 3", ["((2000000):(2)|~(2000000):(2))"; 500].join("|")),
         // Interleaved strides over an enormous run.
         "in (2,3,1073741824):(3221225472,2147483648,1) keep 7".to_string(),

@@ -39,7 +39,7 @@ fn methods() -> Vec<String> {
     every_method("").into_iter().chain(options.map(String::from)).collect()
 }
 
-/// Zeros where the mask says so, nothing outside the domain, all finite.
+/// Dropped weights are zero, weights outside the domain unchanged, and all are finite.
 fn assert_obeys(case: &Case, method: &str, pruned: &Pruned) {
     let at = format!("{method} on {}", case.name);
     if let Err(breach) = pruned.mask.conforms(&case.spec) {

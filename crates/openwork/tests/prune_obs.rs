@@ -127,7 +127,7 @@ fn remove(case: &Case, rows: &mut HashMap<(usize, usize), Row>, scope: usize, bl
                     pairs.map(|(i, j)| old[a][p[i]] * inverse[i][j] * old[p[j]][b]).sum::<f64>();
             }
         }
-        // What is gone has no say any more.
+        // Removed columns have no effect any more.
         for &q in &p {
             row.w[q] = 0.0;
             (0..n).for_each(|a| {
@@ -153,7 +153,7 @@ fn subsets(n: usize, k: usize) -> Vec<Vec<usize>> {
 }
 
 /// Algorithm 1: scopes by rising offset; all subsets where they are few, else
-/// the cheapest block, again and again.
+/// the cheapest block repeatedly.
 fn naive(case: &Case) -> (Mask, HashMap<(usize, usize), Row>) {
     let mut rows = rows(case);
     let mut mask = Mask::full(&case.spec);

@@ -105,9 +105,9 @@ fn rounding_does_not_lead_the_search_astray_where_inputs_nearly_depend_on_each_o
     }
     let mut case = Case::new("2:4", &[("w", &[rows, k])], 5);
     case.hessians = vec![hessian_of(&x)];
-    // Of methods that ignore H the search lowers the damped error, which this one is not.
+    // The search lowers the damped error; from masks that ignore H the undamped one may rise.
     let uses_h = |name: &&str| name.parse::<Method>().unwrap().needs() == Needs::Hessian;
-    // With 1e-6 even f64 has only A as f32 holds it: the mask stays.
+    // With 1e-6 even f64 only has A rounded to f32: the mask is left unchanged.
     for (damping, limit) in [("diag:1e-3", 0.99), ("diag:1e-5", 0.99), ("diag:1e-6", 1.0)] {
         for base in METHODS.iter().map(|method| method.name).filter(uses_h) {
             let run = |steps: &str| {

@@ -4,7 +4,7 @@
 #[path = "../../../fuzz/src/spec.rs"]
 mod spec;
 
-/// Texts tried if nothing else is asked for.
+/// The default number of texts.
 const CASES: u64 = 2000;
 
 /// SplitMix64.

@@ -30,7 +30,7 @@ use rayon::prelude::*;
 /// A random mask that keeps exactly `keep` blocks of every scope. Blocks are numbered as in
 /// [`Blocks`].
 pub fn random(spec: &Spec, seed: u64) -> Vec<bool> {
-    Blocks::new(spec).stays_by(&numbers(seed, spec.blocks()))
+    Blocks::new(spec).kept_by(&numbers(seed, spec.blocks()))
 }
 
 /// Drops the share `fraction` of all kept blocks, those of least `saliency` in the whole

@@ -202,7 +202,7 @@ impl<'s> State<'s> {
         iterations: usize,
         monitor: &dyn Monitor,
     ) -> Result<bool, PruneError> {
-        let mut before = self.projection.stays().to_vec();
+        let mut before = self.projection.kept().to_vec();
         self.invert(rho);
         let mut old = rho;
         for i in 1..=iterations {
@@ -222,7 +222,7 @@ impl<'s> State<'s> {
             if changed == 0 || (i >= SETTLED.0 && share < SETTLED.1) {
                 return Ok(changed > 0 || i > CHECK);
             }
-            before.copy_from_slice(self.projection.stays());
+            before.copy_from_slice(self.projection.kept());
             let growth = GROWTH.iter().find(|(least, _)| share > *least);
             rho *= growth.map_or(1.0, |(_, by)| *by);
             self.invert(rho);
@@ -238,7 +238,7 @@ impl<'s> State<'s> {
     fn step(&mut self, old: f64, rho: f64) {
         // P is D on the mask and V / old elsewhere.
         let (in_u, in_right) = ((old / rho) as f32, [-old as f32, rho as f32]);
-        let (stays, blocks) = (self.projection.stays(), self.projection.blocks());
+        let (stays, blocks) = (self.projection.kept(), self.projection.blocks());
         let mut first = 0;
         for part in &self.parts {
             let inverse = &self.inverses[part.inverse].inverse;

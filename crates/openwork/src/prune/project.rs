@@ -4,7 +4,7 @@ use super::batches::{Positions, check_numbering};
 use super::{Group, PruneError};
 use crate::mask::Mask;
 use crate::matrix::Matrix;
-use crate::select::{PADDING, Scratch, Selector, stay};
+use crate::select::{PADDING, Scratch, Selector, keep_best};
 use crate::spec::{Element, Spec};
 use rayon::prelude::*;
 
@@ -90,13 +90,13 @@ impl<'s> Projection<'s> {
                         block.iter().map(|&e| f64::from(p[e as usize])).map(|p| p * p).sum()
                     };
                 }
-                stay(&mut scores, keep, stays, &mut order);
+                keep_best(&mut scores, keep, stays, &mut order);
             }
         });
     }
 
     /// Whether each block is kept.
-    pub fn stays(&self) -> &[bool] {
+    pub fn kept(&self) -> &[bool] {
         &self.stays
     }
 
@@ -106,7 +106,7 @@ impl<'s> Projection<'s> {
     }
 
     /// The number of kept weights, and the number of weights kept now or at `before`
-    /// (an earlier [`Projection::stays`]) but not both.
+    /// (an earlier [`Projection::kept`]) but not both.
     pub fn changed(&self, before: &[bool]) -> (usize, usize) {
         let places = (self.stays.par_chunks(MANY).zip(before.par_chunks(MANY))).enumerate();
         let counted = places.map(|(part, (now, then))| {

@@ -71,9 +71,9 @@ fn coupled_blocks(
     env: &Env<'_>,
 ) -> Result<Spec, SpecError> {
     let perms = permutations(&parts, members, env)?;
-    let common = turned(parts[0].blocks.counts(), &perms[0]);
+    let common = permuted_counts(parts[0].blocks.counts(), &perms[0]);
     for ((part, perm), member) in parts.iter().zip(&perms).zip(members) {
-        let counts = turned(part.blocks.counts(), perm);
+        let counts = permuted_counts(part.blocks.counts(), perm);
         if counts != common {
             return Err(grids_differ(
                 &parts[0].name,
@@ -89,10 +89,10 @@ fn coupled_blocks(
     let tile = match scope {
         None => common.clone(),
         Some(scope) => {
-            let turned = perms[0].iter().enumerate().any(|(k, &axis)| k != axis);
-            let shape = match turned {
-                true => common.iter().copied().collect(),
-                false => parts[0].grid_shape(),
+            let identity = perms[0].iter().enumerate().all(|(k, &axis)| k == axis);
+            let shape = match identity {
+                true => parts[0].grid_shape(),
+                false => common.iter().copied().collect(),
             };
             extents(scope, &shape, true, "scope", env)?
         }
@@ -138,9 +138,9 @@ pub(crate) fn scopes(
         };
         grids.push((divided(part.grid())?, divided(&row_major(counts))?));
     }
-    let common = turned(grids[0].0.counts(), &perms[0]);
+    let common = permuted_counts(grids[0].0.counts(), &perms[0]);
     for (i, ((grid, _), perm)) in grids.iter().zip(&perms).enumerate() {
-        let counts = turned(grid.counts(), perm);
+        let counts = permuted_counts(grid.counts(), perm);
         if counts != common {
             let (first, this) = (&parts[0].name, &parts[i].name);
             return Err(grids_differ(
@@ -161,7 +161,7 @@ pub(crate) fn scopes(
         .zip(perms)
         .zip(grids)
         .map(|((part, perm), (scopes, index))| {
-            let (scopes, index) = (scopes.turned(&perm), index.turned(&perm));
+            let (scopes, index) = (scopes.permuted(&perm), index.permuted(&perm));
             tensor(part, perm, scopes, index)
         })
         .collect();
@@ -239,6 +239,6 @@ fn grids_differ(
 }
 
 /// Axis `k` of the result is axis `perm[k]` of `values`.
-fn turned(values: &[usize], perm: &[usize]) -> Vec<usize> {
+fn permuted_counts(values: &[usize], perm: &[usize]) -> Vec<usize> {
     perm.iter().map(|&axis| values[axis]).collect()
 }

@@ -90,18 +90,18 @@ impl Grid {
         let division = space.flatten().zipped_divide(&tiler);
         let division = division.expect("a tile that divides its axis has a layout");
         let [within, firsts] = division.modes().try_into().expect("a division has two modes");
-        Ok(Self::of_division([within, firsts]))
+        Ok(Self::from_division([within, firsts]))
     }
 
-    fn of_division(division: [Layout; 2]) -> Self {
+    fn from_division(division: [Layout; 2]) -> Self {
         let [within, firsts] = [0, 1].map(|i| StridedLayout::from(&division[i]));
         Self { division, within, firsts }
     }
 
     /// The same tiles with axis `k` of the grid being axis `perm[k]` of this one.
-    pub(crate) fn turned(&self, perm: &[usize]) -> Self {
+    pub(crate) fn permuted(&self, perm: &[usize]) -> Self {
         let [within, firsts] = &self.division;
-        Self::of_division([within.clone(), permuted(firsts, perm)])
+        Self::from_division([within.clone(), permuted(firsts, perm)])
     }
 
     /// The zipped division: the layout of one tile's positions, and that of the

@@ -200,13 +200,13 @@ impl Arguments<'_> {
             Some(Arg::Keep(keep)) => Ok(keep.to_string()),
             Some(Arg::Named(name, value)) if name == "keep" => Ok(value.to_string()),
             Some(arg) => {
-                Err(format!("{arg} is no amount to keep; write `50%` or a count of blocks"))
+                Err(format!("{arg} is not an amount to keep; write `50%` or a count of blocks"))
             }
         }
     }
 
-    /// The share to keep, as the only argument. A bare number is refused: whether
-    /// `50` means a count or a share cannot be told.
+    /// The share to keep, as the only argument. A bare number is refused: `50`
+    /// could be a count or a percentage.
     fn share(&self) -> Result<String, String> {
         match self.args() {
             [Arg::Keep(keep @ Keep::Count(_))] => {

@@ -21,7 +21,7 @@ pub(crate) fn extents(
         Tuple::Leaf(_) => std::slice::from_ref(tuple),
     };
     let (modes, flat) = (space.modes(), space.flatten());
-    // A nested view may also be spoken of leaf by leaf.
+    // A nested view may also be addressed leaf by leaf.
     if items.len() == flat.rank() && items.len() > modes.len() {
         return extents(tuple, &flat, open, what, env);
     }

@@ -180,7 +180,7 @@ proptest! {
                 }
             }
         }
-        // Nothing outside the domain goes.
+        // Nothing outside the domain is dropped.
         for (tensor, part) in case.parts.iter().enumerate() {
             let domain = part.domain.set(&part.dims);
             for offset in (0..part.dims.iter().product()).filter(|offset| !domain.contains(offset)) {

@@ -179,7 +179,7 @@ struct Panel {
     y: Vec<f32>,
     /// Z of each row, for the columns that go in this panel.
     z: Vec<Vec<f32>>,
-    /// ScopeColumns that went, in order.
+    /// The removed columns, in order.
     gone: Vec<usize>,
 }
 
@@ -229,7 +229,7 @@ impl Panel {
                 out.extend(self.columns.iter().map(|&j| row[j as usize]));
             }
         };
-        // Room for a row of Y for each column that may go.
+        // Capacity for one row of Y per column that may be dropped.
         self.y.reserve((k + m) * m);
         for &p in &factor.pruned {
             gather(c.row(p as usize), &mut self.y);
