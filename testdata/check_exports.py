@@ -1,21 +1,22 @@
-"""Checks what `openwork pack --format ..` writes by the others' own code.
+"""Reads what `openwork pack --format ..` writes with the programs it is meant for.
 
     pip install torch transformers gguf safetensors [compressed-tensors==0.14.0.1 transformers==4.57.3]
     python testdata/check_exports.py target/debug/openwork [FOLDER]
 
-A tiny random model is pruned to 2:4 with torch, exported, and read back: the
-tensor cores' order by torch's conversion routines, the bit masks by
-compressed-tensors (and the whole folder by transformers where both are
-installed), GGUF by the `gguf` package and by transformers. Every weight must
-come back bit for bit, except those rounded to Q8_0, of which zeros must. With
-FOLDER, a model that `openwork prune --spec 2:4` wrote is exported for
-compressed-tensors too, and written as GGUF from the folder alone.
+A tiny random model is pruned to 2:4 with torch, exported and read back: the
+tensor-core layout with torch's conversion routines, bit masks with
+compressed-tensors, the folder with transformers, GGUF files with the `gguf`
+package and transformers. Every weight must come back bit for bit; of weights
+rounded to Q8_0, the zeros must. A second model keeps some linears dense. With
+FOLDER, a model written by `openwork prune --spec 2:4` is also exported for
+compressed-tensors, and as a GGUF file from the folder alone.
 
-transformers reads `sparse-24-bitmask` up to 4.57.3, with compressed-tensors
-0.14.0.1. Both next to a newer transformers: an environment of their own, with
-`pip install --no-deps transformers==4.57.3 compressed-tensors==0.14.0.1
-"huggingface_hub<1" "tokenizers<=0.23.0" loguru frozendict` and a .pth file that
-names the folder where torch is.
+Checks whose package is not installed print "skipped". transformers loads
+`sparse-24-bitmask` up to 4.57.3, with compressed-tensors 0.14.0.1. To use both
+next to a newer transformers, create an environment with `pip install --no-deps
+transformers==4.57.3 compressed-tensors==0.14.0.1 "huggingface_hub<1"
+"tokenizers<=0.23.0" loguru frozendict accelerate psutil` and a .pth file that
+names the site-packages folder with torch.
 """
 
 import json
@@ -83,35 +84,58 @@ def check_cutlass(folder, dense, _):
 def check_compressed(folder, dense, source):
     found = tensors(folder)
     names = [k.removesuffix(".bitmask") for k in found if k.endswith(".bitmask")]
-    assert names and len(names) % 7 == 0
+    assert names
     try:
         from compressed_tensors.compressors.sparse_compressors.sparse_24_bitmask import Sparse24BitMaskTensor
     except ImportError:
-        print("compressed-tensors is not installed: its reader was not run")
+        print("skipped: compressed-tensors is not installed")
         return
     for name in names:
         data = {k: found[f"{name}.{k}"] for k in ["shape", "compressed", "bitmask"]}
         back = Sparse24BitMaskTensor.from_compressed_data(**data).decompress()
         assert same(back, dense[f"{name}.weight"]), name
     print(f"compressed-tensors reads {len(names)} tensors")
-    if VERSION.startswith("4."):
-        import transformers
-        read = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-        state = read.state_dict()
-        for name in names:
-            assert same(state[f"{name}.weight"], dense[f"{name}.weight"]), name
-        plain = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
-        tokens = torch.arange(3, 35)[None]
-        with torch.no_grad():
-            a, b = read(tokens).logits, plain(tokens).logits
-        assert torch.isfinite(a).all() and torch.equal(a, b), (a - b).abs().max()
-        print(f"transformers {VERSION} loads the folder: "
-              f"{len(names)} tensors bit for bit, and the logits of 32 tokens")
+    if not VERSION.startswith("4."):
+        print(f"skipped: transformers {VERSION} does not load sparse-24-bitmask; 4.57.3 does")
+        return
+    import transformers
+    read = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    state = read.state_dict()
+    for name, w in dense.items():
+        assert same(state[name], w), name
+    plain = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+    tokens = torch.arange(3, 35)[None]
+    with torch.no_grad():
+        a, b = read(tokens).logits, plain(tokens).logits
+    assert torch.isfinite(a).all() and torch.equal(a, b), (a - b).abs().max()
+    print(f"transformers {VERSION} loads the folder: {len(names)} packed tensors and "
+          f"{len(dense) - len(names)} dense ones bit for bit, and the logits of 32 tokens")
+
+
+def check_partly_pruned(work):
+    """A model with dense linears: they are listed in `ignore`, and the folder loads."""
+    (work / "calibration.txt").write_text("the open work of a wall lets the light in " * 40)
+    (work / "recipe.toml").write_text('spec = "2:4"\nmethod = "magnitude"\n[[rule]]\n'
+                                      'match = "layers.0.*(q_proj|down_proj)"\ndense = true\n')
+    folder, out = work / "partly", work / "partly-compressed"
+    openwork("prune", TESTDATA / "models/mistral", "--recipe", work / "recipe.toml", "--calib",
+             work / "calibration.txt", "--samples", 1, "--seq-len", 16, "--out", folder)
+    openwork("pack", folder, "--out", out, "--format", "compressed-tensors")
+    dense = tensors(folder)
+    sparsity = json.loads((out / "config.json").read_text())["quantization_config"]["sparsity_config"]
+    assert sparsity["ignore"][1:] == [f"model.layers.0.{k}" for k in ["self_attn.q_proj", "mlp.down_proj"]], sparsity
+    zeros = sum((w == 0).sum().item() for w in dense.values())
+    assert sparsity["global_sparsity"] == zeros / sum(w.numel() for w in dense.values()), sparsity
+    check_compressed(out, dense, folder)
 
 
 def check_alone(work, source):
     """A GGUF file from a folder alone: tokens and weights by the `gguf` package."""
-    import gguf
+    try:
+        import gguf
+    except ImportError:
+        print("skipped: gguf is not installed")
+        return
     out = work / "alone.gguf"
     openwork("pack", source, "--out", out, "--format", "gguf-bf16")
     reader = gguf.GGUFReader(out)
@@ -150,7 +174,11 @@ def check_alone(work, source):
 
 
 def check_gguf(work):
-    import gguf
+    try:
+        import gguf
+    except ImportError:
+        print("skipped: gguf is not installed")
+        return
     from transformers import AutoModelForCausalLM
     for source in sorted((TESTDATA / "gguf").glob("*.gguf")):
         # transformers 4 reads no head_dim from a GGUF file of Qwen3.
@@ -176,6 +204,7 @@ with tempfile.TemporaryDirectory() as folder:
     for kind, check in [("cutlass", check_cutlass), ("compressed-tensors", check_compressed)]:
         openwork("pack", work / "pruned", "--out", work / kind, "--spec", "2:4", "--format", kind)
         check(work / kind, dense, work / "pruned")
+    check_partly_pruned(work)
     packed = json.loads(openwork("pack", work / "pruned", "--out", work / "packed", "--spec", "2:4", "--json"))
     assert packed["summary"]["bytes"] * 16 == packed["summary"]["dense_bytes"] * 9
     openwork("unpack", work / "packed", "--out", work / "again")

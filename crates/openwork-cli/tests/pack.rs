@@ -7,7 +7,7 @@ use common::Folder;
 use openwork::sparse::FORMATS;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn model(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name);
@@ -82,7 +82,7 @@ fn packing_prints_a_table() {
     let folder = pruned("models/llama", "2:4");
     let said = folder.run("pack pruned --out packed");
     assert_eq!(said.code, 0, "{}", said.err);
-    for part in ["spec", "share", "2:4", "nm", "14", "all tensors"] {
+    for part in ["spec", "ratio", "2:4", "nm", "14", "all tensors"] {
         assert!(said.out.contains(part), "{}", said.out);
     }
     let said = folder.run("unpack packed --out again");
@@ -114,7 +114,7 @@ fn packing_refuses_what_it_cannot_do() {
         (format!("pack {dense} --out x"), &["record.json", "--spec"]),
         ("pack pruned --out x --format cutlass".to_string(), &["2:4", "1:4", "model.layers.0."]),
         ("pack pruned --out x --format compressed-tensors".to_string(), &["2:4", "1:4"]),
-        (format!("unpack {dense} --out x"), &["nothing is packed"]),
+        (format!("unpack {dense} --out x"), &["no tensor is packed"]),
     ] {
         let words = folder.refused(&args);
         parts.iter().for_each(|part| assert!(words.contains(part), "{args}: {words}"));
@@ -124,6 +124,116 @@ fn packing_refuses_what_it_cannot_do() {
     assert!(words.contains("packed already; unpack the model first"), "{words}");
     let words = folder.refused("bench packed --spec 2:4");
     assert!(words.contains("packed already"), "{words}");
+}
+
+/// The file of a folder that holds a tensor, and where the tensor's bytes begin.
+fn tensor_at(folder: &Path, name: &str) -> (PathBuf, usize) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "safetensors") {
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        if let Some(start) = header[name]["data_offsets"][0].as_u64() {
+            return (path, 8 + length + start as usize);
+        }
+    }
+    panic!("{name} is in no file of {}", folder.display());
+}
+
+/// Overwrites bytes at the beginning of a tensor.
+fn damage(folder: &Path, name: &str, with: &[u8]) {
+    let (path, at) = tensor_at(folder, name);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[at..at + with.len()].copy_from_slice(with);
+    std::fs::write(&path, bytes).unwrap();
+}
+
+#[test]
+fn weights_that_are_not_finite_are_refused_before_anything_is_written() {
+    let folder = pruned("models/mistral", "2:4");
+    folder.json("pack pruned --out packed");
+    let name = "model.layers.1.mlp.up_proj.weight";
+    damage(&folder.path("packed"), &format!("{name}.packed.values"), &0x7fc0u16.to_le_bytes());
+    let words = folder.refused("unpack packed -o again");
+    assert!(words.contains(name) && words.contains("NaN"), "{words}");
+    damage(&folder.path("pruned"), "model.norm.weight", &0x7f80u16.to_le_bytes());
+    for format in ["openwork", "compressed-tensors", "gguf-bf16"] {
+        let words = folder.refused(&format!("pack pruned -o again --format {format}"));
+        assert!(words.contains("model.norm.weight") && words.contains("infinity"), "{words}");
+    }
+}
+
+#[test]
+fn compressed_tensors_lists_dense_linears_and_counts_zeros() {
+    let folder = Folder::new();
+    folder.bytes("calib.txt", "the open work of a wall lets the light in ".repeat(40).as_bytes());
+    folder.bytes(
+        "recipe.toml",
+        br#"spec = "2:4"
+method = "magnitude"
+[[rule]]
+match = "layers.0.*(q_proj|down_proj)"
+dense = true
+"#,
+    );
+    let args = "--recipe recipe.toml --calib calib.txt --samples 1 --seq-len 16 --out pruned";
+    folder.json(&format!("prune {} {args}", model("models/mistral")));
+    folder.json("pack pruned --out exported --format compressed-tensors");
+    let config = std::fs::read_to_string(folder.path("exported/config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    let (mut zeros, mut weights) = (0, 0);
+    for (kind, _, bytes) in tensors(&folder.path("pruned")).into_values() {
+        assert_eq!(kind, "BF16");
+        zeros += bytes.chunks(2).filter(|w| w[0] == 0 && w[1] & 0x7f == 0).count();
+        weights += bytes.len() / 2;
+    }
+    let expected = serde_json::json!({
+        "quant_method": "compressed-tensors",
+        "sparsity_config": {
+            "format": "sparse-24-bitmask",
+            "global_sparsity": zeros as f64 / weights as f64,
+            "ignore": ["lm_head", "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.down_proj"],
+            "registry_requires_subclass": false,
+            "sparsity_structure": "2:4",
+            "targets": ["Linear"],
+        },
+    });
+    assert_eq!(config["quantization_config"], expected);
+    let stored = tensors(&folder.path("exported"));
+    assert!(stored.contains_key("model.layers.0.self_attn.q_proj.weight"));
+    assert!(stored.contains_key("model.layers.1.self_attn.q_proj.bitmask"));
+}
+
+#[test]
+fn an_export_that_is_read_back_says_what_it_is() {
+    let folder = pruned("models/mistral", "2:4");
+    folder.json("pack pruned --out compressed --format compressed-tensors");
+    for command in
+        ["generate compressed --prompt a", "unpack compressed --out x", "bench compressed"]
+    {
+        let words = folder.refused(command);
+        let expected = "compressed: the weights are stored for compressed-tensors, which openwork exports but does not read";
+        assert!(words.starts_with(expected), "{words}");
+    }
+}
+
+#[test]
+fn remains_of_a_killed_pack_do_not_stop_the_next() {
+    let folder = pruned("models/llama", "2:4");
+    std::fs::create_dir(folder.path("packed.unfinished")).unwrap();
+    std::fs::create_dir(folder.path("other.unfinished")).unwrap();
+    folder.bytes("packed.unfinished/.openwork-lock", b"");
+    folder.bytes("packed.unfinished/model-00001-of-00003.safetensors", b"half");
+    folder.json("pack pruned --out packed");
+    assert!(!folder.path("packed.unfinished").exists());
+    assert!(!folder.path("packed/.openwork-lock").exists());
+    folder.bytes("other.unfinished/mine.txt", b"mine");
+    let words = folder.refused("pack pruned --out other");
+    assert!(words.contains("`other` is written until it is complete"), "{words}");
+    assert_eq!(std::fs::read(folder.path("other.unfinished/mine.txt")).unwrap(), b"mine");
 }
 
 #[test]
@@ -196,20 +306,8 @@ fn a_folder_becomes_a_gguf_file_by_itself_or_is_refused_by_name() {
         assert!(words.contains(part) && words.contains("--like FILE"), "{words}");
     }
     // A weight that F16 cannot hold.
-    for entry in std::fs::read_dir(folder.path("pruned")).unwrap() {
-        let path = entry.unwrap().path();
-        let mut bytes = std::fs::read(&path).unwrap_or_default();
-        if path.extension().is_none_or(|end| end != "safetensors") {
-            continue;
-        }
-        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-        let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-        if let Some(start) = header["model.embed_tokens.weight"]["data_offsets"][0].as_u64() {
-            let start = 8 + length + start as usize;
-            bytes[start..start + 2].copy_from_slice(&half::bf16::from_f32(1e6).to_le_bytes());
-            std::fs::write(&path, bytes).unwrap();
-        }
-    }
+    let large = half::bf16::from_f32(1e6).to_le_bytes();
+    damage(&folder.path("pruned"), "model.embed_tokens.weight", &large);
     let words = folder.refused("pack pruned --out x.gguf --format gguf-f16");
     assert!(words.ends_with("write it as bf16 or f32: --format gguf-bf16"), "{words}");
 }
@@ -237,6 +335,10 @@ fn bench_compares_dense_and_packed() {
     assert!(said.out.contains("tokens/s") && said.out.contains("speedup"), "{}", said.out);
     let words = folder.refused(&format!("bench {dense}"));
     assert!(words.contains("--spec"), "{words}");
+    for flag in ["--turns 0", "--tokens 0"] {
+        let words = folder.refused(&format!("bench packed {flag}"));
+        assert!(words.contains(flag.split(' ').next().unwrap()), "{words}");
+    }
     let words = folder.refused("bench pruned --spec no-such-pattern");
     assert!(words.contains("no-such"), "{words}");
 }

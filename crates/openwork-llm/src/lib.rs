@@ -16,6 +16,7 @@ pub mod pipeline;
 pub mod report;
 pub mod shrink;
 mod spec_json;
+pub mod staged_folder;
 pub mod tensors;
 pub mod tokens;
 

@@ -8,9 +8,11 @@ use openwork_llm::model::{Decoder, LINEARS, Layer, Model, Storage, Weight};
 use openwork_llm::pack::{Patterns, compare, pack, unpack};
 use openwork_llm::{Checkpoint, Dtype};
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 const TEXT: &str = "the open work of a wall lets the light in and the wind out, \
     and light is not heavy where the wall is open work";
 const COUPLED: &str = "blocks gate: block (1,_) & up: block (1,_) & down perm (1,0): block (_,1) scope (_,_) keep 50%";
@@ -105,7 +107,7 @@ fn packing_keeps_every_bit_and_the_text() {
         for (a, b) in source.tensors().zip(again.tensors()) {
             assert_eq!((a.name(), a.bytes()), (b.name(), b.bytes()), "{spec}");
         }
-        let speed = compare(&opened, None, 2, 1).expect("a comparison");
+        let speed = compare(&opened, None, TWO, NonZeroUsize::MIN).expect("a comparison");
         assert!(speed.packed_bytes_per_token < speed.dense_bytes_per_token);
         assert!((0.0..0.7).contains(&speed.share), "{spec} {}", speed.share);
     }
@@ -126,11 +128,12 @@ fn what_does_not_conform_is_named_and_nothing_is_written() {
     let words = refuse("rows16");
     assert!(words.starts_with("model.layers.0.self_attn.k_proj.weight: "), "{words}");
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
-    let words = Patterns::of(&source).expect_err("no record").to_string();
+    let words = Patterns::from_record(&source).expect_err("no record").to_string();
     assert!(words.contains("--spec"), "{words}");
     // In memory the weights may be cut to the pattern.
-    let speed = compare(&opened, Some(&Patterns::all("2:4").expect("a pattern")), 2, 1);
-    assert_eq!(speed.expect("a comparison").cut, 2 * LINEARS.len());
+    let speed =
+        compare(&opened, Some(&Patterns::all("2:4").expect("a pattern")), TWO, NonZeroUsize::MIN);
+    assert_eq!(speed.expect("a comparison").pruned_by_magnitude, 2 * LINEARS.len());
 }
 
 /// One packed tensor of a file, with parts and metadata that a test may damage.

@@ -10,7 +10,7 @@ use openwork_llm::pipeline::{
     depth, structure,
 };
 use openwork_llm::report::{Record, SizeChange};
-use openwork_llm::shrink::{Cut, Sizes, Spare, Uneven, shrink, write};
+use openwork_llm::shrink::{ShrinkPlan, Sizes, Removable, Uneven, shrink, write};
 use std::path::{Path, PathBuf};
 
 /// Largest difference of two logits, as a share of the largest: sums of fewer
@@ -122,7 +122,7 @@ fn the_smaller_model_computes_what_the_masked_one_does() {
             assert!(change.after.heads < change.before.heads, "{name}");
             let small = Checkpoint::open(out.path()).unwrap();
             let model = Model::open(&small).unwrap();
-            assert_eq!(Sizes::of(model.config()), change.after);
+            assert_eq!(Sizes::new(model.config()), change.after);
             let old = Model::open(&source).unwrap().config().clone();
             assert_eq!(model.config().head_dim, old.head_dim);
             assert_eq!(model.config().attention, old.attention);
@@ -142,7 +142,7 @@ fn layers_that_are_left_out_are_passed_by() {
         let model = Model::open(&source).unwrap();
         let kept: Vec<usize> = (0..model.config().layers).filter(|&i| i != 1).collect();
         let out = tempfile::tempdir().unwrap();
-        write(&model, &Cut::layers(model.config(), &kept), None, out.path()).unwrap();
+        write(&model, &ShrinkPlan::keep_layers(model.config(), &kept), None, out.path()).unwrap();
         assert_close(&all_logits(out.path()), &logits(&model, &kept), name);
     }
 }
@@ -151,16 +151,16 @@ fn layers_that_are_left_out_are_passed_by() {
 fn layers_that_differ_are_named() {
     let source = Checkpoint::open(&folder("mistral")).unwrap();
     let config = Model::open(&source).unwrap().config().clone();
-    let spare = |channels: usize, heads: &[usize]| Spare {
+    let spare = |channels: usize, heads: &[usize]| Removable {
         channels: (0..config.ff).map(|i| i < channels).collect(),
         heads: (0..config.heads).map(|i| heads.contains(&i)).collect(),
     };
-    let cut = |spares: &[Spare], uneven| Cut::of(&config, spares, uneven);
+    let cut = |spares: &[Removable], uneven| ShrinkPlan::new(&config, spares, uneven);
     let uneven = [spare(14, &[]), spare(15, &[])];
     let why = cut(&uneven, Uneven::Refuse).unwrap_err().to_string();
     assert_eq!(
         why,
-        "layers can spare different numbers of channels (14 in layer 0; 15 in layer 1), and config.json has one number for all; `openwork shrink --even` would remove what all can spare: 56 to 42 channels"
+        "layers have different numbers of removable channels (14 in layer 0; 15 in layer 1), and config.json has one number for all; `openwork shrink --even` removes what every layer can: 56 to 42 channels"
     );
     let even = cut(&uneven, Uneven::Least).unwrap();
     assert_eq!(even.change.after.channels, 42);
@@ -176,8 +176,8 @@ fn layers_that_differ_are_named() {
     // Llama's class in transformers divides the hidden size by the heads, Mistral's does not.
     let llama = Checkpoint::open(&folder("llama")).unwrap();
     let llama = Model::open(&llama).unwrap().config().clone();
-    let one = Spare { channels: vec![false; llama.ff], heads: vec![true, false, false, false] };
-    let why = Cut::of(&llama, &[one.clone(), one], Uneven::Refuse).unwrap_err().to_string();
+    let one = Removable { channels: vec![false; llama.ff], heads: vec![true, false, false, false] };
+    let why = ShrinkPlan::new(&llama, &[one.clone(), one], Uneven::Refuse).unwrap_err().to_string();
     assert_eq!(
         why,
         "3 of 4 query heads would be left, and transformers loads a llama model only if their number divides hidden_size 32; possible: 1, 2"
@@ -263,7 +263,7 @@ fn passes_read_what_the_one_before_left() {
     let small = Checkpoint::open(out.path()).unwrap();
     let model = Model::open(&small).unwrap();
     let sizes = Sizes { layers: 3, heads: 2, kv_heads: 1, channels: 28 };
-    assert_eq!(Sizes::of(model.config()), sizes);
+    assert_eq!(Sizes::new(model.config()), sizes);
     assert_eq!(record.passes.len(), 3);
     assert_eq!(record.passes[0].dropped.len(), 1);
     assert_eq!(record.passes[2].after, sizes);

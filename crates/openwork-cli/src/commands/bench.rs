@@ -5,14 +5,15 @@ use crate::failure::Failure;
 use crate::print;
 use openwork_llm::Checkpoint;
 use openwork_llm::model::Model;
-use openwork_llm::pack::{PackModelError, Patterns, compare};
+use openwork_llm::pack::{Patterns, compare};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// Compare dense and packed generation in one run: tokens/s and bytes per token
+/// Compare the speed of dense and packed generation: tokens/s and bytes per token
 ///
-/// A packed model is measured as it is, against its unpacked self. Of any other
-/// the linears are packed in memory; with --spec those that do not conform are
-/// cut to the pattern by magnitude first, which changes the text, not the speed.
+/// A packed model is compared with its unpacked self. The linears of any other
+/// model are packed in memory; with --spec, those that do not conform are pruned
+/// by magnitude first, which changes the text but not the speed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,15 +22,15 @@ Examples:
 pub struct Bench {
     /// A Hugging Face folder, packed or not, or a .gguf file
     model: PathBuf,
-    /// The pattern of all linears
+    /// Pattern for all linears
     #[arg(long, value_name = "S")]
     spec: Option<String>,
-    /// Tokens of a turn
-    #[arg(long, value_name = "N", default_value_t = 32)]
-    tokens: usize,
-    /// Turns of each; the fastest counts
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    turns: usize,
+    /// Tokens to generate in each turn
+    #[arg(long, value_name = "N", default_value = "32")]
+    tokens: NonZeroUsize,
+    /// Turns of each model; the fastest counts
+    #[arg(long, value_name = "N", default_value = "5")]
+    turns: NonZeroUsize,
 }
 
 impl Bench {
@@ -41,29 +42,26 @@ impl Bench {
         let packed = checkpoint.tensors().any(|tensor| tensor.packing().is_some());
         let patterns = match (&self.spec, packed) {
             (Some(_), true) => {
-                let why = "the model is packed already; leave --spec out or unpack it first";
+                let why = "the model is packed already; omit --spec, or unpack the model first";
                 return Err(Failure::input(why));
             }
             (Some(text), false) => Some(Patterns::all(text).map_err(Failure::input)?),
             (None, true) => None,
-            (None, false) => Some(Patterns::of(&checkpoint).map_err(Failure::input)?),
+            (None, false) => Some(Patterns::from_record(&checkpoint).map_err(Failure::input)?),
         };
-        let speed = compare(&model, patterns.as_ref(), self.tokens, self.turns).map_err(
-            |error| match error {
-                PackModelError::Write(error) => Failure::running(error),
-                error => Failure::input(error),
-            },
-        )?;
+        let speed = compare(&model, patterns.as_ref(), self.tokens, self.turns)
+            .map_err(super::pack::failure)?;
         if global.json {
             return print::line(serde_json::to_string(&speed).map_err(Failure::running)?);
         }
-        if speed.cut > 0 {
-            let cut = format!("{} linears were cut to the pattern by magnitude", speed.cut);
-            global.note(&[cut]);
+        match speed.pruned_by_magnitude {
+            0 => {}
+            1 => global.note(&["1 linear was pruned by magnitude to fit the pattern".into()]),
+            n => global.note(&[format!("{n} linears were pruned by magnitude to fit the pattern")]),
         }
         let megabytes = |bytes: usize| bytes as f64 / 1e6;
         print::text(&format!(
-            "dense   {:8.2} tokens/s  {:8.1} MB read per token\npacked  {:8.2} tokens/s  {:8.1} MB read per token\nspeedup {:.2}x; packed linears are {:.4} of their dense size\n",
+            "dense   {:8.2} tokens/s  {:8.1} MB read per token\npacked  {:8.2} tokens/s  {:8.1} MB read per token\nspeedup {:.2}x; the packed linears take {:.4} of their dense size\n",
             speed.dense_tokens_per_second,
             megabytes(speed.dense_bytes_per_token),
             speed.packed_tokens_per_second,

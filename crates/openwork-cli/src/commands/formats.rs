@@ -6,7 +6,7 @@ use crate::print;
 use openwork::sparse::FORMATS;
 use serde_json::json;
 
-/// The packed formats: which specs each is for, and what it stores
+/// List the packed formats: which specs each is for, and what it stores
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  openwork formats\n  openwork formats --json")]
 pub struct Formats {}
@@ -24,6 +24,8 @@ impl Formats {
         for format in FORMATS {
             print::line(format!("{:8}  {:14}  {}", format.name, format.example, format.summary))?;
         }
-        print::line("A spec has the first format that fits it; docs/formats.md has the layouts.")
+        print::line(
+            "The first format that fits a spec is used; docs/formats.md specifies the layouts.",
+        )
     }
 }

@@ -9,15 +9,17 @@ use openwork_llm::format::{align_columns, format_bytes};
 use openwork_llm::model::Model;
 use openwork_llm::output::{self, OutputFile};
 use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
+use openwork_llm::staged_folder::StageError;
 use openwork_llm::{Checkpoint, Dtype};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Store only what stays of a pruned model: smaller on disk and in memory, and faster
+/// Store a pruned model compactly: smaller files, less memory, faster generation
 ///
-/// The patterns are those of the run that pruned the model, or --spec for all
-/// linears. A tensor that does not conform is named and nothing is written.
+/// Only the kept weights and an index are stored. The patterns come from the run
+/// that pruned the model, or from --spec for all linears. If a tensor does not
+/// conform to its pattern, it is named and nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,19 +30,19 @@ Examples:
 pub struct Pack {
     /// A pruned model: a Hugging Face folder or a .gguf file
     model: PathBuf,
-    /// The folder to write; it must not exist
-    #[arg(long, value_name = "DIR")]
+    /// Folder to write; must be new or empty
+    #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
-    /// The pattern of all linears, instead of those in DIR/openwork/record.json
+    /// Pattern for all linears, instead of those in MODEL/openwork/record.json
     #[arg(long, value_name = "S")]
     spec: Option<String>,
-    /// openwork; or, for others: compressed-tensors, cutlass (2:4 only), gguf-f16,
-    /// gguf-bf16, gguf-q8_0 (--out is then a file)
+    /// Storage format: openwork, or for other programs compressed-tensors, cutlass
+    /// (both 2:4 only), gguf-f16, gguf-bf16, gguf-q8_0 (--out is then a file)
     #[arg(long, value_name = "F", default_value = "openwork")]
     format: String,
-    /// For gguf: a GGUF file of the same model, whose settings and tokenizer are
-    /// taken over; without it they are written from the folder, where GGUF can say
-    /// them (llama, mistral, qwen2, qwen3 with byte-level BPE)
+    /// For gguf: copy settings and tokenizer from this GGUF file of the same model.
+    /// Without it they are derived from the folder, for llama, mistral, qwen2 and
+    /// qwen3 models with byte-level BPE
     #[arg(long, value_name = "FILE")]
     like: Option<PathBuf>,
     /// For gguf: replace the file if it exists
@@ -48,7 +50,7 @@ pub struct Pack {
     force: bool,
 }
 
-/// What `--format` may be.
+/// The value of `--format`.
 enum Target {
     Openwork,
     Folder(Export),
@@ -65,36 +67,38 @@ fn target(format: &str) -> Result<Target, Failure> {
         "gguf-q8_0" => Target::Gguf(Dtype::Q8_0),
         other => {
             return Err(Failure::Input(format!(
-                "--format {other}: there is openwork, compressed-tensors, cutlass, gguf-f16, gguf-bf16 and gguf-q8_0"
+                "--format {other}: unknown format; choose openwork, compressed-tensors, cutlass, gguf-f16, gguf-bf16 or gguf-q8_0"
             )));
         }
     })
 }
 
-/// Write a packed model as a dense one again, bit for bit
+/// Restore the dense model from a packed one, bit for bit
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  openwork unpack packed --out dense")]
 pub struct Unpack {
     /// A packed model
     model: PathBuf,
-    /// The folder to write; it must not exist
-    #[arg(long, value_name = "DIR")]
+    /// Folder to write; must be new or empty
+    #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
 }
 
-/// Failures of writing are ours, all others the user's; so is a type that is too small.
-fn failure(error: PackModelError) -> Failure {
+/// A failed write has exit code 1; wrong input, such as a weight that the output
+/// type cannot hold, has 2.
+pub(super) fn failure(error: PackModelError) -> Failure {
     match error {
         PackModelError::Write(error @ WriteError::Range { .. }) => {
             Failure::Input(format!("{error}: --format gguf-bf16"))
         }
         PackModelError::Write(error) => Failure::running(error),
+        PackModelError::Stage(error @ StageError::Io { .. }) => Failure::running(error),
         error => Failure::input(error),
     }
 }
 
 impl Pack {
-    /// Packs and prints what it saved.
+    /// Packs and prints the sizes.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let target = target(&self.format)?;
         let mut inputs = vec![self.model.as_path()];
@@ -112,7 +116,7 @@ impl Pack {
         }
         let patterns = match &self.spec {
             Some(text) => Patterns::all(text),
-            None => Patterns::of(&checkpoint),
+            None => Patterns::from_record(&checkpoint),
         };
         let patterns = patterns.map_err(failure)?;
         let bar = Progress::start(global, "pack");
@@ -138,14 +142,14 @@ impl Pack {
     }
 }
 
-/// What was packed, by spec and format.
+/// Sizes by spec and format.
 fn table(summary: &Summary) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, usize, usize)> = BTreeMap::new();
     for tensor in &summary.tensors {
         let kind = kinds.entry((&tensor.spec, tensor.format)).or_default();
         *kind = (kind.0 + 1, kind.1 + tensor.bytes, kind.2 + tensor.dense_bytes);
     }
-    let head = ["spec", "format", "tensors", "dense", "packed", "share"];
+    let head = ["spec", "format", "tensors", "dense", "packed", "ratio"];
     let mut rows = vec![head.map(String::from)];
     let ratio = |bytes: usize, dense: usize| format!("{:.4}", bytes as f64 / dense as f64);
     for ((spec, format), (count, bytes, dense)) in kinds {
@@ -164,7 +168,7 @@ fn table(summary: &Summary) -> String {
     );
     align_columns(&rows, [false, false, true, true, true, true])
         + &format!(
-            "all tensors {} instead of {} ({})\n",
+            "all tensors: {}, dense {} (ratio {})\n",
             format_bytes(all),
             format_bytes(before),
             ratio(all as usize, before as usize)

@@ -4,17 +4,17 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
 use openwork_llm::format::format_bytes;
-use openwork_llm::pipeline::{Start, check_folder};
 use openwork_llm::shrink::{ShrinkError, Uneven, shrink};
+use openwork_llm::staged_folder::StageError;
 use openwork_llm::{Checkpoint, output};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Leave out of a pruned model the heads and channels that do nothing
+/// Remove pruned heads and channels
 ///
-/// A channel goes if its column of down_proj is zero, a query head if its
-/// columns of o_proj are, a key head if all its query heads go. DIR becomes a
-/// smaller dense model with the same logits, which transformers loads as it is.
+/// A channel is removed if its column of down_proj is zero, a query head if its
+/// columns of o_proj are, a key head if all its query heads are removed. DIR becomes
+/// a smaller dense model with the same logits that transformers loads unchanged.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,23 +24,24 @@ Examples:
 pub struct Shrink {
     /// A Hugging Face folder or a .gguf file
     model: PathBuf,
-    /// The folder to write; it must be empty or new
-    #[arg(long, value_name = "DIR")]
+    /// Folder to write; must be new or empty
+    #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
-    /// Where layers can spare different numbers, remove what all of them can
+    /// If layers have different numbers of removable channels or heads, remove the
+    /// smallest number from every layer
     #[arg(long)]
     even: bool,
 }
 
 impl Shrink {
-    /// Writes the smaller model and says what went.
+    /// Writes the smaller model and prints the change.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         output::check_folder(&self.out, &[&self.model])?;
-        check_folder(&self.out, Start::Fresh).map_err(crate::commands::prune::failure)?;
         let source = Checkpoint::open(&self.model).map_err(Failure::input)?;
         let uneven = if self.even { Uneven::Least } else { Uneven::Refuse };
         let change = shrink(&source, &self.out, None, uneven).map_err(|error| match error {
             ShrinkError::Write(error) => Failure::running(error),
+            ShrinkError::Stage(error @ StageError::Io { .. }) => Failure::running(error),
             error => Failure::input(error),
         })?;
         let small = Checkpoint::open(&self.out).map_err(Failure::running)?;
@@ -55,10 +56,6 @@ impl Shrink {
                 "bytes_before": before, "bytes": after,
             }));
         }
-        print::line(format!(
-            "from {change}; {} instead of {}",
-            format_bytes(after),
-            format_bytes(before)
-        ))
+        print::line(format!("{change}: {}, before {}", format_bytes(after), format_bytes(before)))
     }
 }

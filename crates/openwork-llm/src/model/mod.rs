@@ -64,6 +64,17 @@ pub enum ModelError {
         /// What is wrong.
         error: ConfigError,
     },
+    /// Weights in the storage format of another program.
+    #[error(
+        "{}: the weights are stored for {format}, which openwork exports but does not read; use the pruned model that was exported, or `openwork pack` without --format",
+        path.display()
+    )]
+    Exported {
+        /// The model's folder.
+        path: std::path::PathBuf,
+        /// The value of `pack --format`.
+        format: &'static str,
+    },
     /// A tensor that the forward pass would ignore.
     #[error("{}: tensor \"{}\" is unexpected for a {family} model with this config", path.display(), printable(name))]
     Foreign {
@@ -129,6 +140,9 @@ impl<'a> Model<'a> {
     /// shape and is used by the forward pass.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
         let path = || checkpoint.path().to_path_buf();
+        if let Some(export) = crate::pack::exported_for(checkpoint) {
+            return Err(ModelError::Exported { path: path(), format: export.name() });
+        }
         let mut config = Config::new(checkpoint.config())
             .map_err(|error| ModelError::Config { path: path(), error })?;
         config.notes.splice(..0, checkpoint.notes().iter().cloned());

@@ -12,28 +12,28 @@ use std::sync::Arc;
 /// The patterns of a model's linears.
 #[derive(Clone, Debug)]
 pub enum Patterns {
-    /// One for all.
+    /// One pattern for all linears.
     All(Box<Pattern>),
-    /// By tensor; those that are not named stay as they are.
-    Each(BTreeMap<String, Pattern>),
+    /// One per tensor; tensors without an entry stay dense.
+    PerTensor(BTreeMap<String, Pattern>),
 }
 
 /// Tensors that are packed together: one, or the members of a coupling.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Which layer.
+    /// The layer.
     pub layer: usize,
-    /// Which of its linears, in the spec's order.
+    /// Indices into the layer's linears, in the spec's order.
     pub linears: Vec<usize>,
     /// The tensors' names.
     pub names: Vec<String>,
-    /// The pattern on their shapes.
+    /// The pattern bound to their shapes.
     pub spec: Arc<Spec>,
 }
 
 impl Patterns {
-    /// What the run that pruned a folder says of its tensors.
-    pub fn of(source: &Checkpoint) -> Result<Self, PackModelError> {
+    /// The patterns in the record of the run that pruned a folder.
+    pub fn from_record(source: &Checkpoint) -> Result<Self, PackModelError> {
         let record = Record::read(source.path()).map_err(|error| {
             PackModelError::Plan(format!("{error}; or give the pattern with --spec"))
         })?;
@@ -43,7 +43,7 @@ impl Patterns {
                 each.insert(linear.name.clone(), parse(text)?);
             }
         }
-        Ok(Self::Each(each))
+        Ok(Self::PerTensor(each))
     }
 
     /// One pattern for all linears.
@@ -54,11 +54,11 @@ impl Patterns {
     fn get(&self, name: &str) -> Option<&Pattern> {
         match self {
             Self::All(pattern) => Some(pattern),
-            Self::Each(each) => each.get(name),
+            Self::PerTensor(each) => each.get(name),
         }
     }
 
-    /// The patterns bound to a model's linears, in the order of its layers.
+    /// The patterns bound to a model's linears, in layer order.
     pub fn groups(&self, model: &Model<'_>) -> Result<Vec<Group>, PackModelError> {
         let mut groups: Vec<Group> = Vec::new();
         let shapes = Layer::linear_shapes(model.config());
@@ -76,7 +76,7 @@ impl Patterns {
                     false => {
                         match members.iter().map(|m| find_linear(m)).collect::<Option<Vec<_>>>() {
                             Some(linears) if linears.contains(&linear) => linears,
-                            _ => continue, // beside the coupling: it stays dense
+                            _ => continue, // not a member of the coupling: it stays dense
                         }
                     }
                 };
@@ -92,9 +92,7 @@ impl Patterns {
             }
         }
         match groups.is_empty() {
-            true => {
-                Err(PackModelError::Plan("no tensor was pruned: there is nothing to pack".into()))
-            }
+            true => Err(PackModelError::Plan("no tensor was pruned: nothing to pack".into())),
             false => Ok(groups),
         }
     }

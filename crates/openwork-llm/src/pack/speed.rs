@@ -1,67 +1,69 @@
-//! Dense against packed: tokens per second of one model, turn by turn.
+//! Speed of packed generation against dense generation: tokens per second of one
+//! model, measured in alternating turns.
 
-use super::{PackModelError, Patterns};
-use crate::model::{Decoder, Model, Storage, Weight};
+use super::{Group, PackModelError, Patterns};
+use crate::model::{Decoder, Model, ModelError, Storage, Weight};
 use half::{bf16, f16};
 use openwork::Mask;
 use openwork::sparse::{Packed, Values};
 use serde::Serialize;
+use std::num::NonZeroUsize;
 use std::time::Instant;
 
-/// What was measured.
+/// The result of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speed {
-    /// Tokens per second, dense: the most over all turns.
+    /// Tokens per second, dense: the best turn.
     pub dense_tokens_per_second: f64,
-    /// Tokens per second, packed: the most over all turns.
+    /// Tokens per second, packed: the best turn.
     pub packed_tokens_per_second: f64,
     /// Packed over dense.
     pub speedup: f64,
-    /// Bytes that a dense token reads.
+    /// Bytes read per token, dense.
     pub dense_bytes_per_token: usize,
-    /// Bytes that a packed token reads.
+    /// Bytes read per token, packed.
     pub packed_bytes_per_token: usize,
     /// Bytes of the packed linears over their dense bytes.
     pub share: f64,
-    /// Tokens of a turn.
+    /// Tokens per turn.
     pub tokens: usize,
     /// Turns of each.
     pub turns: usize,
-    /// Linears that were cut to the pattern by magnitude first, which changes the
-    /// text but not the speed.
-    pub cut: usize,
+    /// Linears that did not conform and were pruned by magnitude for the
+    /// measurement. This changes the text, not the speed.
+    pub pruned_by_magnitude: usize,
 }
 
-/// Decodes `tokens` tokens in each of some turns, dense and packed alternating.
-/// A packed model is measured as it is; of any other the linears of `patterns`
-/// are packed in memory, in the type they are decoded in, and cut to the pattern
-/// where they do not conform.
+/// Decodes `tokens` tokens per turn, dense and packed in turn. A packed model is
+/// measured as it is; of any other the linears of `patterns` are packed in memory,
+/// in the type they are decoded in, after pruning by magnitude those that do not
+/// conform.
 pub fn compare(
     model: &Model<'_>,
     patterns: Option<&Patterns>,
-    tokens: usize,
-    turns: usize,
+    tokens: NonZeroUsize,
+    turns: NonZeroUsize,
 ) -> Result<Speed, PackModelError> {
     let mut dense = Decoder::load(model, Storage::Half)?;
     let mut packed = Decoder::load(model, Storage::Half)?;
-    let mut cut = 0;
+    let mut pruned_by_magnitude = 0;
     if let Some(patterns) = patterns {
         for group in patterns.groups(model)? {
-            let (all, changed) = packed_like(&mut dense, &group)?;
-            cut += if changed { group.linears.len() } else { 0 };
-            for (&linear, weight) in group.linears.iter().zip(all) {
+            let (weights, pruned) = pack_in_memory(&mut dense, &group)?;
+            pruned_by_magnitude += if pruned { group.linears.len() } else { 0 };
+            for (&linear, weight) in group.linears.iter().zip(weights) {
                 let linears = packed.layers_mut()[group.layer].linears_mut();
                 linears[linear].set_weight(Weight::Packed(weight));
             }
         }
     }
-    let (mut bytes, mut dense_bytes) = (0, 0);
     for layer in dense.layers_mut() {
         for linear in layer.linears_mut() {
             let weight = linear.weight().unpacked();
             linear.set_weight(weight);
         }
     }
+    let (mut bytes, mut dense_bytes) = (0, 0);
     for (a, b) in dense.layers_mut().iter().zip(packed.layers_mut().iter()) {
         for (a, b) in a.linears().iter().zip(b.linears()) {
             if matches!(b.weight(), Weight::Packed(_)) {
@@ -71,36 +73,35 @@ pub fn compare(
         }
     }
     if dense_bytes == 0 {
-        return Err(PackModelError::Plan(
-            "no linear is packed; give the pattern with --spec".into(),
-        ));
+        let why = "no linear is packed; give the pattern with --spec";
+        return Err(PackModelError::Plan(why.into()));
     }
+    let (tokens, turns) = (tokens.get(), turns.get());
     let (mut best, mut sizes) = ([f64::INFINITY; 2], [0; 2]);
-    for _ in 0..turns.max(1) {
+    for _ in 0..turns {
         for (which, decoder) in [&mut dense, &mut packed].into_iter().enumerate() {
-            best[which] = best[which].min(decode(decoder, tokens.max(1))?);
+            best[which] = best[which].min(decode(decoder, tokens)?);
             sizes[which] = decoder.bytes_per_token();
         }
     }
-    let rate = |seconds: f64| tokens.max(1) as f64 / seconds;
     Ok(Speed {
-        dense_tokens_per_second: rate(best[0]),
-        packed_tokens_per_second: rate(best[1]),
+        dense_tokens_per_second: tokens as f64 / best[0],
+        packed_tokens_per_second: tokens as f64 / best[1],
         speedup: best[0] / best[1],
         dense_bytes_per_token: sizes[0],
         packed_bytes_per_token: sizes[1],
         share: bytes as f64 / dense_bytes as f64,
         tokens,
         turns,
-        cut,
+        pruned_by_magnitude,
     })
 }
 
-/// The linears of a group of the dense model, packed in the type that they have
-/// there, and whether they had to be cut to their spec by magnitude.
-fn packed_like(
+/// Packs the linears of a group of the dense model in the type they have there;
+/// also whether they had to be pruned by magnitude first.
+fn pack_in_memory(
     dense: &mut Decoder,
-    group: &super::Group,
+    group: &Group,
 ) -> Result<(Vec<Packed>, bool), PackModelError> {
     let linears = dense.layers_mut()[group.layer].linears();
     let weights: Vec<&Weight> = group.linears.iter().map(|&i| linears[i].weight()).collect();
@@ -112,7 +113,7 @@ fn packed_like(
     }
     let pack = |wide: &[Vec<f32>]| {
         let values: Vec<Values> =
-            weights.iter().zip(wide).map(|(weight, w)| narrowed(weight, w)).collect();
+            weights.iter().zip(wide).map(|(weight, w)| narrow(weight, w)).collect();
         let views: Vec<_> = values.iter().map(Values::view).collect();
         Packed::pack_all(&group.spec, &views)
     };
@@ -131,8 +132,8 @@ fn packed_like(
     Ok((packed, true))
 }
 
-/// Numbers in the type of the matrix that they were read from.
-fn narrowed(weight: &Weight, wide: &[f32]) -> Values {
+/// Numbers in the type of the weights they were read from.
+fn narrow(weight: &Weight, wide: &[f32]) -> Values {
     match weight {
         Weight::F32(_) => Values::F32(wide.to_vec()),
         Weight::F16(_) => Values::F16(wide.iter().map(|&w| f16::from_f32(w)).collect()),
@@ -146,14 +147,14 @@ fn decode(decoder: &mut Decoder, tokens: usize) -> Result<f64, PackModelError> {
     let vocab = decoder.config().vocab;
     let token = |i: usize| ((i * 7919 + 13) % vocab) as u32;
     decoder.reset();
-    // Inside the pool, which the decoder would else enter for every token.
+    // Inside the thread pool; otherwise the decoder would enter it for every token.
     let seconds = rayon::scope(|_| {
         decoder.next(&(0..PROMPT).map(token).collect::<Vec<_>>())?;
         let started = Instant::now();
         for i in 0..tokens {
             decoder.next(&[token(i)])?;
         }
-        Ok::<_, crate::model::ModelError>(started.elapsed().as_secs_f64())
+        Ok::<_, ModelError>(started.elapsed().as_secs_f64())
     })?;
     Ok(seconds)
 }

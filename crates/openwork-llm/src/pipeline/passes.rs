@@ -5,7 +5,7 @@ use super::PipelineError;
 use super::plan::{Plan, PlanBuilder, TensorFilter};
 use super::recipe::{Recipe, RecipeError};
 use crate::model::{Config, Layer};
-use crate::shrink::{Change, Cut, ShrinkError, Sizes, Spare, Uneven};
+use crate::shrink::{Change, ShrinkPlan, ShrinkError, Sizes, Removable, Uneven};
 use openwork::Mask;
 use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ impl Pass {
         sequential: bool,
     ) -> Result<Self, PipelineError> {
         let wrong = |why: &str| Err(PipelineError::Plan(why.to_string()));
-        let before = Sizes::of(config);
+        let before = Sizes::new(config);
         let builder = PlanBuilder::new(recipe, filter, sequential)?;
         let spec = builder.spec().map(ToString::to_string);
         let depth = builder.spec().map(|spec| spec.kept_layers(config)).transpose();
@@ -133,7 +133,7 @@ impl Pass {
     /// The plan for the model that the pass before left: its shapes are those that
     /// were predicted, or smaller by chance.
     pub(super) fn plan_for(&self, config: &Config) -> Result<Plan, PipelineError> {
-        match Sizes::of(config) == self.change.before {
+        match Sizes::new(config) == self.change.before {
             true => Ok(self.plan.clone()),
             false => self.builder.plan(config),
         }
@@ -167,7 +167,7 @@ fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
             let bits = &mask.tensors()[member];
             (0..len).map(|i| f32::from(bits.get(i))).collect()
         };
-        spares.push(Spare::of(config, &weights(3), &weights(6)));
+        spares.push(Removable::from_weights(config, &weights(3), &weights(6)));
     }
-    Ok(Cut::of(config, &spares, Uneven::Refuse)?.change)
+    Ok(ShrinkPlan::new(config, &spares, Uneven::Refuse)?.change)
 }

@@ -29,7 +29,7 @@ use crate::report::{
     self, EvaluationRecord, EvaluationText, LayerRecord, LinearRecord, ModelSize, PassRecord,
     Record, SizeChange, Totals, distinct,
 };
-use crate::shrink::{self, Cut, ShrinkError, Sizes, Spare, Uneven};
+use crate::shrink::{self, ShrinkPlan, ShrinkError, Sizes, Removable, Uneven};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -256,7 +256,7 @@ impl Run<'_> {
         let last = number + 1 == passes.list.len();
         let work = self.work.join(format!("pass-{}", number + 1));
         let target = if last { self.dir.folder().to_path_buf() } else { work.join("small") };
-        let before = Sizes::of(model.config());
+        let before = Sizes::new(model.config());
         let mut record = PassRecord {
             spec: pass.spec().to_string(),
             spec_as_written: None,
@@ -272,7 +272,7 @@ impl Run<'_> {
             let seen = |layer, share| self.observer.progress(layer, Stage::Probe, share);
             let kept = depth::choose(model, &self.prepared.job.calibration, kept, &seen)?;
             record.after =
-                self.write_smaller(model, &Cut::layers(model.config(), &kept), &target)?;
+                self.write_smaller(model, &ShrinkPlan::keep_layers(model.config(), &kept), &target)?;
             record.dropped = (0..before.layers).filter(|layer| !kept.contains(layer)).collect();
             record.seconds = started.elapsed().as_secs_f64();
             return Ok(PassResult { folder: Some(target), pruned: None, record });
@@ -342,11 +342,11 @@ impl Run<'_> {
         let layers = 0..model.config().layers;
         let cut = match remove {
             true => {
-                let read = |layer| Spare::read(&model, layer);
+                let read = |layer| Removable::read(&model, layer);
                 let spares = layers.map(read).collect::<Result<Vec<_>, ShrinkError>>()?;
-                Cut::of(model.config(), &spares, Uneven::Least)?
+                ShrinkPlan::new(model.config(), &spares, Uneven::Least)?
             }
-            false => Cut::layers(model.config(), &layers.collect::<Vec<_>>()),
+            false => ShrinkPlan::keep_layers(model.config(), &layers.collect::<Vec<_>>()),
         };
         self.write_smaller(&model, &cut, target)
     }
@@ -354,7 +354,7 @@ impl Run<'_> {
     fn write_smaller(
         &self,
         model: &Model<'_>,
-        cut: &Cut,
+        cut: &ShrinkPlan,
         target: &Path,
     ) -> Result<Sizes, PipelineError> {
         if !complete(target) {

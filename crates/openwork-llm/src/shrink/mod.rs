@@ -1,16 +1,16 @@
-//! Smaller dense models: heads, channels and layers that do nothing are left
-//! out of every tensor they touch.
+//! Shrinking: removes pruned heads, channels and layers from every tensor they
+//! touch, which leaves a smaller dense model.
 //!
 //! ```text
-//! a channel can go     if its column of down is zero
-//! a query head can go  if its columns of o are zero
-//! a key head can go    if all query heads that read it can
+//! a channel is removable     if its column of down is zero
+//! a query head is removable  if its columns of o are zero
+//! a key head is removable    if all query heads that read it are
 //! ```
 //!
-//! config.json has one number of channels, of query heads and of key heads for
-//! all layers, and every key head is read by as many query heads. So all layers
-//! lose the same numbers, or nothing is written. What the rows of a channel or
-//! head hold elsewhere, biases too, does not matter: nothing reads them.
+//! config.json has one number of channels, query heads and key heads for all
+//! layers, and every key head serves the same number of query heads. So all layers
+//! lose the same numbers, or nothing is written. The other weights of a removable
+//! channel or head, biases included, do not matter: nothing reads their output.
 
 mod write;
 
@@ -19,45 +19,47 @@ pub use write::write;
 use crate::checkpoint::write::WriteError;
 use crate::checkpoint::{Checkpoint, CheckpointError, Dtype};
 use crate::model::{Config, Layer, Model, ModelError};
+use crate::staged_folder::{StageError, StagedFolder};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 
-/// Why a model was not made smaller. Nothing is written then.
+/// Why a model cannot be shrunk. Nothing is written then.
 #[derive(Debug, thiserror::Error)]
 pub enum ShrinkError {
-    /// There is nothing that all layers can spare.
+    /// No channel or head is removable in every layer.
     #[error(
-        "no channel or head can be removed from every layer: a channel goes if its column of down_proj is zero, a query head if its columns of o_proj are, a key head if all its query heads go; prune with `mlp`, `heads` or `query-heads` first"
+        "no channel or head can be removed from every layer: a channel needs a zero column of down_proj, a query head zero columns of o_proj, a key head that all its query heads are removed; prune with `mlp`, `heads` or `query-heads` first"
     )]
     Nothing,
-    /// Layers can spare different numbers.
+    /// Layers have different numbers of removable channels or heads.
     #[error(
-        "layers can spare different numbers of {what} ({layers}), and config.json has one number for all; `openwork shrink --even` would remove what all can spare: {possible}"
+        "layers have different numbers of removable {what} ({layers}), and config.json has one number for all; `openwork shrink --even` removes what every layer can: {possible}"
     )]
     Uneven {
         /// Channels or heads.
         what: &'static str,
-        /// Which layers can spare how many.
+        /// How many are removable in which layers.
         layers: String,
-        /// What would be left.
+        /// The change with `--even`.
         possible: Change,
     },
-    /// transformers refuses the number of heads.
+    /// transformers does not load this number of heads.
     #[error(
-        "{after} of {before} query heads would be left, and transformers loads a {family} model only if their number divides hidden_size {hidden}; possible: {possible}"
+        "{after} of {before} query heads would remain, and transformers loads a {family} model only if their number divides hidden_size {hidden}; possible: {possible}"
     )]
     Heads {
         /// Query heads before.
         before: usize,
-        /// Query heads that would be left.
+        /// Query heads that would remain.
         after: usize,
         /// The family's name.
         family: &'static str,
         /// Width of the hidden state.
         hidden: usize,
-        /// Numbers that can be left, by removing whole key heads or as many of each.
+        /// Numbers that can remain after removing whole key heads, or equally many
+        /// query heads of each.
         possible: String,
     },
     /// The model cannot be read.
@@ -66,12 +68,15 @@ pub enum ShrinkError {
     /// A file of it cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The folder cannot be written.
+    /// A file cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// The output folder cannot be created.
+    #[error(transparent)]
+    Stage(#[from] StageError),
 }
 
-/// The sizes that removing structures changes.
+/// The sizes that shrinking changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     /// Decoder layers.
@@ -85,15 +90,15 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Those of a model.
-    pub fn of(c: &Config) -> Self {
+    /// The sizes of a model.
+    pub fn new(c: &Config) -> Self {
         Self { layers: c.layers, heads: c.heads, kv_heads: c.kv_heads, channels: c.ff }
     }
 
-    /// The config of a model with these sizes. Which layers are left does not
-    /// matter here.
-    pub fn config(self, of: &Config) -> Config {
-        let mut config = of.clone();
+    /// The config of a model with these sizes; which layers remain does not matter
+    /// here.
+    pub fn config(self, config: &Config) -> Config {
+        let mut config = config.clone();
         config.attention.truncate(self.layers);
         config.layers = self.layers;
         (config.heads, config.kv_heads, config.ff) = (self.heads, self.kv_heads, self.channels);
@@ -128,12 +133,13 @@ impl fmt::Display for Change {
     }
 }
 
-/// What of a model stays. Holds, once built: every layer keeps as many channels,
-/// key heads, and query heads of each key head as every other, at least one of each.
+/// The layers, heads and channels that a shrunk model keeps. Holds, once built:
+/// all layers keep the same number of channels, of key heads, and of query heads per
+/// key head, at least one of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Layers that stay, in their order.
-    pub layers: Vec<LayerCut>,
+pub struct ShrinkPlan {
+    /// Kept layers, in order.
+    pub layers: Vec<KeptLayer>,
     /// Sizes before and after.
     pub change: Change,
 }
@@ -145,31 +151,31 @@ impl Change {
     }
 }
 
-/// What of a layer stays, in rising order.
+/// What a kept layer keeps, in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerCut {
-    /// Its number in the larger model.
+pub struct KeptLayer {
+    /// Its index in the original model.
     pub index: usize,
-    /// Channels that stay.
+    /// Kept channels.
     pub channels: Vec<usize>,
-    /// Query heads that stay.
+    /// Kept query heads.
     pub heads: Vec<usize>,
-    /// Key heads that stay.
+    /// Kept key heads.
     pub kv_heads: Vec<usize>,
 }
 
-/// What a layer can do without.
+/// The removable channels and heads of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spare {
-    /// For each channel, whether it can go.
+pub struct Removable {
+    /// For each channel, whether it is removable.
     pub channels: Vec<bool>,
-    /// For each query head, whether it can go.
+    /// For each query head, whether it is removable.
     pub heads: Vec<bool>,
 }
 
-impl Spare {
-    /// Of the weights of `o` and `down`, or anything that is zero where they are.
-    pub fn of(config: &Config, o: &[f32], down: &[f32]) -> Self {
+impl Removable {
+    /// Found from the weights of `o` and `down`, or anything with the same zeros.
+    pub fn from_weights(config: &Config, o: &[f32], down: &[f32]) -> Self {
         let head_zero: Vec<bool> = zero_columns(o, config.q_width())
             .chunks(config.head_dim)
             .map(|columns| columns.iter().all(|zero| *zero))
@@ -177,12 +183,12 @@ impl Spare {
         Self { channels: zero_columns(down, config.ff), heads: head_zero }
     }
 
-    /// Of a layer in a checkpoint.
+    /// Found from a layer of a checkpoint.
     pub fn read(model: &Model<'_>, layer: usize) -> Result<Self, ShrinkError> {
         let read = |linear: usize| -> Result<Vec<f32>, CheckpointError> {
             Ok(model.checkpoint().tensor(&Layer::weight_name(layer, linear))?.to_f32())
         };
-        Ok(Self::of(model.config(), &read(3)?, &read(6)?))
+        Ok(Self::from_weights(model.config(), &read(3)?, &read(6)?))
     }
 }
 
@@ -195,72 +201,76 @@ fn zero_columns(weights: &[f32], columns: usize) -> Vec<bool> {
     zero
 }
 
-/// Whether layers may spare more than is removed.
+/// What to do if layers have different numbers of removable channels or heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uneven {
-    /// Everything that can go goes, or it is an error.
+    /// Fail.
     Refuse,
-    /// What all layers can spare goes.
+    /// Remove the smallest number from every layer.
     Least,
 }
 
-impl Cut {
-    /// All channels and heads of some layers.
-    pub fn layers(config: &Config, kept: &[usize]) -> Self {
-        let layer = |&index: &usize| LayerCut {
+impl ShrinkPlan {
+    /// Keeps some layers whole and removes the others.
+    pub fn keep_layers(config: &Config, kept: &[usize]) -> Self {
+        let layer = |&index: &usize| KeptLayer {
             index,
             channels: (0..config.ff).collect(),
             heads: (0..config.heads).collect(),
             kv_heads: (0..config.kv_heads).collect(),
         };
-        let before = Sizes::of(config);
+        let before = Sizes::new(config);
         let change = Change { before, after: Sizes { layers: kept.len(), ..before } };
         Self { layers: kept.iter().map(layer).collect(), change }
     }
 
-    /// What stays of a model whose layers can spare these. One channel, one key
-    /// head and one query head of each key head always stay.
-    pub fn of(config: &Config, spares: &[Spare], uneven: Uneven) -> Result<Self, ShrinkError> {
+    /// Removes what is removable in every layer. One channel, one key head and one
+    /// query head per key head always stay.
+    pub fn new(
+        config: &Config,
+        removable: &[Removable],
+        uneven: Uneven,
+    ) -> Result<Self, ShrinkError> {
         let group = config.group_size();
-        let channels = |spare: &Spare| spare.channels.iter().filter(|free| **free).count();
-        let free_in = |spare: &Spare, kv: usize| {
-            spare.heads[kv * group..][..group].iter().filter(|free| **free).count()
-        };
-        let whole = |spare: &Spare| {
-            (0..config.kv_heads).filter(|&kv| free_in(spare, kv) == group).collect::<Vec<_>>()
+        let count = |flags: &[bool]| flags.iter().filter(|flag| **flag).count();
+        let channels = |layer: &Removable| count(&layer.channels);
+        let heads_of = |layer: &Removable, kv: usize| count(&layer.heads[kv * group..][..group]);
+        let whole = |layer: &Removable| {
+            (0..config.kv_heads).filter(|&kv| heads_of(layer, kv) == group).collect::<Vec<_>>()
         };
 
-        // What all can spare: channels, key heads, then query heads of those that stay.
-        let least = |count: &dyn Fn(&Spare) -> usize| spares.iter().map(count).min().unwrap_or(0);
+        // What every layer can lose: channels, key heads, then query heads of the key
+        // heads that stay.
+        let least =
+            |count: &dyn Fn(&Removable) -> usize| removable.iter().map(count).min().unwrap_or(0);
         let lost_channels = least(&channels).min(config.ff - 1);
-        let lost_kv = least(&|spare| whole(spare).len()).min(config.kv_heads - 1);
-        let kv_of = |spare: &Spare| -> Vec<usize> {
-            let gone = whole(spare);
-            let gone = &gone[..lost_kv];
-            (0..config.kv_heads).filter(|kv| !gone.contains(kv)).collect()
+        let lost_kv = least(&|layer| whole(layer).len()).min(config.kv_heads - 1);
+        let kept_kv = |layer: &Removable| -> Vec<usize> {
+            let lost = whole(layer);
+            (0..config.kv_heads).filter(|kv| !lost[..lost_kv].contains(kv)).collect()
         };
-        let lost_heads = least(&|spare| {
-            kv_of(spare).into_iter().map(|kv| free_in(spare, kv)).min().unwrap_or(0)
+        let lost_heads = least(&|layer| {
+            kept_kv(layer).into_iter().map(|kv| heads_of(layer, kv)).min().unwrap_or(0)
         })
         .min(group - 1);
 
-        let layer = |(index, spare): (usize, &Spare)| {
-            let kv_heads = kv_of(spare);
+        let kept_layer = |(index, layer): (usize, &Removable)| {
+            let kv_heads = kept_kv(layer);
             let heads = kv_heads
                 .iter()
                 .flat_map(|kv| {
-                    let free = &spare.heads[kv * group..][..group];
-                    without(free, lost_heads).map(move |head| kv * group + head)
+                    let flags = &layer.heads[kv * group..][..group];
+                    without_first(flags, lost_heads).map(move |head| kv * group + head)
                 })
                 .collect();
-            let channels = without(&spare.channels, lost_channels).collect();
-            LayerCut { index, channels, heads, kv_heads }
+            let channels = without_first(&layer.channels, lost_channels).collect();
+            KeptLayer { index, channels, heads, kv_heads }
         };
-        let layers: Vec<LayerCut> = spares.iter().enumerate().map(layer).collect();
-        let before = Sizes::of(config);
+        let layers: Vec<KeptLayer> = removable.iter().enumerate().map(kept_layer).collect();
+        let before = Sizes::new(config);
         let kv_heads = config.kv_heads - lost_kv;
         let after = Sizes {
-            layers: spares.len(),
+            layers: removable.len(),
             heads: kv_heads * (group - lost_heads),
             kv_heads,
             channels: config.ff - lost_channels,
@@ -268,13 +278,13 @@ impl Cut {
         let change = Change { before, after };
 
         if uneven == Uneven::Refuse {
-            let heads = |spare: &Spare| spare.heads.iter().filter(|free| **free).count();
-            let rows: [(&str, &dyn Fn(&Spare) -> usize, usize); 2] = [
+            let heads = |layer: &Removable| count(&layer.heads);
+            let rows: [(&str, &dyn Fn(&Removable) -> usize, usize); 2] = [
                 ("channels", &channels, lost_channels),
                 ("query heads", &heads, before.heads - after.heads),
             ];
             for (what, count, lost) in rows {
-                let counts: Vec<usize> = spares.iter().map(count).collect();
+                let counts: Vec<usize> = removable.iter().map(count).collect();
                 if counts.iter().any(|found| *found != lost) {
                     let layers = by_count(&counts);
                     return Err(ShrinkError::Uneven { what, layers, possible: change });
@@ -289,7 +299,7 @@ impl Cut {
     }
 }
 
-/// Refuses a number of query heads that transformers does.
+/// Refuses a number of query heads that transformers does not load.
 fn check_heads(config: &Config, after: usize) -> Result<(), ShrinkError> {
     let divides = |heads: usize| config.hidden.is_multiple_of(heads);
     if !config.family.heads_divide_hidden || after == config.heads || divides(after) {
@@ -313,17 +323,17 @@ fn check_heads(config: &Config, after: usize) -> Result<(), ShrinkError> {
     })
 }
 
-/// The places of all but the first `lost` that are free.
-fn without(free: &[bool], lost: usize) -> impl Iterator<Item = usize> {
+/// All indices but those of the first `lost` flags that are set.
+fn without_first(flags: &[bool], lost: usize) -> impl Iterator<Item = usize> {
     let mut left = lost;
-    free.iter().enumerate().filter_map(move |(place, &free)| {
-        let goes = free && left > 0;
-        left -= usize::from(goes);
-        (!goes).then_some(place)
+    flags.iter().enumerate().filter_map(move |(index, &flag)| {
+        let removed = flag && left > 0;
+        left -= usize::from(removed);
+        (!removed).then_some(index)
     })
 }
 
-/// `4 in layers 0-3, 5; 3 in layer 4`, the most frequent first.
+/// `4 in layers 0-3, 5; 3 in layer 4`, the most frequent count first.
 fn by_count(counts: &[usize]) -> String {
     let mut kinds: Vec<(usize, Vec<usize>)> = Vec::new();
     for (layer, &count) in counts.iter().enumerate() {
@@ -348,7 +358,7 @@ fn by_count(counts: &[usize]) -> String {
     texts.join("; ")
 }
 
-/// `0-3, 5` of rising numbers.
+/// `0-3, 5`: ascending numbers as ranges.
 pub fn ranges(numbers: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &n in numbers {
@@ -364,22 +374,23 @@ pub fn ranges(numbers: &[usize]) -> String {
     parts.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Finds what the layers of a model can spare, and writes the smaller model to
-/// a folder.
+/// Writes a model without its removable channels and heads to a new folder.
 pub fn shrink(
     source: &Checkpoint,
     out: &Path,
     dtype: Option<Dtype>,
     uneven: Uneven,
 ) -> Result<Change, ShrinkError> {
+    let folder = StagedFolder::create(out)?;
     let model = Model::open(source)?;
-    let spares = (0..model.config().layers)
+    let removable = (0..model.config().layers)
         .into_par_iter()
-        .map(|layer| Spare::read(&model, layer))
+        .map(|layer| Removable::read(&model, layer))
         .collect::<Result<Vec<_>, _>>()?;
-    let cut = Cut::of(model.config(), &spares, uneven)?;
-    write(&model, &cut, dtype, out)?;
-    Ok(cut.change)
+    let plan = ShrinkPlan::new(model.config(), &removable, uneven)?;
+    write(&model, &plan, dtype, folder.path())?;
+    folder.publish()?;
+    Ok(plan.change)
 }
 
 #[cfg(test)]

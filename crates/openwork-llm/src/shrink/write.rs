@@ -1,28 +1,28 @@
-//! Writing what stays of a model as a Hugging Face folder.
+//! Writing a shrunk model as a Hugging Face folder.
 
-use super::{Cut, LayerCut, ShrinkError};
+use super::{KeptLayer, ShrinkError, ShrinkPlan};
 use crate::checkpoint::write::{self, Data, Part, shard_name};
 use crate::checkpoint::{Dtype, Tensor};
 use crate::model::{Config, Model, SlidingWindow};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Writes what stays of a model to a folder; the index comes last. Weights keep
-/// their types, or get `dtype` if given; quantised ones become bf16.
+/// Writes the shrunk model to a folder, its index last. Weights keep their types
+/// unless `dtype` is given; quantized ones become bf16.
 pub fn write(
     model: &Model<'_>,
-    cut: &Cut,
+    plan: &ShrinkPlan,
     dtype: Option<Dtype>,
     out: &Path,
 ) -> Result<(), ShrinkError> {
     let source = model.checkpoint();
     std::fs::create_dir_all(out).map_err(|error| write::WriteError::io(out, error))?;
-    let plain = |tensor: &Tensor<'_>| match (dtype, tensor.dtype()) {
+    let storage_dtype = |tensor: &Tensor<'_>| match (dtype, tensor.dtype()) {
         (Some(dtype), _) => dtype,
         (None, dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16)) => dtype,
         _ => Dtype::BF16,
     };
-    let count = cut.layers.len() + 1;
+    let count = plan.layers.len() + 1;
     let mut listed = Vec::with_capacity(count);
 
     let in_layers = |name: &str| name.starts_with("model.layers.");
@@ -31,18 +31,18 @@ pub fn write(
         .tensors()
         .filter(|t| !in_layers(t.name()))
         .filter(|t| !tied || t.name() != "lm_head.weight")
-        .map(|t| Part::new(t.name(), plain(&t), t.shape(), Data::Tensor(t)))
+        .map(|t| Part::new(t.name(), storage_dtype(&t), t.shape(), Data::Tensor(t)))
         .collect();
     listed.push(write::listed_shard(&out.join(shard_name(1, count)), &rest, &[])?);
 
-    for (number, layer) in cut.layers.iter().enumerate() {
+    for (number, layer) in plan.layers.iter().enumerate() {
         let mut tensors = Vec::new();
         for name in model.layer_tensors(layer.index) {
             let tensor = source.tensor(&name)?;
             let (shape, data) = kept(model.config(), layer, &tensor);
             let old = format!("model.layers.{}.", layer.index);
             let new = name.replacen(&old, &format!("model.layers.{number}."), 1);
-            tensors.push((new, plain(&tensor), shape, data, tensor));
+            tensors.push((new, storage_dtype(&tensor), shape, data, tensor));
         }
         let parts: Vec<Part<'_>> = tensors
             .iter()
@@ -56,20 +56,20 @@ pub fn write(
     }
     let main = match dtype {
         Some(dtype) => dtype,
-        None => plain(&source.tensor("model.embed_tokens.weight")?),
+        None => storage_dtype(&source.tensor("model.embed_tokens.weight")?),
     };
-    write::companions(source, out, main, |json| change(json, model.config(), cut))?;
+    write::companions(source, out, main, |json| change_config(json, model.config(), plan))?;
     write::index(out, &listed)?;
     Ok(())
 }
 
-/// Shape and numbers of what stays of a tensor; no numbers if all of it does.
-fn kept(config: &Config, layer: &LayerCut, tensor: &Tensor<'_>) -> (Vec<usize>, Option<Vec<f32>>) {
+/// Shape and numbers of the kept part of a tensor; no numbers if all of it is kept.
+fn kept(config: &Config, layer: &KeptLayer, tensor: &Tensor<'_>) -> (Vec<usize>, Option<Vec<f32>>) {
     let heads = |heads: &[usize]| -> Vec<usize> {
         let d = config.head_dim;
         heads.iter().flat_map(|head| head * d..(head + 1) * d).collect()
     };
-    // The last parts of its name say what its rows and columns are.
+    // The end of its name tells what its rows and columns are.
     let mut parts = tensor.name().rsplit('.');
     let (kind, linear) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let (rows, columns) = match (linear, kind) {
@@ -102,23 +102,23 @@ fn kept(config: &Config, layer: &LayerCut, tensor: &Tensor<'_>) -> (Vec<usize>, 
     (shape, Some(numbers))
 }
 
-/// The config of the smaller model.
-fn change(json: &mut Map<String, Value>, config: &Config, cut: &Cut) {
-    let (before, after) = (cut.change.before, cut.change.after);
+/// Changes the config to that of the shrunk model.
+fn change_config(json: &mut Map<String, Value>, config: &Config, plan: &ShrinkPlan) {
+    let (before, after) = (plan.change.before, plan.change.after);
     json.insert("intermediate_size".into(), json!(after.channels));
     if (before.heads, before.kv_heads) != (after.heads, after.kv_heads) {
         json.insert("num_attention_heads".into(), json!(after.heads));
         json.insert("num_key_value_heads".into(), json!(after.kv_heads));
-        // It may have been left to hidden_size / num_attention_heads.
+        // Its default, hidden_size / num_attention_heads, has changed.
         json.insert("head_dim".into(), json!(config.head_dim));
     }
     if before.layers == after.layers {
         return;
     }
     json.insert("num_hidden_layers".into(), json!(after.layers));
-    let kept: Vec<usize> = cut.layers.iter().map(|layer| layer.index).collect();
+    let kept: Vec<usize> = plan.layers.iter().map(|layer| layer.index).collect();
     if matches!(config.family.window, SlidingWindow::Pattern | SlidingWindow::UpperIfEnabled) {
-        // Which layers slide follows from their numbers, unless it is written.
+        // Without `layer_types`, a layer's index decides whether it slides.
         let kind = |&index: &usize| match config.attention[index].window {
             Some(_) => "sliding_attention",
             None => "full_attention",
