@@ -255,7 +255,7 @@ fn a_damaged_packed_file_is_refused_by_every_command() {
     let at = data.as_ptr() as usize - whole.as_ptr() as usize;
     places[at..at + data.len()].fill(0);
     for (bytes, part) in [
-        (places, "do not rise"),
+        (places, "do not ascend"),
         (whole[..whole.len() - 7].to_vec(), "model-00002"),
         (text(&whole, r#"\"spec\":\"2:4\""#, r#"\"spec\":\"1:4\""#), "model-00002"),
         (text(&whole, r#"\"format\":\"nm\""#, r#"\"format\":\"zz\""#), "zz"),

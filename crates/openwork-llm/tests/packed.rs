@@ -124,7 +124,7 @@ fn what_does_not_conform_is_named_and_nothing_is_written() {
         pack(&opened, &patterns, &at("out"), &mut |_| {}).expect_err("a refusal").to_string()
     };
     let words = refuse("2:4");
-    assert!(words.contains("model.layers.0.self_attn.q_proj.weight: the weights are not as `2:4` says: scope 0 keeps 4 blocks, expected 2"), "{words}");
+    assert!(words.contains("model.layers.0.self_attn.q_proj.weight: the weights do not conform to `2:4`: scope 0 keeps 4 blocks, expected 2"), "{words}");
     let words = refuse("rows16");
     assert!(words.starts_with("model.layers.0.self_attn.k_proj.weight: "), "{words}");
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
@@ -178,7 +178,10 @@ fn damaged_parts_are_refused_by_name() {
         ),
         ("17 bf16 values are stored; the pattern needs 16", open(good, bf16(17), index(), names)),
         ("the index has 5 bytes", open(good, bf16(16), (Dtype::U8, vec![0x44; 5]), names)),
-        ("places of row 0 do not rise", open(good, bf16(16), (Dtype::U8, vec![0; 4]), names)),
+        (
+            "the positions of row 0 in columns 0 to 3 do not ascend",
+            open(good, bf16(16), (Dtype::U8, vec![0; 4]), names),
+        ),
         ("its values are I8", open(good, (Dtype::I8, 16), index(), names)),
         ("its index is I8", open(good, bf16(16), (Dtype::I8, vec![0x44; 4]), names)),
         (
@@ -186,7 +189,7 @@ fn damaged_parts_are_refused_by_name() {
             open(good, bf16(16), index(), [".packed.value", ".packed.index"]),
         ),
         (
-            "stored as `nm`, not as `block`",
+            "the format of `2:4` is `nm`, not `block`",
             open(r#"{"format":"block","spec":"2:4","shape":[2,16]}"#, bf16(16), index(), names),
         ),
         (
@@ -198,7 +201,7 @@ fn damaged_parts_are_refused_by_name() {
             open(r#"{"format":"nm","spec":"2:4","shape":[2,17]}"#, bf16(16), index(), names),
         ),
         (
-            "that is no pruned tensor",
+            "too few for a pruned tensor",
             open(
                 r#"{"format":"general","spec":"scope (1,4) keep 0","shape":[4194304,4194304]}"#,
                 bf16(0),

@@ -1,22 +1,25 @@
 //! `block(b,c)` with `b` a multiple of 8 and `c` even.
 //!
-//! A strip is one row of blocks. Its kept blocks follow each other from left to
-//! right, each as `b / 8` [panels](super::panel) of eight rows and `c` columns
-//! from the top. The index has, for each strip, a bit for every block, lowest
-//! first, in `ceil(K / c / 8)` bytes whose last bits are zero. Scopes are equal
-//! runs of blocks of a strip, so that all strips keep equally many.
+//! A strip is one row of blocks. Its kept blocks are stored from left to right, each
+//! as `b / 8` [panels](super::panel) of eight rows and `c` columns from top to bottom.
+//! The index has `ceil(K / c / 8)` bytes per strip: a bit per block, lowest first;
+//! unused bits are zero. Scopes are equal runs of blocks in a strip, so all strips
+//! keep the same number of blocks.
 
-use super::simd::Value;
-use super::{Format, Layout, PartsError, Room, Shape, panel};
+use super::kernel::Value;
+use super::{
+    Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
+    panel,
+};
 use crate::mask::Bits;
 use crate::spec::Spec;
-use std::ops::Range;
 
 /// Dense blocks.
 pub(super) const FORMAT: Format = Format {
     name: "block",
-    summary: "block(b,c), b a multiple of 8 and c even: whole blocks, and a bit for each",
+    summary: "block(b,c), b a multiple of 8 and c even: whole blocks, and a bit per block",
     example: "block(16,16)",
+    storage: IndexStorage::Memory,
     fits: plan,
 };
 
@@ -28,7 +31,7 @@ fn plan(spec: &Spec, rows: usize, cols: usize) -> Option<Shape> {
         return None;
     }
     let text = format!("block ({b},{c}) scope (1,{scope}) keep {}", spec.keep());
-    super::is(spec, &text).then(|| {
+    super::is_like(spec, &text).then(|| {
         let kept = cols / c / scope * spec.keep();
         Shape::Block(Block { rows, cols, b, c, scope, kept })
     })
@@ -60,8 +63,8 @@ impl Block {
     }
 
     /// The kept blocks of a strip, from left to right.
-    fn columns<'a>(&self, index: &'a [u8], strip: usize) -> Ones<'a> {
-        Ones::new(&index[strip * self.bytes()..][..self.bytes()])
+    fn kept_blocks<'a>(&self, index: &'a [u8], strip: usize) -> SetBits<'a> {
+        SetBits::new(&index[strip * self.bytes()..][..self.bytes()])
     }
 
     fn size(&self) -> usize {
@@ -69,21 +72,21 @@ impl Block {
     }
 }
 
-/// The places of the bits that are set, rising.
-struct Ones<'a> {
+/// The positions of the bits that are set, ascending.
+struct SetBits<'a> {
     bytes: &'a [u8],
     word: u64,
     base: usize,
     next: usize,
 }
 
-impl<'a> Ones<'a> {
+impl<'a> SetBits<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, word: 0, base: 0, next: 0 }
     }
 }
 
-impl Iterator for Ones<'_> {
+impl Iterator for SetBits<'_> {
     type Item = usize;
 
     #[inline]
@@ -133,10 +136,10 @@ impl Layout for Block {
         let keep = self.kept / (self.blocks() / self.scope).max(1);
         for strip in 0..self.rows / self.b {
             let mut counts = vec![0; self.blocks() / self.scope];
-            for block in self.columns(index, strip) {
+            for block in self.kept_blocks(index, strip) {
                 if block >= self.blocks() {
                     return Err(PartsError::Damaged(format!(
-                        "bits beyond the {} blocks of strip {strip} are set",
+                        "bits after the {} blocks of strip {strip} are set",
                         self.blocks()
                     )));
                 }
@@ -144,9 +147,9 @@ impl Layout for Block {
             }
             if let Some(scope) = counts.iter().position(|&count| count != keep) {
                 return Err(PartsError::Damaged(format!(
-                    "{} blocks of scope {} stay, expected {keep}",
-                    counts[scope],
-                    strip * counts.len() + scope
+                    "scope {} keeps {} blocks, expected {keep}",
+                    strip * counts.len() + scope,
+                    counts[scope]
                 )));
             }
         }
@@ -155,7 +158,7 @@ impl Layout for Block {
 
     fn each(&self, index: &[u8], mut visit: impl FnMut(usize)) {
         for strip in 0..self.rows / self.b {
-            for block in self.columns(index, strip) {
+            for block in self.kept_blocks(index, strip) {
                 let corner = strip * self.b * self.cols + block * self.c;
                 for panel in 0..self.b / panel::ROWS {
                     for pair in 0..self.c / 2 {
@@ -170,10 +173,17 @@ impl Layout for Block {
         }
     }
 
-    fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]) {
+    fn matvec_scalar<T: Value>(
+        &self,
+        PackedView { index, values }: PackedView<'_, T>,
+        strip: usize,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
         y.fill(0.0);
         let values = &values[strip * self.kept * self.size()..];
-        for (block, values) in self.columns(index, strip).zip(values.chunks_exact(self.size())) {
+        for (block, values) in self.kept_blocks(index, strip).zip(values.chunks_exact(self.size()))
+        {
             let x = &x[block * self.c..][..self.c];
             let panels = values.chunks_exact(panel::ROWS * self.c);
             for (values, y) in panels.zip(y.chunks_exact_mut(panel::ROWS)) {
@@ -185,26 +195,22 @@ impl Layout for Block {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn fast<T: Value, const S: usize>(
+    unsafe fn matvec_avx2<T: Value, const S: usize>(
         &self,
-        index: &[u8],
-        values: &[T],
-        from: usize,
-        first: usize,
-        part: usize,
+        w: PackedView<'_, T>,
+        strips: Strips,
         x: &[f32],
         y: &mut [f32],
     ) {
-        let strips: [usize; S] = std::array::from_fn(|s| from + first + s * part);
         let size = self.kept * self.size();
-        assert!((strips[S - 1] + 1) * size <= values.len(), "values of all strips");
+        assert!((strips.get(S - 1) + 1) * size <= w.values.len(), "values of all strips");
         let panels = self.b / panel::ROWS;
         for panel in (0..panels).step_by(2) {
-            // SAFETY: all strips are within the values; the machine has the features.
+            // SAFETY: all strips are within the values; the machine has the kernel.
             unsafe {
                 match panels - panel {
-                    1 => self.pass::<T, S, 1>(index, values, strips, first, part, panel, x, y),
-                    _ => self.pass::<T, S, 2>(index, values, strips, first, part, panel, x, y),
+                    1 => self.two_panels::<T, S, 1>(w, strips, panel, x, y),
+                    _ => self.two_panels::<T, S, 2>(w, strips, panel, x, y),
                 }
             }
         }
@@ -213,15 +219,12 @@ impl Layout for Block {
     /// `cursor` counts the kept blocks that lie wholly before `cols`.
     fn accumulate<T: Value>(
         &self,
-        index: &[u8],
-        values: &[T],
+        PackedView { index, values }: PackedView<'_, T>,
         strip: usize,
-        cols: Range<usize>,
+        InputColumns { range: cols, xt }: InputColumns<'_>,
         cursor: &mut usize,
-        xt: &[f32],
         acc: &mut [f32],
-        room: &mut Room,
-        simd: bool,
+        scratch: &mut Scratch,
     ) {
         let width = acc.len() / self.b;
         let values = &values[strip * self.kept * self.size()..][..self.kept * self.size()];
@@ -234,11 +237,11 @@ impl Layout for Block {
             for (p, stored) in stored.chunks_exact(panel::ROWS * self.c).enumerate() {
                 let inside = left - block * self.c..right - block * self.c;
                 let stored = &stored[inside.start * panel::ROWS..inside.end * panel::ROWS];
-                room.wide.resize(stored.len(), 0.0);
-                panel::widen(stored, &mut room.wide, simd);
+                scratch.wide.resize(stored.len(), 0.0);
+                panel::widen(stored, &mut scratch.wide, scratch.kernel);
                 let xt = &xt[(left - cols.start) * width..][..(right - left) * width];
                 let rows = std::array::from_fn(|r| (p * panel::ROWS + r) * width);
-                panel::multiply(&room.wide, xt, width, rows, acc, simd);
+                panel::multiply(&scratch.wide, xt, width, rows, acc, scratch.kernel);
             }
             *cursor += usize::from(right == (block + 1) * self.c);
         }
@@ -247,40 +250,35 @@ impl Layout for Block {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::super::simd;
+    use super::super::kernel;
     use super::*;
     use std::arch::x86_64::*;
 
     impl Block {
-        /// What `P` panels, from `panel` on, of all blocks of some strips give:
-        /// their rows of `y`, whose strips are `part` apart from `first` on. The
+        /// The rows of `P` panels, from `panel` on, of all blocks of some strips. The
         /// sums stay in registers, eight of them for four strips.
         ///
         /// # Safety
         ///
-        /// The machine has AVX2, FMA and F16C; the strips are within `values`.
+        /// The machine has AVX2, FMA and F16C; the strips are within `w.values`.
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        #[allow(clippy::too_many_arguments)] // a kernel and its place
-        pub(super) unsafe fn pass<T: Value, const S: usize, const P: usize>(
+        pub(super) unsafe fn two_panels<T: Value, const S: usize, const P: usize>(
             &self,
-            index: &[u8],
-            values: &[T],
-            strips: [usize; S],
-            first: usize,
-            part: usize,
+            w: PackedView<'_, T>,
+            strips: Strips,
             panel: usize,
             x: &[f32],
             y: &mut [f32],
         ) {
             let (size, c) = (panel::ROWS * self.c, self.c);
-            let mut columns: [Ones<'_>; S] =
-                std::array::from_fn(|s| self.columns(index, strips[s]));
+            let mut columns: [SetBits<'_>; S] =
+                std::array::from_fn(|s| self.kept_blocks(w.index, strips.get(s)));
             let mut stored: [*const T; S] = std::array::from_fn(|s| {
-                values[strips[s] * self.kept * self.size() + panel * size..].as_ptr()
+                w.values[strips.get(s) * self.kept * self.size() + panel * size..].as_ptr()
             });
             let mut sums = [[_mm256_setzero_ps(); P]; S];
-            // An index holds `kept` blocks in every strip; there is none after the last.
+            // Every strip has `kept` blocks; there is none after the last.
             let mut next = [0; S];
             for s in 0..S {
                 next[s] = columns[s].next().unwrap_or(0);
@@ -289,20 +287,20 @@ mod avx2 {
                 let mut inputs = [x.as_ptr(); S];
                 for s in 0..S {
                     inputs[s] = x[next[s] * c..][..c].as_ptr();
-                    // Streams of values push x out of the nearest cache: ask for it ahead.
+                    // Streams of values evict x from the first-level cache.
                     next[s] = columns[s].next().unwrap_or(0);
                     _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(next[s] * c).cast());
                 }
-                // Panel after panel: a stream is then read from its beginning to its end.
+                // Panel after panel, so that a stream is read in order.
                 for p in 0..P {
                     for column in (0..c).step_by(2) {
                         for s in 0..S {
-                            // SAFETY: `c` is even, so both columns are there, of x
-                            // and of the panels of this block.
+                            // SAFETY: `c` is even, so x and the panels of this block have
+                            // both columns.
                             unsafe {
                                 let at = stored[s].add(p * size + panel::ROWS * column);
                                 if (column * panel::ROWS * size_of::<T>()).is_multiple_of(64) {
-                                    simd::ahead(at);
+                                    kernel::prefetch(at);
                                 }
                                 let (even, odd) = T::pairs(at);
                                 let x0 = _mm256_broadcast_ss(&*inputs[s].add(column));
@@ -318,7 +316,7 @@ mod avx2 {
                 }
             }
             for s in 0..S {
-                let y = &mut y[(first + s * part) * self.b + panel * panel::ROWS..];
+                let y = &mut y[strips.in_output(s) * self.b + panel * panel::ROWS..];
                 let y = &mut y[..P * panel::ROWS];
                 for p in 0..P {
                     // SAFETY: y has eight numbers for each panel.

@@ -1,11 +1,11 @@
-//! Packed weights in the order of others: kept values row by row with a bit
-//! mask, and the metadata of NVIDIA's sparse tensor cores.
+//! Packed weights in the layouts of other programs: values in row-major order with a
+//! bit mask, and the metadata of NVIDIA's sparse tensor cores.
 
 use super::{Layout, Packed, ValueType, Values, layout};
 
 impl Packed {
-    /// The kept values row by row, and a mask with a bit for every weight, rows
-    /// beginning with a byte, lowest bit first.
+    /// The kept values in row-major order, and a mask with a bit per weight, lowest bit
+    /// first; rows begin with a byte.
     pub fn row_major(&self) -> (Values, Vec<u8>) {
         let width = self.cols().div_ceil(8);
         let mut mask = vec![0u8; self.rows() * width];
@@ -31,15 +31,15 @@ impl Packed {
         (0..dense.len()).filter(|&i| stays(i)).map(|i| dense[i]).collect()
     }
 
-    /// The metadata of 2:4 weights for `mma.sp` with 16-bit values, reordered as
-    /// CUTLASS loads it: `rows` lines of `cols / 16` words. Nothing for other
-    /// specs or types, or if rows are no multiple of 32 or columns of 16.
+    /// The metadata of 2:4 weights for `mma.sp` with 16-bit values, in the order in which
+    /// CUTLASS loads it: `rows` lines of `cols / 16` words. `None` for other specs or
+    /// types, or if rows are not a multiple of 32 or columns of 16.
     ///
-    /// A word has four bits for each of four groups, the lowest first: the places
-    /// of the two kept weights, the first in the lower two bits. Word `(r, c)` goes
-    /// to line `r'` and column `c'`: rows are dealt out so that the four rows 8
-    /// apart within 32 follow each other, words at odd places of a 2 x 2 square
-    /// change sides, and columns are interleaved in pairs.
+    /// A word has four bits for each of four groups, the lowest first: the positions of
+    /// the two kept weights, the first in the lower two bits. Word `(r, c)` moves to line
+    /// `r'` and column `c'`: the four rows 8 apart within 32 become adjacent, the words
+    /// off the diagonal of each 2 x 2 square are swapped, and columns are interleaved in
+    /// pairs.
     ///
     /// ```text
     /// r'  = r / 32 * 32 + (r % 8) * 4 + r % 32 / 8

@@ -1,4 +1,4 @@
-//! Why a tensor cannot be packed, and why packed parts are not a tensor.
+//! Errors of packing a tensor and of reading packed parts.
 
 use super::ValueType;
 use crate::mask::Breach;
@@ -6,16 +6,16 @@ use crate::mask::Breach;
 /// Why a tensor cannot be packed with a spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PackError {
-    /// The spec is about other tensors.
-    #[error("the spec is about {expected} tensors; {found} were given")]
+    /// The number of tensors is not that of the spec.
+    #[error("the spec has {expected} tensors, but {found} were given")]
     Tensors {
         /// Tensors of the spec.
         expected: usize,
         /// Tensors given.
         found: usize,
     },
-    /// A tensor has another size than the spec says.
-    #[error("tensor `{tensor}` has {found} weights; the spec is about {expected}")]
+    /// A tensor does not have the size in the spec.
+    #[error("tensor `{tensor}` has {found} weights, but the spec expects {expected}")]
     Size {
         /// Its name.
         tensor: String,
@@ -25,34 +25,34 @@ pub enum PackError {
         found: usize,
     },
     /// The weights do not conform to the spec.
-    #[error("the weights are not as `{spec}` says: {breach}; prune them with this spec first")]
+    #[error("the weights do not conform to `{spec}`: {breach}; prune them with this spec first")]
     Breach {
         /// The spec's text.
         spec: String,
         /// The first breach.
         breach: Breach,
     },
-    /// Only the sign of a zero stands in the way.
+    /// The weights would conform but for the sign of a zero.
     #[error(
-        "scope {scope} keeps {expected} blocks, but another holds -0.0 at offset {offset} of tensor `{tensor}`, which packing would turn into 0.0; write 0.0 there first"
+        "scope {scope} keeps {expected} blocks, but another block holds -0.0 at offset {offset} of tensor `{tensor}`, which packing would turn into 0.0; write 0.0 there first"
     )]
     NegativeZero {
         /// The scope.
         scope: usize,
-        /// Blocks that stay.
+        /// Blocks to keep.
         expected: usize,
         /// The tensor's name.
         tensor: String,
-        /// Where the -0.0 is.
+        /// The offset of the -0.0.
         offset: usize,
     },
 }
 
-/// Why packed parts are not a tensor. The parts may come from anywhere.
+/// Why packed parts do not form a tensor. The parts are not trusted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartsError {
-    /// The spec is stored in another format.
-    #[error("`{spec}` is stored as `{expected}`, not as `{found}`")]
+    /// The format is not the one of the spec.
+    #[error("the format of `{spec}` is `{expected}`, not `{found}`")]
     Format {
         /// The spec's text.
         spec: String,
@@ -62,14 +62,14 @@ pub enum PartsError {
         found: String,
     },
     /// There is no such tensor in the spec.
-    #[error("the spec has {tensors} tensors, none with number {tensor}")]
+    #[error("the spec has no tensor {tensor}; it has {tensors} of them, from 0")]
     Tensor {
         /// Tensors of the spec.
         tensors: usize,
         /// The number asked for.
         tensor: usize,
     },
-    /// Another number of values.
+    /// A wrong number of values.
     #[error("{found} {value_type} values are stored; the pattern needs {expected}")]
     Values {
         /// How many the pattern needs.
@@ -79,7 +79,7 @@ pub enum PartsError {
         /// Their type.
         value_type: ValueType,
     },
-    /// Another number of bytes in the index.
+    /// A wrong number of index bytes.
     #[error("the index has {found} bytes; the pattern needs {expected}")]
     Index {
         /// How many the pattern needs.
@@ -87,11 +87,11 @@ pub enum PartsError {
         /// How many there are.
         found: usize,
     },
-    /// Something in the index that packing never writes.
+    /// An index that packing never writes.
     #[error("the index is damaged: {0}")]
     Damaged(String),
-    /// So many weights from so few bytes that no pruning explains it.
-    #[error("{weights} weights are claimed for {bytes} stored bytes; that is no pruned tensor")]
+    /// Too many weights for so few bytes.
+    #[error("{weights} weights are declared for {bytes} stored bytes, too few for a pruned tensor")]
     Sparse {
         /// Weights of the dense tensor.
         weights: usize,

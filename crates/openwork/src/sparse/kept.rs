@@ -1,13 +1,13 @@
-//! Which blocks of a tensor stay, read from its weights.
+//! Kept blocks of a tensor, found from its weights.
 
 use super::error::PackError;
 use crate::mask::{Bits, Breach};
 use crate::spec::{Element, Spec, Walker};
 
-/// What a weight is to packing.
+/// What packing has to know about a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// All bits clear: what a dropped weight is read back as.
+    /// All bits clear: what a dropped weight unpacks to.
     Zero,
     /// -0.0.
     NegativeZero,
@@ -15,11 +15,11 @@ pub(super) enum Kind {
     Number,
 }
 
-/// A bit for every block of every scope, at `scope * blocks_per_scope + block`:
-/// those that stay, exactly `keep` in each scope.
+/// The kept blocks, exactly `keep` per scope: a bit per block, at
+/// `scope * blocks_per_scope + block`.
 ///
-/// Blocks with a weight that is not zero stay. Where they are fewer than
-/// `keep`, zero blocks of lowest number join them, padding last.
+/// Blocks with a nonzero weight are kept. If they are fewer than `keep`, zero blocks of
+/// the lowest numbers join them, padding last.
 pub(super) fn kept(spec: &Spec, kind: impl Fn(Element) -> Kind) -> Result<Bits, PackError> {
     let (blocks, keep) = (spec.blocks_per_scope(), spec.keep());
     let mut stay = Bits::zeros(spec.blocks());
@@ -63,7 +63,7 @@ pub(super) fn kept(spec: &Spec, kind: impl Fn(Element) -> Kind) -> Result<Bits, 
     Ok(stay)
 }
 
-/// Scope `scope` holds more than `keep` blocks, `numbers` of them with a number.
+/// The error for a scope with more than `keep` blocks, `numbers` of them with a number.
 fn breach(spec: &Spec, scope: usize, numbers: usize, kind: &impl Fn(Element) -> Kind) -> PackError {
     let has = |block: usize, wanted: Kind| {
         spec.elements(scope, block).find(|&element| kind(element) == wanted)
@@ -85,8 +85,7 @@ fn breach(spec: &Spec, scope: usize, numbers: usize, kind: &impl Fn(Element) -> 
     }
 }
 
-/// A bit for every weight of tensor `tensor`: set outside the domain and where
-/// its block stays.
+/// A bit per weight of tensor `tensor`: set outside the domain and in kept blocks.
 pub(super) fn mask(spec: &Spec, tensor: usize, stay: &Bits) -> Bits {
     let mut mask = Bits::ones(spec.tensors()[tensor].size());
     let walker = Walker::new(spec);

@@ -1,74 +1,87 @@
-//! The product with one vector: strips go to a format's kernel, or to its slow
-//! twin.
+//! The matrix-vector product: distributes strips over a layout's kernels.
 
-use super::Layout;
-use super::simd::Value;
+use super::kernel::{Kernel, Value};
+use super::{Layout, PackedView, Strips};
 use std::ops::Range;
 
-/// `y = W x` for some rows, which begin with a strip and end with one or with
-/// the matrix; `simd` asks for the AVX2 kernel, which the machine then has.
+/// `y = W x` for some rows, which begin with a strip and end with one or with the
+/// matrix.
 ///
 /// # Panics
 ///
-/// If `y` has another number of rows.
+/// If `y` does not have one entry per row.
 pub(super) fn matvec<L: Layout, T: Value>(
     layout: &L,
-    index: &[u8],
-    values: &[T],
+    w: PackedView<'_, T>,
     rows: Range<usize>,
     x: &[f32],
     y: &mut [f32],
-    simd: bool,
+    kernel: Kernel,
 ) {
-    assert_eq!(y.len(), rows.len(), "a number for each row");
+    assert_eq!(y.len(), rows.len(), "one output per row");
     let height = layout.strip();
-    let from = rows.start / height;
-    // A last strip that is lower is left to the slow twin.
-    let whole = if simd { y.len() / height } else { 0 };
-    side_by_side(layout, index, values, from, whole, x, y);
+    let base = rows.start / height;
+    // The scalar kernel computes a last strip that is lower than the others.
+    let whole = if kernel == Kernel::Scalar { 0 } else { y.len() / height };
+    vectorized(layout, w, base, whole, x, y, kernel);
     for (i, y) in y.chunks_mut(height).enumerate().skip(whole) {
-        layout.slow(index, values, from + i, x, y);
+        layout.matvec_scalar(w, base + i, x, y);
     }
 }
 
-/// The first `whole` strips, by the AVX2 kernel; there are none where it cannot
-/// run.
+/// The first `whole` strips by a vector kernel.
 #[cfg(target_arch = "x86_64")]
-fn side_by_side<L: Layout, T: Value>(
+fn vectorized<L: Layout, T: Value>(
     layout: &L,
-    index: &[u8],
-    values: &[T],
-    from: usize,
+    w: PackedView<'_, T>,
+    base: usize,
     whole: usize,
     x: &[f32],
     y: &mut [f32],
+    kernel: Kernel,
 ) {
     let streams = layout.streams();
-    let part = whole / streams;
-    for i in 0..part {
-        // SAFETY: there is a strip, so the machine has the features.
-        unsafe {
-            match streams {
-                3 => layout.fast::<T, 3>(index, values, from, i, part, x, y),
-                4 => layout.fast::<T, 4>(index, values, from, i, part, x, y),
-                other => unreachable!("a kernel of {other} streams"),
-            }
+    let step = whole / streams;
+    for first in 0..step {
+        let strips = Strips { base, first, step };
+        match streams {
+            3 => call::<L, T, 3>(layout, w, strips, x, y, kernel),
+            4 => call::<L, T, 4>(layout, w, strips, x, y, kernel),
+            other => unreachable!("a kernel of {other} streams"),
         }
     }
-    for i in part * streams..whole {
-        // SAFETY: as above.
-        unsafe { layout.fast::<T, 1>(index, values, from, i, 0, x, y) };
+    for first in step * streams..whole {
+        call::<L, T, 1>(layout, w, Strips { base, first, step: 0 }, x, y, kernel);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn call<L: Layout, T: Value, const S: usize>(
+    layout: &L,
+    w: PackedView<'_, T>,
+    strips: Strips,
+    x: &[f32],
+    y: &mut [f32],
+    kernel: Kernel,
+) {
+    // SAFETY: the kernel is one of this machine's.
+    unsafe {
+        match kernel {
+            Kernel::Scalar => unreachable!("not a vector kernel"),
+            Kernel::Avx2 => layout.matvec_avx2::<T, S>(w, strips, x, y),
+            Kernel::Avx512 => layout.matvec_avx512::<T, S>(w, strips, x, y),
+        }
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn side_by_side<L: Layout, T: Value>(
+fn vectorized<L: Layout, T: Value>(
     _: &L,
-    _: &[u8],
-    _: &[T],
+    _: PackedView<'_, T>,
     _: usize,
     _: usize,
     _: &[f32],
     _: &mut [f32],
+    _: Kernel,
 ) {
 }

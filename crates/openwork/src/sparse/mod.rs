@@ -1,9 +1,9 @@
-//! Packed weights: what stays of a pruned matrix, and products with it.
+//! Packed weights: the kept values of a pruned matrix with an index, and products
+//! that read them without unpacking.
 //!
-//! A [`Packed`] holds the kept values of a matrix bit for bit and an index that
-//! says where they belong, in the [format](FORMATS) that its spec has. It
-//! multiplies without being unpacked: decoding reads fewer bytes than the dense
-//! matrix has, so it is faster by nearly as much.
+//! A [`Packed`] holds the kept values of a matrix bit for bit and an index of their
+//! positions, in the [format](FORMATS) of its spec. A product reads fewer bytes than
+//! one with the dense matrix, and is faster by nearly the same factor.
 //!
 //! ```
 //! use openwork::Pattern;
@@ -18,11 +18,13 @@
 //! ```
 
 mod axpy;
+mod bitmask;
 mod block;
 mod cutlass;
 mod error;
 mod general;
 mod kept;
+mod kernel;
 mod matmul;
 mod matvec;
 mod nm;
@@ -30,7 +32,6 @@ mod packed;
 mod panel;
 mod rank;
 mod rows16;
-mod simd;
 
 #[cfg(test)]
 mod tests;
@@ -41,120 +42,166 @@ pub use packed::Packed;
 
 use crate::mask::Bits;
 use crate::spec::{Pattern, Spec};
-use matmul::Room;
-use simd::Value;
-use std::ops::Range;
+use kernel::Value;
+use matmul::{InputColumns, Scratch};
 
 /// A row of [`FORMATS`].
 #[derive(Debug)]
 pub struct Format {
-    /// Its name, in files too.
+    /// Its name, also in files.
     pub name: &'static str,
-    /// What it holds, in one line.
+    /// What it stores, in one line.
     pub summary: &'static str,
-    /// A spec that it is for.
+    /// A spec that is stored in it.
     pub example: &'static str,
-    /// The format's shape for a spec over one matrix of these rows and columns,
-    /// if it is for such specs.
+    storage: IndexStorage,
+    /// The layout of a matrix with these rows and columns, if the format is for
+    /// the spec.
     fits: fn(&Spec, usize, usize) -> Option<Shape>,
 }
 
-/// Every packed format, the first that fits a spec being the one it has. To add
-/// one, write its file and list it here.
+/// All packed formats; a spec is stored in the first that fits it. To add one, write
+/// its file and list it here.
 pub const FORMATS: &[Format] =
-    &[nm::FORMAT, nm::COUPLED, rows16::FORMAT, block::FORMAT, general::FORMAT];
+    &[nm::FORMAT, nm::COUPLED, rows16::FORMAT, block::FORMAT, bitmask::FORMAT, general::FORMAT];
 
-/// A format with its sizes.
+/// What a file holds of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IndexStorage {
+    /// The index as it is in memory.
+    Memory,
+    /// A code per scope, as short as it gets.
+    ScopeCodes,
+}
+
+/// A layout with its sizes.
 #[derive(Clone, Debug)]
 enum Shape {
     Nm(nm::Nm),
     Rows16(rows16::Rows16),
     Block(block::Block),
-    General(general::General),
+    BitMask(bitmask::BitMask),
 }
 
-/// Runs `$body` with the layout of whichever shape there is.
+/// Evaluates `$body` with the layout of a shape, whatever its type.
 macro_rules! layout {
     ($shape:expr, $layout:ident => $body:expr) => {
         match $shape {
             $crate::sparse::Shape::Nm($layout) => $body,
             $crate::sparse::Shape::Rows16($layout) => $body,
             $crate::sparse::Shape::Block($layout) => $body,
-            $crate::sparse::Shape::General($layout) => $body,
+            $crate::sparse::Shape::BitMask($layout) => $body,
         }
     };
 }
 use layout;
 
-/// What every format does. `index` and `values` are those of the whole matrix
-/// and have passed `check`; `simd` asks for the AVX2 kernel, which the machine
-/// then has.
+/// Index and values of a whole packed matrix; the index has passed `check`.
+#[derive(Clone, Copy, Debug)]
+struct PackedView<'a, T> {
+    index: &'a [u8],
+    values: &'a [T],
+}
+
+/// Strips that one kernel call computes side by side: `base + first + s * step`
+/// for `s = 0, 1, ..`. The output begins with strip `base`.
+#[derive(Clone, Copy, Debug)]
+struct Strips {
+    base: usize,
+    first: usize,
+    step: usize,
+}
+
+impl Strips {
+    /// Number `s` of them.
+    #[inline]
+    fn get(self, s: usize) -> usize {
+        self.base + self.in_output(s)
+    }
+
+    /// Its number in the output.
+    #[inline]
+    fn in_output(self, s: usize) -> usize {
+        self.first + s * self.step
+    }
+}
+
+/// The memory layout of a format: encoding, checking and kernels.
 trait Layout {
-    /// Rows that are stored together: work is cut between strips.
+    /// Rows that are stored together. Work is divided between strips.
     fn strip(&self) -> usize;
 
     /// Bytes of the index in memory.
     fn index_len(&self) -> usize;
 
-    /// How many values there are.
+    /// Number of kept values.
     fn values_len(&self) -> usize;
 
     /// The index of a mask that conforms to the spec.
     fn encode(&self, mask: &Bits) -> Vec<u8>;
 
-    /// Whether an index of the right length is one that `encode` could give.
+    /// Checks that an index of the right length is one that `encode` can return.
     fn check(&self, index: &[u8]) -> Result<(), PartsError>;
 
-    /// Visits the offsets of all kept weights, in the order of the values.
+    /// Visits the offsets of all kept weights in the order of the values.
     fn each(&self, index: &[u8], visit: impl FnMut(usize));
 
-    /// Strips that a kernel reads side by side, 3 or 4: memory is faster in several
-    /// streams than in one.
+    /// Strips that a vector kernel reads side by side, 3 or 4: memory is faster in
+    /// several streams than in one.
     fn streams(&self) -> usize {
         4
     }
 
-    /// `y = W x` for the rows of one strip, on any machine.
-    fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]);
+    /// `y = W x` for the rows of one strip, in portable code.
+    fn matvec_scalar<T: Value>(&self, w: PackedView<'_, T>, strip: usize, x: &[f32], y: &mut [f32]);
 
-    /// The same for the strips `from + first + s * part` with `s < S`, all of
-    /// whose rows are there; `y` begins with strip `from`.
+    /// The same for `S` strips, all of whose rows exist.
     ///
     /// # Safety
     ///
-    /// The machine has AVX2, FMA and F16C.
+    /// The machine has [`Kernel::Avx2`](kernel::Kernel::Avx2).
     #[cfg(target_arch = "x86_64")]
-    unsafe fn fast<T: Value, const S: usize>(
+    unsafe fn matvec_avx2<T: Value, const S: usize>(
         &self,
-        index: &[u8],
-        values: &[T],
-        from: usize,
-        first: usize,
-        part: usize,
+        w: PackedView<'_, T>,
+        strips: Strips,
         x: &[f32],
         y: &mut [f32],
     );
 
-    /// Adds what some columns of a strip give to `acc`, a line for each row of
-    /// the strip; `xt` has a line of the same length for each of the columns.
-    /// For one strip calls go from left to right, and `cursor` is the layout's
-    /// own note of how far it is, at first 0.
+    /// The same with AVX-512, for layouts that have such a kernel.
+    ///
+    /// # Safety
+    ///
+    /// The machine has [`Kernel::Avx512`](kernel::Kernel::Avx512).
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn matvec_avx512<T: Value, const S: usize>(
+        &self,
+        w: PackedView<'_, T>,
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        // SAFETY: a machine with AVX-512 has AVX2.
+        unsafe { self.matvec_avx2::<T, S>(w, strips, x, y) }
+    }
+
+    /// Adds the products of a strip with some input columns to `acc`, which has a
+    /// line for each row of the strip. For one strip, calls go from left to right;
+    /// `cursor` is the layout's own note of its position, initially 0.
     fn accumulate<T: Value>(
         &self,
-        index: &[u8],
-        values: &[T],
+        w: PackedView<'_, T>,
         strip: usize,
-        cols: Range<usize>,
+        x: InputColumns<'_>,
         cursor: &mut usize,
-        xt: &[f32],
         acc: &mut [f32],
-        room: &mut Room,
-        simd: bool,
+        scratch: &mut Scratch,
     );
 }
 
-/// Whether `spec` is, over one whole matrix, what `text` would be.
-fn is(spec: &Spec, text: &str) -> bool {
+/// Whether `spec` has the blocks and scopes of `text` on its only tensor.
+fn is_like(spec: &Spec, text: &str) -> bool {
     let [tensor] = spec.tensors() else { return false };
     let other = text.parse::<Pattern>().ok().and_then(|p| p.bind(tensor.dims()).ok());
     other.is_some_and(|other| spec.is_like(&other))

@@ -1,8 +1,8 @@
-//! N:4, and N:4 over pairs of columns: `2:4`, `1:4`, `2:4@8`, `2:4@4`.
+//! N:4 with N = 1 or 2, also over pairs of columns: `2:4`, `1:4`, `2:4@8`, `2:4@4`.
 //!
-//! A *strip* is `4 / N` rows, a *unit* 16 columns of a strip: 16 kept weights,
-//! numbered by slots so that a kernel needs one load of values and no shuffle
-//! across registers. Slot `2 l + h` (`l < 8`, `h < 2`) holds
+//! A *strip* is `4 / N` rows, a *unit* 16 columns of a strip: 16 kept weights in
+//! slots, arranged so that a kernel needs one load of values and no shuffle across
+//! registers. Slot `2 l + h` (`l < 8`, `h < 2`) holds
 //!
 //! ```text
 //! row     l % 4 / N         of the strip
@@ -10,17 +10,18 @@
 //! kept    l % 4 % N         of the group's kept weights, leftmost first
 //! ```
 //!
-//! so the even slots are eight lanes over columns 0 to 7, the odd ones over 8
-//! to 15, and within four lanes all are of one group of four columns of `x`.
-//! The index has two bits for each slot, the place in its group: bits
-//! `2 (8 h + l)` of a 32-bit word for each unit. Pairs of columns share a place,
-//! so a unit needs 16 bits: `2 l` for `@8`, `2 (4 h + l % 4)` for `@4`. Slots
-//! beyond the last row or column are left out of the values and zero in the
-//! index.
+//! so the even slots are eight lanes over columns 0 to 7, the odd ones over columns 8
+//! to 15, and every four lanes share a group of four columns of `x`. The index has
+//! two bits per slot, the position in its group: bits `2 (8 h + l)` of a 32-bit word
+//! per unit. Column pairs share a position, so a unit needs 16 bits: `2 l` for `@8`,
+//! `2 (4 h + l % 4)` for `@4`. Slots beyond the last row or column have no value and
+//! are zero in the index.
 
 use super::axpy::{self, List};
-use super::simd::{self, Value};
-use super::{Format, Layout, PartsError, Room, Shape};
+use super::kernel::{self, Kernel, Value};
+use super::{
+    Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
+};
 use crate::mask::Bits;
 use crate::spec::Spec;
 use std::ops::Range;
@@ -28,16 +29,18 @@ use std::ops::Range;
 /// N:M with M = 4.
 pub(super) const FORMAT: Format = Format {
     name: "nm",
-    summary: "N:4 with N = 1 or 2: values, and the place of each in its four columns (2 bits)",
+    summary: "N:4 with N = 1 or 2: values, and the position of each in its four columns (2 bits)",
     example: "2:4",
+    storage: IndexStorage::Memory,
     fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::None]),
 };
 
 /// N:M over pairs of columns.
 pub(super) const COUPLED: Format = Format {
     name: "coupled",
-    summary: "N:4@8 and N:4@4: as nm, with one place for both columns of a pair",
+    summary: "N:4@8 and N:4@4: as nm, with one position per column pair",
     example: "2:4@8",
+    storage: IndexStorage::Memory,
     fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::Eight, Share::Four]),
 };
 
@@ -49,7 +52,7 @@ fn plan(spec: &Spec, rows: usize, cols: usize, shares: &[Share]) -> Option<Shape
                 Share::Eight => format!("{keep}:4@8"),
                 Share::Four => format!("{keep}:4@4"),
             };
-            if super::is(spec, &text) {
+            if super::is_like(spec, &text) {
                 return Some(Shape::Nm(Nm { rows, cols, keep, share }));
             }
         }
@@ -57,7 +60,7 @@ fn plan(spec: &Spec, rows: usize, cols: usize, shares: &[Share]) -> Option<Shape
     None
 }
 
-/// Which slots share a place.
+/// Which slots share a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Share {
     None,
@@ -105,7 +108,7 @@ impl Nm {
         }
     }
 
-    /// Row and first column of a slot's group, if they are there.
+    /// Row and first column of a slot's group, if they exist.
     fn group(&self, strip: usize, unit: usize, l: usize, h: usize) -> Option<(usize, usize)> {
         let row = strip * self.strip() + l % 4 / self.keep;
         let col = unit * UNIT + 8 * h + l / 4 * 4;
@@ -134,8 +137,8 @@ impl Nm {
             for l in 0..8 {
                 for h in 0..2 {
                     if let Some((row, col)) = self.group(strip, unit, l, h) {
-                        let place = (word >> self.shift(l, h) & 3) as usize;
-                        visit(row, col + place, at);
+                        let position = (word >> self.shift(l, h) & 3) as usize;
+                        visit(row, col + position, at);
                         at += 1;
                     }
                 }
@@ -143,14 +146,14 @@ impl Nm {
         }
     }
 
-    /// What lanes `l` of a strip have summed up, as its rows.
-    fn rows_of(&self, lanes: [f32; 8], y: &mut [f32]) {
+    /// Adds the lanes of each row of a strip.
+    fn sum_lanes(&self, lanes: [f32; 8], y: &mut [f32]) {
         for (r, y) in y.iter_mut().enumerate() {
             // Lanes of both halves, then of the kept weights of a group.
-            let of = |lane: usize| lanes[lane] + lanes[lane + 4];
+            let both = |lane: usize| lanes[lane] + lanes[lane + 4];
             *y = match self.keep {
-                1 => of(r),
-                _ => of(2 * r) + of(2 * r + 1),
+                1 => both(r),
+                _ => both(2 * r) + both(2 * r + 1),
             };
         }
     }
@@ -158,8 +161,7 @@ impl Nm {
     /// The lanes' sums of a strip from unit `from` on.
     fn lanes<T: Value>(
         &self,
-        index: &[u8],
-        values: &[T],
+        PackedView { index, values }: PackedView<'_, T>,
         strip: usize,
         from: usize,
         x: &[f32],
@@ -173,8 +175,8 @@ impl Nm {
             for l in 0..8 {
                 for h in 0..2 {
                     if let Some((_, col)) = self.group(strip, unit, l, h) {
-                        let place = (word >> self.shift(l, h) & 3) as usize;
-                        lanes[l] += values[at].wide() * x[col + place];
+                        let position = (word >> self.shift(l, h) & 3) as usize;
+                        lanes[l] += values[at].wide() * x[col + position];
                         at += 1;
                     }
                 }
@@ -188,8 +190,8 @@ impl Layout for Nm {
         4 / self.keep
     }
 
-    /// Each has values and words. Words of 32 bits take two shifts a unit: with
-    /// four strips registers are short, and three were up to 11 % faster.
+    /// Words of 32 bits take two shifts per unit: four strips run out of registers,
+    /// and three were up to 11 % faster.
     fn streams(&self) -> usize {
         if self.share == Share::None { 3 } else { 4 }
     }
@@ -213,8 +215,8 @@ impl Layout for Nm {
                         let mut kept =
                             (0..4u32).filter(|&i| mask.get(row * self.cols + col + i as usize));
                         // The mask keeps exactly `keep` of every group.
-                        let place = kept.nth(l % 4 % self.keep).unwrap_or(0);
-                        word |= place << self.shift(l, h);
+                        let position = kept.nth(l % 4 % self.keep).unwrap_or(0);
+                        word |= position << self.shift(l, h);
                     }
                 }
                 index.extend_from_slice(&word.to_le_bytes()[..self.word_bytes()]);
@@ -235,7 +237,7 @@ impl Layout for Nm {
                         used |= 3 << shift;
                         if l % 4 % self.keep == 1 && word >> (shift - 2) & 3 >= word >> shift & 3 {
                             return Err(PartsError::Damaged(format!(
-                                "places of row {row} do not rise within columns {col} to {}",
+                                "the positions of row {row} in columns {col} to {} do not ascend",
                                 col + 3
                             )));
                         }
@@ -243,7 +245,7 @@ impl Layout for Nm {
                 }
                 if word & !used != 0 {
                     return Err(PartsError::Damaged(format!(
-                        "bits beyond the tensor are set at row {}, column {}",
+                        "bits outside the tensor are set at row {}, column {}",
                         strip * self.strip(),
                         unit * UNIT
                     )));
@@ -259,78 +261,76 @@ impl Layout for Nm {
         }
     }
 
-    fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]) {
+    fn matvec_scalar<T: Value>(
+        &self,
+        w: PackedView<'_, T>,
+        strip: usize,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
         let mut lanes = [0.0; 8];
-        self.lanes(index, values, strip, 0, x, &mut lanes);
-        self.rows_of(lanes, y);
+        self.lanes(w, strip, 0, x, &mut lanes);
+        self.sum_lanes(lanes, y);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn fast<T: Value, const S: usize>(
+    unsafe fn matvec_avx2<T: Value, const S: usize>(
         &self,
-        index: &[u8],
-        values: &[T],
-        from: usize,
-        first: usize,
-        part: usize,
+        w: PackedView<'_, T>,
+        strips: Strips,
         x: &[f32],
         y: &mut [f32],
     ) {
-        let strip = from + first;
-        // SAFETY: as for this function. With the share known each kernel's
-        // shifts are constants.
+        // SAFETY: as for this function. With a constant share the shifts are constants.
         let sums = unsafe {
             match self.share {
-                Share::None => self.sums::<T, S, { avx2::NONE }>(index, values, strip, part, x),
-                Share::Eight => self.sums::<T, S, { avx2::EIGHT }>(index, values, strip, part, x),
-                Share::Four => self.sums::<T, S, { avx2::FOUR }>(index, values, strip, part, x),
+                Share::None => self.sums::<T, S, { avx2::NONE }>(w, strips, x),
+                Share::Eight => self.sums::<T, S, { avx2::EIGHT }>(w, strips, x),
+                Share::Four => self.sums::<T, S, { avx2::FOUR }>(w, strips, x),
             }
         };
         for (s, lanes) in sums.into_iter().enumerate() {
-            self.rows_of(lanes, &mut y[(first + s * part) * self.strip()..][..self.strip()]);
+            self.sum_lanes(lanes, &mut y[strips.in_output(s) * self.strip()..][..self.strip()]);
         }
     }
 
     fn accumulate<T: Value>(
         &self,
-        index: &[u8],
-        values: &[T],
+        w: PackedView<'_, T>,
         strip: usize,
-        cols: Range<usize>,
+        InputColumns { range: cols, xt }: InputColumns<'_>,
         _cursor: &mut usize,
-        xt: &[f32],
         acc: &mut [f32],
-        room: &mut Room,
-        simd: bool,
+        scratch: &mut Scratch,
     ) {
         let height = self.strip();
         let width = acc.len() / height.min(self.rows - strip * height);
-        let lists = &mut room.lists;
+        let kernel = scratch.kernel;
+        let lists = &mut scratch.lists;
         lists.resize_with(height, List::default);
         lists.iter_mut().for_each(List::clear);
         let units = cols.start / UNIT..cols.end.div_ceil(UNIT);
         #[cfg(target_arch = "x86_64")]
-        if simd
+        if kernel >= Kernel::Avx2
             && self.keep == 2
             && (strip + 1) * height <= self.rows
             && cols.len().is_multiple_of(UNIT)
         {
             let [even, odd] = &mut lists[..] else { unreachable!("two rows") };
-            // SAFETY: `simd` says that the machine has the features; all units
-            // are whole and all rows there.
-            unsafe { self.split(index, values, strip, units, width, even, odd) };
+            // SAFETY: the machine has the kernel; all units are whole and all rows exist.
+            unsafe { self.split_rows(w, strip, units, width, [even, odd]) };
             for (list, acc) in lists.iter().zip(acc.chunks_mut(width)) {
-                axpy::gather(list, xt, acc, simd);
+                axpy::gather(list, xt, acc, kernel);
             }
             return;
         }
-        let values = self.values(values, strip);
-        self.slots(index, strip, units, |row, col, at| {
+        let values = self.values(w.values, strip);
+        self.slots(w.index, strip, units, |row, col, at| {
             lists[row - strip * height].push(values[at].wide(), (col - cols.start) * width);
         });
         for (list, acc) in lists.iter().zip(acc.chunks_mut(width)) {
-            axpy::gather(list, xt, acc, simd);
+            axpy::gather(list, xt, acc, kernel);
         }
     }
 }
@@ -345,7 +345,7 @@ mod avx2 {
     pub(super) const EIGHT: u8 = Share::Eight as u8;
     pub(super) const FOUR: u8 = Share::Four as u8;
 
-    /// Where the lanes of even and odd slots have their places in a word.
+    /// Where the lanes of even and odd slots have their positions in a word.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn shifts<const SHARE: u8>() -> [__m256i; 2] {
@@ -376,16 +376,16 @@ mod avx2 {
     ) {
         // SAFETY: there are sixteen.
         let (even, odd) = unsafe { T::pairs(values) };
-        let places = _mm256_set1_epi32(word);
+        let positions = _mm256_set1_epi32(word);
         // The permutation reads two bits of each lane and no more.
-        let x0 = _mm256_permutevar_ps(x[0], _mm256_srlv_epi32(places, shifts[0]));
-        let x1 = _mm256_permutevar_ps(x[1], _mm256_srlv_epi32(places, shifts[1]));
+        let x0 = _mm256_permutevar_ps(x[0], _mm256_srlv_epi32(positions, shifts[0]));
+        let x1 = _mm256_permutevar_ps(x[1], _mm256_srlv_epi32(positions, shifts[1]));
         sums[0] = _mm256_fmadd_ps(even, x0, sums[0]);
         sums[1] = _mm256_fmadd_ps(odd, x1, sums[1]);
     }
 
     impl Nm {
-        /// The lanes' sums of `S` whole strips, `part` apart.
+        /// The lanes' sums of `S` whole strips.
         ///
         /// # Safety
         ///
@@ -393,22 +393,23 @@ mod avx2 {
         #[target_feature(enable = "avx2,fma,f16c")]
         pub(super) unsafe fn sums<T: Value, const S: usize, const SHARE: u8>(
             &self,
-            index: &[u8],
-            values: &[T],
-            first: usize,
-            part: usize,
+            w: PackedView<'_, T>,
+            strips: Strips,
             x: &[f32],
         ) -> [[f32; 8]; S] {
+            let PackedView { index, values } = w;
             let whole = self.cols / UNIT;
             let bytes = if SHARE == NONE { 4 } else { 2 };
-            let strip = |s: usize| first + s * part;
-            assert!((strip(S - 1) + 1) * self.cols <= values.len(), "values of the last strip");
-            assert!((strip(S - 1) + 1) * self.units() * bytes <= index.len(), "and its index");
+            assert!(
+                (strips.get(S - 1) + 1) * self.cols <= values.len(),
+                "values of the last strip"
+            );
+            assert!((strips.get(S - 1) + 1) * self.units() * bytes <= index.len(), "and its index");
             assert_eq!(x.len(), self.cols, "a vector as long as a row");
             let words: [*const u8; S] =
-                std::array::from_fn(|s| index[strip(s) * self.units() * bytes..].as_ptr());
+                std::array::from_fn(|s| index[strips.get(s) * self.units() * bytes..].as_ptr());
             let stored: [*const T; S] =
-                std::array::from_fn(|s| values[strip(s) * self.cols..].as_ptr());
+                std::array::from_fn(|s| values[strips.get(s) * self.cols..].as_ptr());
             let mut sums = [[_mm256_setzero_ps(); 2]; S];
             // Two units at a time: a line of values. 32 bits are read of every word,
             // also of one with 16, so the last of those goes alone.
@@ -426,7 +427,7 @@ mod avx2 {
                         for s in 0..S {
                             let stored = stored[s].add(at);
                             if half == 0 || size_of::<T>() == 4 {
-                                simd::ahead(stored);
+                                kernel::prefetch(stored);
                             }
                             let word = words[s].add(bytes * (u + half)).cast::<i32>();
                             let word = word.read_unaligned();
@@ -455,31 +456,29 @@ mod avx2 {
                 let sum = _mm256_add_ps(sums[s][0], sums[s][1]);
                 // SAFETY: there is room for eight.
                 unsafe { _mm256_storeu_ps(lanes[s].as_mut_ptr(), sum) };
-                self.lanes(index, values, strip(s), whole, x, &mut lanes[s]);
+                self.lanes(w, strips.get(s), whole, x, &mut lanes[s]);
             }
             lanes
         }
 
-        /// The kept weights of two rows in some whole units, widened and sorted
-        /// by row, with where their columns of `X` begin, `width` entries each.
+        /// The kept weights of two rows in some whole units as f32, a list per row,
+        /// with the offsets of their columns of `X`, `width` entries each.
         ///
         /// # Safety
         ///
-        /// The machine has AVX2, FMA and F16C; the units are whole, both rows
-        /// are there, and two of four stay.
+        /// The machine has AVX2, FMA and F16C; the units are whole, both rows exist,
+        /// and N is 2.
         #[target_feature(enable = "avx2,fma,f16c")]
-        pub(super) unsafe fn split<T: Value>(
+        pub(super) unsafe fn split_rows<T: Value>(
             &self,
-            index: &[u8],
-            values: &[T],
+            w: PackedView<'_, T>,
             strip: usize,
             units: Range<usize>,
             width: usize,
-            even: &mut List,
-            odd: &mut List,
+            [even, odd]: [&mut List; 2],
         ) {
             let count = units.len() * 8;
-            let values = &self.values(values, strip)[units.start * UNIT..units.end * UNIT];
+            let values = &self.values(w.values, strip)[units.start * UNIT..units.end * UNIT];
             for list in [&mut *even, &mut *odd] {
                 list.w.resize(count, 0.0);
                 list.at.resize(count, 0);
@@ -494,17 +493,17 @@ mod avx2 {
             let groups = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
             let step = _mm256_set1_epi32(width as i32);
             for (i, unit) in units.enumerate() {
-                let places = _mm256_set1_epi32(self.word(index, strip, unit) as i32);
+                let positions = _mm256_set1_epi32(self.word(w.index, strip, unit) as i32);
                 // SAFETY: 16 values for each unit, and room for 8 in each list.
                 unsafe {
                     let pair = T::pairs(values.as_ptr().add(UNIT * i));
                     for (h, w) in [pair.0, pair.1].into_iter().enumerate() {
-                        let place = _mm256_and_si256(
-                            _mm256_srlv_epi32(places, shifts[h]),
+                        let position = _mm256_and_si256(
+                            _mm256_srlv_epi32(positions, shifts[h]),
                             _mm256_set1_epi32(3),
                         );
                         let first = _mm256_set1_epi32((UNIT * i + 8 * h) as i32);
-                        let col = _mm256_add_epi32(_mm256_add_epi32(place, groups), first);
+                        let col = _mm256_add_epi32(_mm256_add_epi32(position, groups), first);
                         let at = _mm256_mullo_epi32(col, step);
                         let w = _mm256_permutevar8x32_ps(w, by_row);
                         let at = _mm256_permutevar8x32_epi32(at, by_row);

@@ -1,10 +1,11 @@
-//! A packed matrix: from weights and back, from parts and back, and products.
+//! A packed matrix: packing, unpacking, stored parts, and products.
 
 use super::error::{PackError, PartsError};
 use super::kept::{Kind, kept, mask};
-use super::simd::{self, Value};
+use super::kernel::{Kernel, Value};
 use super::{
-    FORMATS, Format, Layout, Shape, ValueType, Values, ValuesRef, general, layout, matmul, matvec,
+    FORMATS, Format, IndexStorage, Layout, PackedView, Shape, ValueType, Values, ValuesRef,
+    general, layout, matmul, matvec,
 };
 use crate::mask::Bits;
 use crate::matrix::{MatrixMut, MatrixRef};
@@ -16,10 +17,10 @@ use std::sync::Arc;
 
 /// One tensor of a spec, packed. Holds, once built:
 ///
-/// 1. the index is one that packing can give for this spec;
-/// 2. there are as many values as it says.
+/// 1. the index is one that packing can produce for this spec;
+/// 2. the number of values is the one that the index implies.
 ///
-/// A tensor of more than two axes is a matrix whose rows are the first.
+/// A tensor with more than two axes is a matrix whose rows are the first axis.
 #[derive(Clone, Debug)]
 pub struct Packed {
     spec: Arc<Spec>,
@@ -32,11 +33,11 @@ pub struct Packed {
     values: Values,
 }
 
-/// Least and most bytes that one task of a matrix-vector product reads.
+/// Smallest and largest number of bytes that a task of a matrix-vector product reads.
 const TASK_BYTES: Range<usize> = 1 << 15..1 << 19;
 
 impl Packed {
-    /// The format that tensor `tensor` of a spec is stored in.
+    /// The format of tensor `tensor` of a spec.
     ///
     /// # Panics
     ///
@@ -46,11 +47,11 @@ impl Packed {
     }
 
     fn plan(spec: &Spec, tensor: usize) -> (&'static Format, Shape) {
-        let (rows, cols) = sides(spec, tensor);
+        let (rows, cols) = matrix_shape(spec, tensor);
         FORMATS
             .iter()
             .find_map(|format| Some((format, (format.fits)(spec, rows, cols)?)))
-            .expect("the last format is for any spec")
+            .expect("the last format fits any spec")
     }
 
     /// Packs the weights of a spec's only tensor.
@@ -86,27 +87,22 @@ impl Packed {
         Ok(weights.iter().enumerate().map(|(t, w)| Self::gathered(spec, t, &stay, *w)).collect())
     }
 
-    /// A tensor of which the blocks `stay`.
+    /// Packs a tensor, given its kept blocks.
     fn gathered(spec: &Arc<Spec>, tensor: usize, stay: &Bits, weights: ValuesRef<'_>) -> Self {
         let (format, mut shape) = Self::plan(spec, tensor);
-        let index = match &mut shape {
-            Shape::General(general) => general.begin(spec, tensor, stay),
-            shape => {
-                let mask = mask(spec, tensor, stay);
-                layout!(shape, l => l.encode(&mask))
-            }
-        };
+        let mask = mask(spec, tensor, stay);
+        let index = layout!(&shape, l => l.encode(&mask));
+        shape.accept(&index);
         let values = match weights {
             ValuesRef::F32(w) => Values::F32(gather(&shape, &index, w)),
             ValuesRef::F16(w) => Values::F16(gather(&shape, &index, w)),
             ValuesRef::Bf16(w) => Values::Bf16(gather(&shape, &index, w)),
         };
-        let (rows, cols) = sides(spec, tensor);
+        let (rows, cols) = matrix_shape(spec, tensor);
         Self { spec: Arc::clone(spec), tensor, rows, cols, format, shape, index, values }
     }
 
-    /// A tensor from its stored parts, which may come from anywhere: all is
-    /// checked.
+    /// A tensor from its stored parts. They are not trusted: everything is checked.
     pub fn from_parts(
         spec: &Arc<Spec>,
         tensor: usize,
@@ -116,12 +112,12 @@ impl Packed {
     ) -> Result<Self, PartsError> {
         let parts = (values.len(), values.value_type());
         let (format, shape, index) = Self::checked(spec, tensor, format, index, parts)?;
-        let (rows, cols) = sides(spec, tensor);
+        let (rows, cols) = matrix_shape(spec, tensor);
         let spec = Arc::clone(spec);
         Ok(Self { spec, tensor, rows, cols, format, shape, index, values })
     }
 
-    /// Whether [`from_parts`](Self::from_parts) would take an index and as many
+    /// Checks whether [`from_parts`](Self::from_parts) accepts an index with this many
     /// values of a type.
     pub fn check_parts(
         spec: &Spec,
@@ -134,7 +130,7 @@ impl Packed {
         Self::checked(spec, tensor, format, index.to_vec(), (values, value_type)).map(drop)
     }
 
-    /// The index in memory, once all is checked.
+    /// Checks stored parts and returns the index in memory.
     fn checked(
         spec: &Spec,
         tensor: usize,
@@ -154,22 +150,24 @@ impl Packed {
                 found: format.to_string(),
             });
         }
-        let stored = index.len() + count * value_type.bytes();
-        let index = match &mut shape {
-            Shape::General(general) => {
+        let index = match own.storage {
+            IndexStorage::ScopeCodes => {
+                let stored = index.len() + count * value_type.bytes();
                 general::plausible(spec.tensors()[tensor].size(), stored)?;
                 let stay = general::decode(spec, tensor, &index)?;
-                general.begin(spec, tensor, &stay)
+                let mask = mask(spec, tensor, &stay);
+                layout!(&shape, l => l.encode(&mask))
             }
-            shape => {
-                let expected = layout!(shape, l => l.index_len());
+            IndexStorage::Memory => {
+                let expected = layout!(&shape, l => l.index_len());
                 if index.len() != expected {
                     return Err(PartsError::Index { expected, found: index.len() });
                 }
-                layout!(shape, l => l.check(&index))?;
+                layout!(&shape, l => l.check(&index))?;
                 index
             }
         };
+        shape.accept(&index);
         let expected = layout!(&shape, l => l.values_len());
         if count != expected {
             return Err(PartsError::Values { expected, found: count, value_type });
@@ -182,12 +180,12 @@ impl Packed {
         &self.spec
     }
 
-    /// Which of the spec's tensors it is.
+    /// Its position among the spec's tensors.
     pub fn tensor(&self) -> usize {
         self.tensor
     }
 
-    /// How it is stored.
+    /// Its format.
     pub fn format(&self) -> &'static Format {
         self.format
     }
@@ -217,9 +215,9 @@ impl Packed {
 
     /// The index as it is stored in a file.
     pub fn index(&self) -> Vec<u8> {
-        match &self.shape {
-            Shape::General(general) => {
-                let stay = general.stay(&self.spec, self.tensor, &self.index);
+        match (&self.shape, self.format.storage) {
+            (Shape::BitMask(mask), IndexStorage::ScopeCodes) => {
+                let stay = general::kept_blocks(&self.spec, self.tensor, mask, &self.index);
                 general::codes(&self.spec, self.tensor, &stay)
             }
             _ => self.index.clone(),
@@ -228,9 +226,9 @@ impl Packed {
 
     /// Bytes in a file: values and index.
     pub fn stored_bytes(&self) -> usize {
-        let index = match &self.shape {
-            Shape::General(_) => general::code_bytes(&self.spec, self.tensor),
-            _ => self.index.len(),
+        let index = match self.format.storage {
+            IndexStorage::ScopeCodes => general::code_bytes(&self.spec, self.tensor),
+            IndexStorage::Memory => self.index.len(),
         };
         self.values.len() * self.values.value_type().bytes() + index
     }
@@ -258,7 +256,7 @@ impl Packed {
         let mut dense = vec![T::default(); self.rows * self.cols];
         let mut values = values.iter();
         layout!(&self.shape, l => l.each(&self.index, |offset| {
-            // As many values as kept weights.
+            // There is a value per kept weight.
             if let Some(&value) = values.next() {
                 dense[offset] = value;
             }
@@ -266,8 +264,8 @@ impl Packed {
         dense
     }
 
-    /// Rows that are stored together: [`matvec_rows`](Self::matvec_rows) takes
-    /// whole multiples.
+    /// Rows that are stored together; [`matvec_rows`](Self::matvec_rows) accepts whole
+    /// multiples.
     pub fn strip_rows(&self) -> usize {
         layout!(&self.shape, l => l.strip())
     }
@@ -278,12 +276,12 @@ impl Packed {
     ///
     /// If the vectors do not fit the matrix.
     pub fn matvec(&self, x: &[f32], y: &mut [f32]) {
-        assert_eq!((x.len(), y.len()), (self.cols, self.rows), "vectors of the matrix's sides");
+        assert_eq!((x.len(), y.len()), (self.cols, self.rows), "vectors that fit the matrix");
         let share = self.bytes().div_ceil(2 * rayon::current_num_threads());
         let bytes = share.clamp(TASK_BYTES.start, TASK_BYTES.end);
         let rows = (bytes * self.rows).div_ceil(self.bytes().max(1)).max(1);
-        // Strips that are left over from whole streams go one by one, which is
-        // slower: a large matrix has none but at its end.
+        // Strips left over from whole streams are computed one by one, which is slower: a
+        // large matrix has them only at its end.
         let most = layout!(&self.shape, l => l.streams());
         let streams = if bytes == TASK_BYTES.end { most } else { 1 };
         let rows = rows.next_multiple_of(self.strip_rows() * streams);
@@ -293,29 +291,29 @@ impl Packed {
     }
 
     /// `y = W x` for some rows, on this thread. The rows begin and end with
-    /// [strips](Self::strip_rows), or end with the matrix; the result does not
-    /// depend on how rows are cut.
+    /// [strips](Self::strip_rows), or end with the matrix; the result does not depend on
+    /// how the rows are divided.
     ///
     /// # Panics
     ///
-    /// If they do not, or the vectors do not fit.
+    /// If they do not, or if the vectors do not fit the matrix.
     pub fn matvec_rows(&self, rows: Range<usize>, x: &[f32], y: &mut [f32]) {
-        self.product(rows, x, y, simd::available());
+        self.product(rows, x, y, Kernel::best());
     }
 
-    pub(super) fn product(&self, rows: Range<usize>, x: &[f32], y: &mut [f32], simd: bool) {
+    pub(super) fn product(&self, rows: Range<usize>, x: &[f32], y: &mut [f32], kernel: Kernel) {
         let strip = self.strip_rows();
         assert!(
             rows.start.is_multiple_of(strip)
                 && (rows.end.is_multiple_of(strip) || rows.end == self.rows)
                 && rows.start <= rows.end
                 && rows.end <= self.rows,
-            "rows {rows:?} of {} are no strips of {strip}",
+            "rows {rows:?} of {} are not whole strips of {strip}",
             self.rows
         );
-        assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors of the matrix's sides");
+        assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors that fit the matrix");
         layout!(&self.shape, l => typed!(Values, &self.values, v => {
-            matvec::matvec(l, &self.index, v, rows, x, y, simd);
+            matvec::matvec(l, PackedView { index: &self.index, values: v }, rows, x, y, kernel);
         }));
     }
 
@@ -326,23 +324,33 @@ impl Packed {
     ///
     /// If the shapes do not fit together.
     pub fn matmul(&self, beta: f32, x: MatrixRef<'_>, y: MatrixMut<'_>) {
-        self.products(beta, x, y, simd::available());
+        self.products(beta, x, y, Kernel::best());
     }
 
-    pub(super) fn products(&self, beta: f32, x: MatrixRef<'_>, y: MatrixMut<'_>, simd: bool) {
+    pub(super) fn products(&self, beta: f32, x: MatrixRef<'_>, y: MatrixMut<'_>, kernel: Kernel) {
         assert_eq!(
             (x.cols(), y.rows(), y.cols()),
             (self.cols, x.rows(), self.rows),
-            "matrices of fitting sides"
+            "matrices that fit"
         );
         layout!(&self.shape, l => typed!(Values, &self.values, v => {
-            matmul::matmul(l, &self.index, v, self.rows, beta, x, y, simd);
+            let w = PackedView { index: &self.index, values: v };
+            matmul::matmul(l, w, self.rows, beta, x, y, kernel);
         }));
     }
 }
 
+impl Shape {
+    /// Takes over what follows from a checked index.
+    fn accept(&mut self, index: &[u8]) {
+        if let Self::BitMask(mask) = self {
+            mask.set_starts(index);
+        }
+    }
+}
+
 /// Rows and columns of a tensor as a matrix.
-fn sides(spec: &Spec, tensor: usize) -> (usize, usize) {
+fn matrix_shape(spec: &Spec, tensor: usize) -> (usize, usize) {
     match spec.tensors()[tensor].dims() {
         [] => (1, 1),
         [only] => (1, *only),

@@ -1,15 +1,15 @@
-//! A dense panel of eight rows and some columns, two by two: value
-//! `16 (c / 2) + 2 r + c % 2` is that of row `r`, column `c`. Sixteen values
-//! are then eight rows of an even column and the same rows of the next.
+//! Dense panels of eight rows, stored as pairs of columns: row `r`, column `c` is
+//! value `16 (c / 2) + 2 r + c % 2`. Sixteen consecutive values are eight rows of an
+//! even column interleaved with the same rows of the next.
 
-use super::simd::{self, Value};
+use super::kernel::{self, Kernel, Value};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
 /// Rows of a panel: the lanes of a register.
 pub(super) const ROWS: usize = 8;
 
-/// What the eight rows give with `x`, a number for each column.
+/// The products of the eight rows with `x`.
 pub(super) fn sums<T: Value>(values: &[T], x: &[f32]) -> [f32; ROWS] {
     let (mut even, mut odd) = ([0.0f32; ROWS], [0.0f32; ROWS]);
     for (pair, x) in values.chunks_exact(2 * ROWS).zip(x.chunks_exact(2)) {
@@ -21,8 +21,8 @@ pub(super) fn sums<T: Value>(values: &[T], x: &[f32]) -> [f32; ROWS] {
     std::array::from_fn(|r| even[r] + odd[r])
 }
 
-/// The same for `S` panels at once, each with an `x` of its own; sums over even
-/// and over odd columns are apart.
+/// The same for `S` panels at once, each with its own `x`; sums over even and odd
+/// columns are separate.
 ///
 /// # Safety
 ///
@@ -43,7 +43,7 @@ pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
             unsafe {
                 let at = values[s].add(ROWS * c);
                 if (c * ROWS * size_of::<T>()).is_multiple_of(64) {
-                    simd::ahead(at);
+                    kernel::prefetch(at);
                 }
                 let (even, odd) = T::pairs(at);
                 let (x0, x1) =
@@ -53,25 +53,25 @@ pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
             }
         }
     }
-    // Not yet added up: a closure of `array::map` does not have the features of
-    // this function, and the sums would go through memory.
+    // Not added up here: a closure of `array::map` lacks the features of this function,
+    // so the sums would go through memory.
     sums
 }
 
-/// Widens some columns of a panel, from an even one on, to `out`, where row `r`
-/// of column `c` is at `8 c + r`.
+/// Converts columns of a panel, from an even one on, to f32: row `r` of column `c` is
+/// written to `out[8 c + r]`.
 ///
 /// # Panics
 ///
-/// If there are other numbers of values than `out` has room for.
-pub(super) fn widen<T: Value>(values: &[T], out: &mut [f32], simd: bool) {
-    assert_eq!(values.len(), out.len(), "room for the panel");
+/// If `values` and `out` have different lengths.
+pub(super) fn widen<T: Value>(values: &[T], out: &mut [f32], kernel: Kernel) {
+    assert_eq!(values.len(), out.len(), "as many outputs as values");
     #[cfg(target_arch = "x86_64")]
-    if simd {
-        // SAFETY: `simd` says that the machine has the features.
+    if kernel >= Kernel::Avx2 {
+        // SAFETY: the machine has the kernel.
         return unsafe { widen_avx2(values, out) };
     }
-    let _ = simd;
+    let _ = kernel;
     for (pair, out) in values.chunks_exact(2 * ROWS).zip(out.chunks_exact_mut(2 * ROWS)) {
         for r in 0..ROWS {
             out[r] = pair[2 * r].wide();
@@ -96,29 +96,29 @@ unsafe fn widen_avx2<T: Value>(values: &[T], out: &mut [f32]) {
     }
 }
 
-/// Adds what a widened panel gives with columns of `X`, each `width` long, to its
-/// rows: that of panel row `r` begins at `rows[r]` in `acc`.
+/// Adds the products of a panel in f32 with columns of `X`, each `width` long; the
+/// line of panel row `r` begins at `rows[r]` in `acc`.
 ///
 /// # Panics
 ///
-/// If there is no column of `xt` for each of the panel, or a row leaves `acc`.
+/// If `xt` does not have one column per column of the panel, or a line exceeds `acc`.
 pub(super) fn multiply(
     wide: &[f32],
     xt: &[f32],
     width: usize,
     rows: [usize; ROWS],
     acc: &mut [f32],
-    simd: bool,
+    kernel: Kernel,
 ) {
-    assert_eq!(xt.len() * ROWS, wide.len() * width, "a column for each of the panel");
-    assert!(rows.iter().all(|&row| row + width <= acc.len()), "rows leave their matrix");
+    assert_eq!(xt.len() * ROWS, wide.len() * width, "one input column per column of the panel");
+    assert!(rows.iter().all(|&row| row + width <= acc.len()), "lines within the accumulator");
     #[cfg(target_arch = "x86_64")]
-    if simd {
-        // SAFETY: `simd` says that the machine has the features; weights, columns
-        // and rows are there by the assertions above.
+    if kernel >= Kernel::Avx2 {
+        // SAFETY: the machine has the kernel; weights, columns and rows are in range by
+        // the assertions above.
         return unsafe { multiply_avx2(wide, xt, width, rows, acc) };
     }
-    let _ = simd;
+    let _ = kernel;
     for (w, x) in wide.chunks_exact(ROWS).zip(xt.chunks_exact(width)) {
         for (&w, &row) in w.iter().zip(&rows) {
             acc[row..][..width].iter_mut().zip(x).for_each(|(acc, x)| *acc += w * x);
@@ -140,14 +140,14 @@ unsafe fn multiply_avx2(
     acc: &mut [f32],
 ) {
     let acc = acc.as_mut_ptr();
-    // Eight sums at a time, or six: as many as hide how long one step takes, and
-    // each number that is read serves several of them.
+    // Eight or six sums at a time: enough to hide the latency of an FMA, and every
+    // number that is loaded serves several of them.
     let mut at = 0;
     while at < width {
         // SAFETY: by the contract above.
         unsafe {
             at += 8 * match (width - at) / 8 {
-                0 => unreachable!("rows of X come by eight"),
+                0 => unreachable!("rows of X are padded to a multiple of eight"),
                 1 => tiles::<8, 1>(wide, xt, width, rows, at, acc),
                 2 => tiles::<4, 2>(wide, xt, width, rows, at, acc),
                 3 => tiles::<2, 3>(wide, xt, width, rows, at, acc),
@@ -157,7 +157,7 @@ unsafe fn multiply_avx2(
     }
 }
 
-/// Some vectors of all rows, `R` rows and `V` vectors at a time; gives `V`.
+/// `V` vectors of all rows, `R` rows at a time; returns `V`.
 ///
 /// # Safety
 ///

@@ -1,18 +1,18 @@
-//! The number of a combination: which `k` of `n` things, as one integer.
+//! Ranks of combinations: `k` of `n` items as one integer.
 //!
-//! Kept things `b_0 < b_1 < ..` have the rank
+//! The items `b_0 < b_1 < ..` have the rank
 //!
 //! ```text
 //! C(b_0, 1) + C(b_1, 2) + .. + C(b_{k-1}, k)
 //! ```
 //!
-//! which counts the combinations from 0 to `C(n, k) - 1` (the combinatorial
-//! number system).
+//! which numbers the combinations from 0 to `C(n, k) - 1` (the combinatorial number
+//! system).
 
-/// The widest rank, in bits: ranks are computed in `u64`.
+/// Largest size of a rank in bits: ranks are computed in `u64`.
 const MAX_BITS: usize = 63;
 
-/// Ranks of `k` of `n` things, for `n` and `k` whose ranks fit.
+/// Ranks of `k` of `n` items.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks {
     n: usize,
@@ -23,14 +23,14 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    /// Nothing where the rank does not fit 63 bits.
+    /// `None` if a rank does not fit 63 bits.
     pub fn new(n: usize, k: usize) -> Option<Self> {
-        // C(n, k) >= 2^min(k, n - k) beyond which nothing is computed.
+        // C(n, k) >= 2^min(k, n - k): larger ones are not computed.
         if k > n || k.min(n - k) > MAX_BITS || n > 1 << 16 {
             return None;
         }
         if k > n - k && n > 4 * MAX_BITS {
-            return None; // the table would be large, and so few ever drop so little
+            return None; // the table would be large for a pattern that drops next to nothing
         }
         let total = choose(n, k).filter(|&c| c <= 1 << MAX_BITS)?;
         let mut binomials = vec![0u64; (n + 1) * (k + 1)];
@@ -56,20 +56,20 @@ impl Ranks {
         self.binomials[b * (self.k + 1) + i]
     }
 
-    /// The rank of the things for which `kept` holds; `k` of them.
+    /// The rank of the `k` items for which `kept` holds.
     pub fn rank(&self, kept: impl Fn(usize) -> bool) -> u64 {
         (0..self.n).filter(|&b| kept(b)).enumerate().map(|(i, b)| self.choose(b, i + 1)).sum()
     }
 
-    /// Calls `keep` with the things of rank `rank`, the largest first; whether
-    /// there is such a rank.
+    /// Calls `keep` with the items of a rank, the largest first; returns whether there
+    /// is such a rank.
     pub fn unrank(&self, mut rank: u64, mut keep: impl FnMut(usize)) -> bool {
         if rank >= self.choose(self.n, self.k) {
             return false;
         }
         let mut b = self.n;
         for i in (1..=self.k).rev() {
-            // The largest b with C(b, i) <= rank; b falls from thing to thing.
+            // The largest b with C(b, i) <= rank; b falls from item to item.
             b -= 1;
             while self.choose(b, i) > rank {
                 b -= 1;

@@ -1,24 +1,27 @@
-//! `rows16`: of two rows 8 apart, one keeps each run of 16 columns.
+//! `rows16`: of every two rows 8 apart, one keeps each run of 16 columns.
 //!
-//! A strip is 16 rows. Of each 16 columns its eight pairs of rows keep a
-//! [panel](super::panel) of eight rows: panel row `p` is row `p` or `p + 8` of
-//! the strip, as bit `p` of the index's byte is clear or set. Panels follow each
-//! other along the strip; the index has `M / 16` rows of `K / 16` bytes.
+//! A strip is 16 rows. In every 16 columns its eight row pairs keep a
+//! [panel](super::panel) of eight rows: panel row `p` is row `p` of the strip if bit
+//! `p` of the index byte is clear, row `p + 8` if it is set. Panels follow each other
+//! along the strip; the index has `M / 16` rows of `K / 16` bytes.
 
-use super::simd::Value;
-use super::{Format, Layout, PartsError, Room, Shape, panel};
+use super::kernel::Value;
+use super::{
+    Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
+    panel,
+};
 use crate::mask::Bits;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-/// The paper's 16-column pattern.
+/// The 16-column pattern of the paper.
 pub(super) const FORMAT: Format = Format {
     name: "rows16",
-    summary: "rows16: panels of 8 rows by 16 columns, and a bit for each pair of rows",
+    summary: "rows16: panels of 8 rows by 16 columns, and a bit per row pair",
     example: "rows16",
+    storage: IndexStorage::Memory,
     fits: |spec, rows, cols| {
-        super::is(spec, "rows16").then_some(Shape::Rows16(Rows16 { rows, cols }))
+        super::is_like(spec, "rows16").then_some(Shape::Rows16(Rows16 { rows, cols }))
     },
 };
 
@@ -64,7 +67,7 @@ impl Layout for Rows16 {
     }
 
     fn check(&self, _index: &[u8]) -> Result<(), PartsError> {
-        Ok(()) // every bit says something
+        Ok(()) // every byte is valid
     }
 
     fn each(&self, index: &[u8], mut visit: impl FnMut(usize)) {
@@ -79,7 +82,13 @@ impl Layout for Rows16 {
         }
     }
 
-    fn slow<T: Value>(&self, index: &[u8], values: &[T], strip: usize, x: &[f32], y: &mut [f32]) {
+    fn matvec_scalar<T: Value>(
+        &self,
+        PackedView { index, values }: PackedView<'_, T>,
+        strip: usize,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
         y.fill(0.0);
         let panels = strip * self.panels()..(strip + 1) * self.panels();
         let values = &values[panels.start * PANEL..panels.end * PANEL];
@@ -93,31 +102,26 @@ impl Layout for Rows16 {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn fast<T: Value, const S: usize>(
+    unsafe fn matvec_avx2<T: Value, const S: usize>(
         &self,
-        index: &[u8],
-        values: &[T],
-        from: usize,
-        first: usize,
-        part: usize,
+        PackedView { index, values }: PackedView<'_, T>,
+        strips: Strips,
         x: &[f32],
         y: &mut [f32],
     ) {
-        let strip = |s: usize| from + first + s * part;
         let panels = self.panels();
         let chosen: [*const u8; S] =
-            std::array::from_fn(|s| index[strip(s) * panels..][..panels].as_ptr());
+            std::array::from_fn(|s| index[strips.get(s) * panels..][..panels].as_ptr());
         let stored: [*const T; S] =
-            std::array::from_fn(|s| values[strip(s) * panels * PANEL..].as_ptr());
-        assert!((strip(S - 1) + 1) * panels * PANEL <= values.len(), "values of all strips");
+            std::array::from_fn(|s| values[strips.get(s) * panels * PANEL..].as_ptr());
+        assert!((strips.get(S - 1) + 1) * panels * PANEL <= values.len(), "values of all strips");
         assert_eq!(x.len(), panels * SIDE, "a vector as long as a row");
         let mut rows = [[_mm256_setzero_ps(); 2]; S];
         let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
         for i in 0..panels {
             // SAFETY: panel i of every strip is within the values by the
-            // assertion above, and x has its 16 numbers; every strip has its
-            // byte. A checked index here would part the loads from their
-            // sums, and these would go through memory.
+            // assertion above, x has its 16 numbers and every strip its byte. With a
+            // bounds check here the sums would be spilled to memory.
             let (sums, bytes) = unsafe {
                 let panel = std::array::from_fn(|s| stored[s].wrapping_add(i * PANEL));
                 let bytes: [u8; S] = std::array::from_fn(|s| *chosen[s].add(i));
@@ -134,7 +138,7 @@ impl Layout for Rows16 {
             }
         }
         for s in 0..S {
-            let y = &mut y[(first + s * part) * SIDE..][..SIDE];
+            let y = &mut y[strips.in_output(s) * SIDE..][..SIDE];
             // SAFETY: sixteen entries.
             unsafe {
                 _mm256_storeu_ps(y.as_mut_ptr(), rows[s][0]);
@@ -145,29 +149,26 @@ impl Layout for Rows16 {
 
     fn accumulate<T: Value>(
         &self,
-        index: &[u8],
-        values: &[T],
+        PackedView { index, values }: PackedView<'_, T>,
         strip: usize,
-        cols: Range<usize>,
+        InputColumns { range: cols, xt }: InputColumns<'_>,
         _cursor: &mut usize,
-        xt: &[f32],
         acc: &mut [f32],
-        room: &mut Room,
-        simd: bool,
+        scratch: &mut Scratch,
     ) {
         let width = acc.len() / SIDE;
         let panels = cols.start / SIDE..cols.end / SIDE;
         let index = &index[strip * self.panels()..][panels.clone()];
         let values =
             &values[strip * self.panels() * PANEL..][panels.start * PANEL..panels.end * PANEL];
-        room.wide.resize(values.len(), 0.0);
-        panel::widen(values, &mut room.wide, simd);
+        scratch.wide.resize(values.len(), 0.0);
+        panel::widen(values, &mut scratch.wide, scratch.kernel);
         for (i, &rows) in index.iter().enumerate() {
             let rows =
                 std::array::from_fn(|p| (p + panel::ROWS * (rows >> p & 1) as usize) * width);
-            let wide = &room.wide[i * PANEL..][..PANEL];
+            let wide = &scratch.wide[i * PANEL..][..PANEL];
             let xt = &xt[i * SIDE * width..][..SIDE * width];
-            panel::multiply(wide, xt, width, rows, acc, simd);
+            panel::multiply(wide, xt, width, rows, acc, scratch.kernel);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Laws of packed weights: packing is exact, products equal those of the dense
 //! matrix, and parts from anywhere are refused or harmless.
 
+use super::kernel::Kernel;
 use super::*;
 use crate::mask::Mask;
 use crate::matrix::Matrix;
@@ -62,8 +63,16 @@ const CASES: &[(&str, &[usize], &str)] = &[
     ("block(24,128)", &[48, 512], "block"),
     ("block(4,4)", &[8, 32], "general"),
     ("2:4x2", &[8, 32], "general"),
-    ("3:4", &[6, 20], "general"),
-    ("unstructured(37%)", &[9, 13], "general"),
+    ("3:4", &[6, 20], "bitmask"),
+    ("unstructured(37%)", &[9, 13], "bitmask"),
+    ("unstructured(20%)", &[9, 13], "general"),
+    ("rowwise(40%)", &[5, 21], "bitmask"),
+    ("1:8", &[3, 24], "general"),
+    ("7:8", &[3, 24], "bitmask"),
+    ("6:8", &[5, 40], "bitmask"),
+    ("8:16", &[3, 48], "bitmask"),
+    ("16:32", &[3, 96], "bitmask"),
+    ("8:16", &[3, 2, 16], "bitmask"),
     ("rowwise(10%)", &[9, 70], "general"),
     ("channel", &[8, 13], "general"),
     ("columns(30%)", &[5, 21], "general"),
@@ -126,7 +135,10 @@ fn sizes_are_the_papers() {
         ("1:4", 9.0 / 32.0),
         ("rows16", 0.5 + 1.0 / 512.0),
         ("block(16,16)", 0.5 + 1.0 / 4096.0),
-        // 3 bits tell which 2 of 4 blocks of two stay.
+        ("8:16", 9.0 / 16.0),
+        ("6:8", 13.0 / 16.0),
+        ("rowwise(50%)", 9.0 / 16.0),
+        // 3 bits tell which 2 of 4 blocks of two are kept.
         ("2:4x2", 0.5 + 3.0 / 128.0),
     ] {
         let spec = bind(text, &[64, 512]);
@@ -184,11 +196,11 @@ fn weights_that_do_not_conform_are_refused_by_name() {
     let words = |w: &[f32]| Packed::pack(&spec, ValuesRef::F32(w)).unwrap_err().to_string();
     assert_eq!(
         words(&w),
-        "the weights are not as `2:4` says: scope 2 keeps 3 blocks, expected 2; prune them with this spec first"
+        "the weights do not conform to `2:4`: scope 2 keeps 3 blocks, expected 2; prune them with this spec first"
     );
     w[9] = -0.0;
     assert!(words(&w).contains("-0.0 at offset 9 of tensor `tensor`"), "{}", words(&w));
-    assert!(words(&w[..15]).contains("has 15 weights; the spec is about 16"));
+    assert!(words(&w[..15]).contains("has 15 weights, but the spec expects 16"));
 }
 
 /// The definition, in f64.
@@ -227,9 +239,22 @@ fn sizes() -> Vec<(Arc<Spec>, usize, usize)> {
             add("block(8,6)", 8 * strips, 6 * units);
         }
     }
-    for k in 1..=40 {
+    for k in 1..=70 {
         add("unstructured(50%)", 5, k);
         add("rowwise(30%)", 3, k);
+        add("rowwise(75%)", 9, k);
+        add("columns(30%)", 2, k);
+    }
+    for (n, m) in [(3, 4), (2, 8), (4, 8), (6, 8), (7, 8), (4, 16), (8, 16), (12, 16), (15, 16)] {
+        for units in 1..=8 {
+            add(&format!("{n}:{m}"), units % 5 + 1, m * units);
+        }
+    }
+    for units in 1..=5 {
+        add("8:32", 5, 32 * units);
+        add("16:32", 4, 32 * units);
+        add("24:32", 3, 32 * units);
+        add("2:16", 6, 16 * units);
     }
     add("block(24,128)", 96, 512);
     add("block(8,48,1)", 16, 192);
@@ -242,16 +267,14 @@ fn products_are_the_dense_ones(pack: impl Fn(&[f32]) -> Values, round: impl Fn(f
         let packed = Packed::pack(&spec, pack(&w).view()).unwrap();
         let x: Vec<f32> = (0..k + 1).map(|i| number(i, 77)).collect();
         let x = &x[1..]; // begins at an odd place
-        let mut kernels = vec![false];
-        kernels.extend(simd::available().then_some(true));
-        for simd in kernels {
+        for kernel in Kernel::available() {
             let mut y = vec![f32::NAN; m];
-            packed.product(0..m, x, &mut y, simd);
+            packed.product(0..m, x, &mut y, kernel);
             for (row, &y) in y.iter().enumerate() {
                 let want = slow(&w, x, row);
                 assert!(
                     (f64::from(y) - want).abs() <= tolerance(k),
-                    "{} {m} x {k} row {row}: {y} for {want}, kernel {simd}",
+                    "{} {m} x {k} row {row}: {y} for {want}, {kernel:?}",
                     spec.text()
                 );
             }
@@ -259,7 +282,7 @@ fn products_are_the_dense_ones(pack: impl Fn(&[f32]) -> Values, round: impl Fn(f
             let strip = packed.strip_rows();
             let mut parts = vec![f32::NAN; m];
             for (i, part) in parts.chunks_mut(strip).enumerate() {
-                packed.product(i * strip..i * strip + part.len(), x, part, simd);
+                packed.product(i * strip..i * strip + part.len(), x, part, kernel);
             }
             let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&y), bits(&parts), "{}", spec.text());
@@ -289,19 +312,21 @@ fn many_rows_meet_the_dense_weights() {
         ("block(8,6)", 16, 156),
         ("block(24,128)", 48, 256),
         ("rowwise(40%)", 5, 131),
+        ("6:8", 7, 136),
+        ("16:32", 3, 160),
+        ("unstructured(60%)", 4, 67),
+        ("columns(40%)", 4, 75),
     ] {
         let spec = bind(text, &[m, k]);
         let w = weights(&spec, 0, 9);
         let packed = Packed::pack(&spec, ValuesRef::F32(&w)).unwrap();
         for t in (0..=20).chain([33, 41, 49, 57, 63, 64, 65, 130]) {
             let x = Matrix::from_fn(t, k, |i, j| number(i * k + j, 3));
-            let mut kernels = vec![false];
-            kernels.extend(simd::available().then_some(true));
-            for simd in kernels {
+            for kernel in Kernel::available() {
                 for beta in [0.0, 1.0] {
                     let old = if beta == 0.0 { f32::NAN } else { 0.25 };
                     let mut y = Matrix::from_fn(t, m, |_, _| old);
-                    packed.products(beta, x.view(), y.view_mut(), simd);
+                    packed.products(beta, x.view(), y.view_mut(), kernel);
                     for i in 0..t {
                         for row in 0..m {
                             let want = slow(&w, x.row(i), row) + f64::from(beta) * 0.25;
@@ -320,7 +345,7 @@ fn many_rows_meet_the_dense_weights() {
 
 #[test]
 fn threads_do_not_change_a_bit() {
-    for text in ["2:4", "2:4@8", "rows16", "block(16,16)", "rowwise(40%)"] {
+    for text in ["2:4", "2:4@8", "rows16", "block(16,16)", "rowwise(40%)", "8:16"] {
         let (m, k) = (512, 256);
         let spec = bind(text, &[m, k]);
         let w = as_bf16(&weights(&spec, 0, 4));
@@ -351,11 +376,11 @@ fn each_fault_of_parts_has_its_own_words() {
     };
     assert_eq!(
         words("block", 0, index.clone(), values.clone()),
-        "`2:4` is stored as `nm`, not as `block`"
+        "the format of `2:4` is `nm`, not `block`"
     );
     assert_eq!(
         words("nm", 1, index.clone(), values.clone()),
-        "the spec has 1 tensors, none with number 1"
+        "the spec has no tensor 1; it has 1 of them, from 0"
     );
     assert_eq!(
         words("nm", 0, index[1..].to_vec(), values.clone()),
@@ -370,13 +395,13 @@ fn each_fault_of_parts_has_its_own_words() {
     same[0] = 0; // two weights in one place
     assert!(
         words("nm", 0, same, values.clone())
-            .contains("places of row 0 do not rise within columns 0 to 3")
+            .contains("the positions of row 0 in columns 0 to 3 do not ascend")
     );
     let mut beyond = index.clone();
     beyond[7] |= 0x80;
     assert!(
         words("nm", 0, beyond, values)
-            .contains("bits beyond the tensor are set at row 0, column 16")
+            .contains("bits outside the tensor are set at row 0, column 16")
     );
 
     let spec = bind("block(8,2)", &[8, 12]);
@@ -385,19 +410,34 @@ fn each_fault_of_parts_has_its_own_words() {
         let values = packed.values().clone();
         Packed::from_parts(&spec, 0, "block", index, values).unwrap_err().to_string()
     };
-    assert!(words(vec![0x80 | 0b11]).contains("bits beyond the 6 blocks of strip 0"));
-    assert!(words(vec![0b11]).contains("2 blocks of scope 0 stay, expected 3"));
+    assert!(words(vec![0x80 | 0b11]).contains("bits after the 6 blocks of strip 0"));
+    assert!(words(vec![0b11]).contains("scope 0 keeps 2 blocks, expected 3"));
+
+    for (text, dims, damage, words) in [
+        ("6:8", &[2, 16], (3, 0b11), "scope 3 keeps 4 blocks, expected 6"),
+        ("3:4", &[1, 12], (1, 0x80), "bits after the last column of row 0 are set"),
+        ("rowwise(50%)", &[2, 12], (2, 0x01), "scope 1 keeps"),
+        ("unstructured(50%)", &[3, 10], (2, 0x01), "scope 0 keeps"),
+    ] {
+        let spec = bind(text, dims);
+        let packed = Packed::pack(&spec, ValuesRef::F32(&weights(&spec, 0, 1))).unwrap();
+        let mut index = packed.index();
+        index[damage.0] = if text == "6:8" { 0b1111 } else { index[damage.0] ^ damage.1 };
+        let error = Packed::from_parts(&spec, 0, "bitmask", index, packed.values().clone());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(words), "{text}: {error}");
+    }
 
     let spec = bind("scope (1,6) keep 2", &[1, 6]);
     let values = Values::F32(vec![1.0; 2]);
     let error = Packed::from_parts(&spec, 0, "general", vec![15], values.clone()).unwrap_err();
-    assert!(error.to_string().contains("scope 0 has the rank 15"), "{error}");
+    assert!(error.to_string().contains("the rank 15 of scope 0"), "{error}");
     let error = Packed::from_parts(&spec, 0, "general", vec![16], values).unwrap_err();
     assert!(error.to_string().contains("bits after the last scope"), "{error}");
 
     let spec = bind("scope (1,4) keep 0", &[1 << 20, 1 << 20]);
     let error = Packed::from_parts(&spec, 0, "general", vec![], Values::F32(vec![])).unwrap_err();
-    assert!(error.to_string().contains("that is no pruned tensor"), "{error}");
+    assert!(error.to_string().contains("too few for a pruned tensor"), "{error}");
 }
 
 proptest! {
