@@ -4,23 +4,16 @@ use super::Failed;
 use openwork::Matrix;
 use openwork::hessian::Hessian;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// One linear layer.
 pub struct Capture {
-    /// Such as `14.q`: the decoder layer and the linear in it.
+    /// Decoder layer and linear, such as `14.q`.
     pub name: String,
     /// The dense weights.
     pub weight: Matrix,
     /// H of all calibration tokens.
     pub hessian: Hessian,
-}
-
-/// The folder given, or else that of the variable OPENWORK_CAPTURES.
-pub fn folder(given: Option<PathBuf>) -> Result<PathBuf, Failed> {
-    given.or_else(|| std::env::var_os("OPENWORK_CAPTURES").map(PathBuf::from)).ok_or_else(|| {
-        "give --captures FOLDER or set OPENWORK_CAPTURES; bench/capture.py makes one".into()
-    })
 }
 
 /// The names of all layers in a folder, sorted.

@@ -1,27 +1,21 @@
-//! What the benchmark programs share: captured layers, synthetic ones, timing
-//! and records.
+//! Shared code of the benchmark programs: options, captured and synthetic layers,
+//! timing, memory and records.
 
+pub mod args;
 pub mod capture;
+pub mod memory;
 pub mod plot;
 pub mod record;
+pub mod timing;
+
+pub use args::{Captures, Common, finish};
 
 use openwork::hessian::{Hessian, HessianSum};
 use openwork::prune::{Method, Pruned, Task, prune};
 use openwork::{Matrix, Pattern, Spec};
 
-/// What a program stops with: a line for a person.
+/// Why a program failed, in a line.
 pub type Failed = Box<dyn std::error::Error>;
-
-/// Ends a program: a failure goes to stderr.
-pub fn finish(result: Result<(), Failed>) -> std::process::ExitCode {
-    match result {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            std::process::ExitCode::FAILURE
-        }
-    }
-}
 
 /// Reproducible entries between -1 and 1.
 pub fn random(rows: usize, cols: usize, seed: u64) -> Matrix {
@@ -33,8 +27,8 @@ pub fn random(rows: usize, cols: usize, seed: u64) -> Matrix {
     })
 }
 
-/// The Hessian of `samples` synthetic inputs of uneven scale whose neighbouring
-/// columns are correlated.
+/// The Hessian of `samples` synthetic inputs with columns of different scales and
+/// correlated neighbours.
 pub fn synthetic(columns: usize, samples: usize) -> Result<Hessian, Failed> {
     const ROWS: usize = 512;
     let mut sum = HessianSum::new(columns);

@@ -15,11 +15,11 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 420.0;
 const MARGIN: f64 = 64.0;
 
-/// The picture; `marks` are the labelled values along x.
+/// The plot.
 pub fn svg(title: &str, x_name: &str, y_name: &str, points: &[(f64, f64)]) -> String {
     let (c, p) = power_law(points);
-    let bound = |of: &dyn Fn(&(f64, f64)) -> f64, pick: fn(f64, f64) -> f64, start: f64| {
-        points.iter().map(of).fold(start, pick)
+    let bound = |axis: &dyn Fn(&(f64, f64)) -> f64, pick: fn(f64, f64) -> f64, start: f64| {
+        points.iter().map(axis).fold(start, pick)
     };
     let (left, right) = (bound(&|q| q.0, f64::min, f64::MAX), bound(&|q| q.0, f64::max, f64::MIN));
     let low = bound(&|q| q.1, f64::min, f64::MAX).log10().floor();

@@ -1,10 +1,10 @@
-//! Records: what was measured, with the machine it was measured on.
+//! Records: figures with the machine they were measured on.
 
 use super::Failed;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What the machine is, as far as it matters for time.
+/// The machine, as far as it matters for time.
 pub fn machine() -> Value {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -20,7 +20,7 @@ pub fn machine() -> Value {
     })
 }
 
-/// Writes a record, if a file is given.
+/// Writes a record if a file is given.
 pub fn save(path: Option<&Path>, record: &Value) -> Result<(), Failed> {
     if let Some(path) = path {
         std::fs::write(path, format!("{record:#}\n"))
@@ -30,7 +30,7 @@ pub fn save(path: Option<&Path>, record: &Value) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A Markdown table; the first row is its head.
+/// A Markdown table; the first row is its header.
 pub fn markdown(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
     for (i, row) in rows.iter().enumerate() {

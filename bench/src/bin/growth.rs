@@ -1,12 +1,12 @@
-//! How the time per row of `s-obs` grows with the columns K: a table, the
-//! exponent, and a plot.
+//! Growth of the time per row of `s-obs` with the number of columns K: a table, the
+//! exponent and a plot.
 
 use clap::Parser;
-use openwork_bench::{Failed, bind, finish, head, plot, random, record, run, synthetic};
+use openwork_bench::{Common, Failed, bind, finish, head, plot, random, record, run, synthetic};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Measures the time per row against K
+/// Measure the time per row against K
 #[derive(Parser)]
 struct Args {
     /// Numbers of columns
@@ -18,19 +18,15 @@ struct Args {
     /// The pattern
     #[arg(long, default_value = "2:4")]
     pattern: String,
-    /// Rows of the larger run; the smaller has a quarter of them
+    /// Rows of the larger run; the smaller one has a quarter
     #[arg(long, default_value_t = 128)]
     rows: usize,
-    /// Runs of each; the least time counts
-    #[arg(long, default_value_t = 3)]
-    repeats: usize,
-    /// Threads
+    /// Number of threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Writes all figures as JSON
-    #[arg(long)]
-    record: Option<PathBuf>,
-    /// Writes the plot
+    #[command(flatten)]
+    common: Common,
+    /// Write the plot to this file
     #[arg(long)]
     svg: Option<PathBuf>,
 }
@@ -48,9 +44,9 @@ fn growth(args: Args) -> Result<(), Failed> {
         let w = random(args.rows, k, 7);
         let part = head(&w, few);
         let specs = [bind(&args.pattern, few, k)?, bind(&args.pattern, args.rows, k)?];
-        // Two sizes in turn: their difference is free of the factoring.
+        // The difference of two sizes does not contain the factorization.
         let mut least = [f64::INFINITY; 2];
-        for _ in 0..args.repeats.max(1) {
+        for _ in 0..args.common.repeats.max(1) {
             for (at, w) in [&part, &w].into_iter().enumerate() {
                 let seconds = run(&args.method, &specs[at], w, &h, args.threads)?.seconds;
                 least[at] = least[at].min(seconds);
@@ -69,10 +65,12 @@ fn growth(args: Args) -> Result<(), Failed> {
         let title = format!("{} on {}", args.method, args.pattern);
         std::fs::write(path, plot::svg(&title, "K", "ms per row", &points))?;
     }
-    let record = json!({
-        "benchmark": "growth", "machine": record::machine(), "threads": args.threads,
-        "method": args.method, "pattern": args.pattern, "exponent": exponent,
-        "ms_per_row": points.iter().map(|(k, ms)| json!({"columns": k, "ms": ms})).collect::<Vec<_>>(),
-    });
-    record::save(args.record.as_deref(), &record)
+    let points: Vec<_> = points.iter().map(|(k, ms)| json!({"columns": k, "ms": ms})).collect();
+    args.common.save(
+        "growth",
+        json!({
+            "threads": args.threads, "method": args.method, "pattern": args.pattern, "exponent": exponent,
+            "ms_per_row": points,
+        }),
+    )
 }

@@ -1,4 +1,4 @@
-//! Packed weights against dense ones: a vector, and many rows.
+//! Products with packed weights against dense ones, with one vector and with many rows.
 
 use clap::Parser;
 use half::bf16;
@@ -6,45 +6,48 @@ use openwork::linalg::matvec::Element;
 use openwork::linalg::{Threads, gemm};
 use openwork::sparse::{Packed, Values, ValuesRef};
 use openwork::{Mask, Matrix};
+use openwork_bench::timing::interleave;
 use openwork_bench::{Failed, bind, finish, random, record};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
-/// Times products with packed weights against dense ones, turn by turn
+/// Time products with packed weights against dense ones, in turn
 #[derive(Parser)]
 struct Args {
     /// Patterns, separated by semicolons
-    #[arg(long, default_value = "2:4;2:4@8;2:4@4;1:4;rows16;block(16,16);2:4x2;rowwise(50%)")]
+    #[arg(
+        long,
+        default_value = "2:4;2:4@8;1:4;rows16;block(16,16);6:8;8:16;16:32;rowwise(50%);2:4x2"
+    )]
     patterns: String,
-    /// Rows of the matrix of the matrix-vector product, a multiple of 1024
+    /// Rows of the matrix of the matrix-vector product; a multiple of 1024
     #[arg(long, default_value_t = 16384)]
     rows: usize,
     /// Its columns
     #[arg(long, default_value_t = 8192)]
     columns: usize,
-    /// Side of the matrix that many rows are multiplied with
+    /// Side of the matrix of the matrix-matrix product
     #[arg(long, default_value_t = 4096)]
     side: usize,
-    /// Numbers of rows to multiply, separated by commas
+    /// Numbers of rows to multiply it with, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "8,64,512")]
     batch: Vec<usize>,
     /// Numbers of threads, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     threads: Vec<usize>,
-    /// Turns; the least time counts
+    /// Repetitions; the fastest counts
     #[arg(long, default_value_t = 20)]
     repeats: usize,
-    /// Writes all figures as JSON
-    #[arg(long)]
+    /// Write all figures to this file as JSON
+    #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
 
 /// Rows of the piece that a tall matrix repeats.
 const PIECE: usize = 1024;
-/// Bytes that one task of the dense product reads, as in the models' forward pass.
+/// Bytes per task of the dense product, as in a model's forward pass.
 const TASK_BYTES: usize = 1 << 19;
 
 fn main() -> std::process::ExitCode {
@@ -58,7 +61,7 @@ fn packed(args: Args) -> Result<(), Failed> {
         "threads",
         "pattern",
         "format",
-        "share of dense",
+        "ratio to dense",
         "limit",
         "speedup",
         "median",
@@ -147,40 +150,12 @@ fn sparse(pattern: &str, rows: usize, cols: usize) -> Result<Packed, Failed> {
     Ok(Packed::pack(&Arc::new(spec), ValuesRef::Bf16(&kept))?)
 }
 
-/// The same matrix below itself: all formats store strips of rows one by one.
+/// The matrix repeated: all formats store strips of rows one after the other.
 fn repeated(pattern: &str, piece: &Packed, times: usize) -> Result<Packed, Failed> {
     let spec = Arc::new(bind(pattern, piece.rows() * times, piece.cols())?);
     let Values::Bf16(values) = piece.values() else { unreachable!("packed as bf16") };
     let (index, values) = (piece.index().repeat(times), Values::Bf16(values.repeat(times)));
     Ok(Packed::from_parts(&spec, 0, piece.format().name, index, values)?)
-}
-
-/// Seconds of several things to do in each of some turns.
-fn turns<const N: usize>(repeats: usize, mut things: [&mut dyn FnMut(); N]) -> Vec<[f64; N]> {
-    let mut all = Vec::new();
-    for _ in 0..repeats {
-        let mut turn = [0.0; N];
-        for (thing, seconds) in things.iter_mut().zip(&mut turn) {
-            let started = Instant::now();
-            thing();
-            *seconds = started.elapsed().as_secs_f64();
-        }
-        all.push(turn);
-    }
-    all
-}
-
-/// The least time of a thing.
-fn least<const N: usize>(turns: &[[f64; N]], thing: usize) -> f64 {
-    turns.iter().map(|turn| turn[thing]).fold(f64::INFINITY, f64::min)
-}
-
-/// The median over all turns of how much faster the first thing is than the
-/// second: what else runs on the machine slows both of a turn.
-fn median<const N: usize>(turns: &[[f64; N]]) -> f64 {
-    let mut ratios: Vec<f64> = turns.iter().map(|turn| turn[1] / turn[0]).collect();
-    ratios.sort_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn vector(pattern: &str, packed: &Packed, dense: &[bf16], repeats: usize) -> Value {
@@ -190,7 +165,7 @@ fn vector(pattern: &str, packed: &Packed, dense: &[bf16], repeats: usize) -> Val
     let step = (TASK_BYTES / 2 / cols).max(1);
     let mut sum = 0u64;
     let words: Vec<u64> = dense.chunks(4).map(|four| u64::from(four[0].to_bits())).collect();
-    let turns = turns(
+    let turns = interleave(
         repeats,
         [
             &mut || packed.matvec(&x, &mut y),
@@ -203,21 +178,20 @@ fn vector(pattern: &str, packed: &Packed, dense: &[bf16], repeats: usize) -> Val
         ],
     );
     std::hint::black_box(sum);
-    let [fast, slow, read] = [0, 1, 2].map(|thing| least(&turns, thing));
+    let [fast, slow, read] = turns.least();
     let worst = y.iter().zip(&z).map(|(y, z)| (y - z).abs()).fold(0.0, f32::max);
     assert!(worst < 1e-2, "{pattern}: the products differ by {worst}");
     json!({
         "pattern": pattern, "format": packed.format().name,
         "share": packed.bytes() as f64 / packed.dense_bytes() as f64,
-        "seconds": fast, "dense_seconds": slow, "speedup": slow / fast, "median_speedup": median(&turns),
+        "seconds": fast, "dense_seconds": slow, "speedup": slow / fast, "median_speedup": turns.median_speedup(),
         "rate": packed.bytes() as f64 / fast / 1e9,
         "dense_rate": packed.dense_bytes() as f64 / slow / 1e9,
         "stream_rate": packed.dense_bytes() as f64 / read / 1e9,
     })
 }
 
-/// Adds up whole numbers, in four streams for each task: the rate at which
-/// memory can be read.
+/// Adds integers in four streams per task, to measure the rate of reading memory.
 fn stream(words: &[u64]) -> u64 {
     words
         .par_chunks(TASK_BYTES / 8)
@@ -243,19 +217,19 @@ fn product(pattern: &str, packed: &Packed, batch: usize, repeats: usize) -> Valu
     let w = Matrix::from_vec(rows, cols, w.into_iter().map(|w| w.wide()).collect());
     let x = random(batch, cols, 5);
     let (mut y, mut z) = (Matrix::zeros(batch, rows), Matrix::zeros(batch, rows));
-    let turns = turns(
+    let turns = interleave(
         repeats,
         [&mut || packed.matmul(0.0, x.view(), y.view_mut()), &mut || {
             gemm(0.0, z.view_mut(), 1.0, x.view(), w.view().t(), Threads::All)
         }],
     );
-    let [fast, slow] = [0, 1].map(|thing| least(&turns, thing));
+    let [fast, slow] = turns.least();
     let worst = y.data().iter().zip(z.data()).map(|(y, z)| (y - z).abs()).fold(0.0, f32::max);
     assert!(worst < 1e-2, "{pattern}: the products differ by {worst}");
     let flops = 2.0 * (batch * rows * cols) as f64 / 1e9;
     json!({
         "pattern": pattern, "format": packed.format().name, "batch": batch,
-        "seconds": fast, "gemm_seconds": slow, "speedup": slow / fast, "median_speedup": median(&turns),
+        "seconds": fast, "gemm_seconds": slow, "speedup": slow / fast, "median_speedup": turns.median_speedup(),
         "gflops": flops / fast, "gemm_gflops": flops / slow,
     })
 }

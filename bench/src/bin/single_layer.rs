@@ -1,11 +1,10 @@
-//! The single-layer table: patterns by methods on captured layers, with error,
-//! improvement over SparseGPT and time.
+//! The single-layer table: patterns by methods on captured layers, with error, change
+//! against SparseGPT and time.
 
 use clap::Parser;
 use openwork::prune::split_list;
-use openwork_bench::{Failed, bind, capture, finish, record, run};
+use openwork_bench::{Captures, Common, Failed, bind, capture, finish, record, run};
 use serde_json::json;
-use std::path::PathBuf;
 
 /// The paper's four patterns.
 const PATTERNS: &str = "2:4,2:4@8,2:4x2,rows16";
@@ -16,13 +15,12 @@ const METHODS: &str = "magnitude,wanda,s-obd,sparsegpt[damping=mean:0.01],\
 sparsegpt[damping=diag:0.01]+refit,s-obs[damping=diag:0.01],admm[damping=diag:0.01],\
 admm[damping=diag:0.01]+swap";
 
-/// Prunes captured layers by every method and prints a Markdown table per pattern
+/// Prune captured layers with every method and print a Markdown table per pattern
 #[derive(Parser)]
 struct Args {
-    /// The folder that bench/capture.py wrote [default: $OPENWORK_CAPTURES]
-    #[arg(long)]
-    captures: Option<PathBuf>,
-    /// Layers, such as 14.q,14.down; all if not given
+    #[command(flatten)]
+    captures: Captures,
+    /// Layers, such as 14.q,14.down [default: all]
     #[arg(long, value_delimiter = ',')]
     layers: Vec<String>,
     /// Patterns
@@ -31,15 +29,11 @@ struct Args {
     /// Methods
     #[arg(long, default_value = METHODS)]
     methods: String,
-    /// Runs of each; the least time counts
-    #[arg(long, default_value_t = 2)]
-    repeats: usize,
-    /// Threads
+    /// Number of threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Writes all figures as JSON
-    #[arg(long)]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
 }
 
 fn main() -> std::process::ExitCode {
@@ -47,7 +41,7 @@ fn main() -> std::process::ExitCode {
 }
 
 fn table(args: Args) -> Result<(), Failed> {
-    let folder = capture::folder(args.captures)?;
+    let folder = args.captures.folder()?;
     let methods = split_list(&args.methods)?;
     let layers = if args.layers.is_empty() { capture::names(&folder)? } else { args.layers };
     let mut results = Vec::new();
@@ -61,8 +55,8 @@ fn table(args: Args) -> Result<(), Failed> {
             let spec = bind(pattern, layer.weight.rows(), layer.weight.cols())?;
             let mut least = vec![f64::INFINITY; methods.len()];
             let mut error = vec![0.0; methods.len()];
-            // Turn by turn, so that a busy moment of the machine strikes all alike.
-            for _ in 0..args.repeats.max(1) {
+            // In turn, so that other load on the machine affects all alike.
+            for _ in 0..args.common.repeats.max(1) {
                 for (m, method) in methods.iter().enumerate() {
                     let pruned = run(method, &spec, &layer.weight, &layer.hessian, args.threads)?;
                     least[m] = least[m].min(pruned.seconds);
@@ -94,9 +88,5 @@ fn table(args: Args) -> Result<(), Failed> {
         }
         println!("### `{pattern}`\n\n{}", record::markdown(&rows));
     }
-    let record = json!({
-        "benchmark": "single_layer", "machine": record::machine(), "threads": args.threads,
-        "repeats": args.repeats, "results": results,
-    });
-    record::save(args.record.as_deref(), &record)
+    args.common.save("single_layer", json!({"threads": args.threads, "results": results}))
 }

@@ -1,35 +1,29 @@
-//! One thread against two, and the same bytes at one, two and three. Beside the
-//! methods stands what two threads gain on plain products, one apart for each: the
-//! limit of the machine, at that moment.
+//! One thread against two, and equal bytes with one, two and three. The speedup of
+//! independent matrix products, one per thread, is the limit of the machine at that
+//! moment.
 
 use clap::Parser;
+use openwork::Matrix;
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::split_list;
-use openwork::{Matrix, hessian::Hessian};
-use openwork_bench::{Failed, bind, capture, finish, random, record, run, synthetic};
+use openwork_bench::{Captures, Common, Failed, bind, finish, record, run};
 use rayon::prelude::*;
 use serde_json::json;
-use std::path::PathBuf;
 use std::time::Instant;
 
-/// Times methods on one and on two threads, and compares the bytes
+/// Time methods on one and two threads, and compare the bytes
 #[derive(Parser)]
 struct Args {
-    /// The folder that bench/capture.py wrote; without it the layer is synthetic [default: $OPENWORK_CAPTURES]
-    #[arg(long)]
-    captures: Option<PathBuf>,
-    /// The layer
+    #[command(flatten)]
+    captures: Captures,
+    /// The layer; a synthetic one without captures
     #[arg(long, default_value = "14.down")]
     layer: String,
     /// Methods
     #[arg(long, default_value = "s-obs[damping=diag:0.01],admm[damping=diag:0.01]")]
     methods: String,
-    /// Runs of each; the least time counts
-    #[arg(long, default_value_t = 3)]
-    repeats: usize,
-    /// Writes all figures as JSON
-    #[arg(long)]
-    record: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
 }
 
 fn main() -> std::process::ExitCode {
@@ -37,13 +31,8 @@ fn main() -> std::process::ExitCode {
 }
 
 fn threads(args: Args) -> Result<(), Failed> {
-    let (name, w, h): (String, Matrix, Hessian) = match capture::folder(args.captures) {
-        Ok(folder) => {
-            let layer = capture::load(&folder, &args.layer)?;
-            (layer.name, layer.weight, layer.hessian)
-        }
-        Err(_) => ("synthetic".to_string(), random(576, 1536, 7), synthetic(1536, 4096)?),
-    };
+    let (w, h, source) = args.captures.layer(&args.layer)?;
+    let name = format!("{source} {}", args.layer);
     let spec = bind("2:4", w.rows(), w.cols())?;
     let head = [
         "method",
@@ -57,7 +46,7 @@ fn threads(args: Args) -> Result<(), Failed> {
     let mut results = Vec::new();
     let panel = Matrix::from_fn(192, w.cols(), |i, j| w.row(i % w.rows())[j]);
     let square = Matrix::from_fn(w.cols(), w.cols(), |i, j| h.matrix().row(i)[j] as f32);
-    // As many products, one after the other or half of them on each thread.
+    // The same products, all on one thread or half of them on each.
     let products = |threads: usize| -> Result<f64, Failed> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
         let mut out = [(); 16].map(|()| Matrix::zeros(panel.rows(), panel.cols()));
@@ -74,7 +63,7 @@ fn threads(args: Args) -> Result<(), Failed> {
         let mut first: Option<Vec<Matrix>> = None;
         let mut same = true;
         let mut limit = [f64::INFINITY; 2];
-        for _ in 0..args.repeats.max(1) {
+        for _ in 0..args.common.repeats.max(1) {
             for (at, least) in least.iter_mut().enumerate() {
                 for _ in 0..3 {
                     limit[at] = limit[at].min(products(at + 1)?);
@@ -101,14 +90,13 @@ fn threads(args: Args) -> Result<(), Failed> {
         }));
     }
     println!("{name}, {} x {}, 2:4\n\n{}", w.rows(), w.cols(), record::markdown(&rows));
-    let record = json!({
-        "benchmark": "threads", "machine": record::machine(), "layer": name,
-        "rows": w.rows(), "columns": w.cols(), "results": results,
-    });
-    record::save(args.record.as_deref(), &record)
+    args.common.save(
+        "threads",
+        json!({"layer": name, "rows": w.rows(), "columns": w.cols(), "results": results}),
+    )
 }
 
-/// Equal to the bit.
+/// Whether matrices are equal bit for bit.
 fn equal(a: &[Matrix], b: &[Matrix]) -> bool {
     let bits = |w: &Matrix| w.data().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| bits(a) == bits(b))
