@@ -10,7 +10,7 @@ use openwork_llm::pipeline::{
     depth, structure,
 };
 use openwork_llm::report::{Record, SizeChange};
-use openwork_llm::shrink::{ShrinkPlan, Sizes, Removable, Uneven, shrink, write};
+use openwork_llm::shrink::{Removable, ShrinkPlan, Sizes, Uneven, shrink, write};
 use std::path::{Path, PathBuf};
 
 /// Largest difference of two logits, as a share of the largest: sums of fewer

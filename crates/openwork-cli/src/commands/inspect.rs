@@ -85,7 +85,7 @@ impl Inspect {
 /// Parses a spec; structures such as `mlp` need a model whose config is known.
 fn parse_spec(spec: &str, model: &Checkpoint) -> Result<Pattern, Failure> {
     match RecipeSpec::parse(spec).map_err(Failure::input)? {
-        RecipeSpec::Pattern(pattern) => Ok(pattern),
+        RecipeSpec::Pattern(pattern) => Ok(*pattern),
         structure => {
             let model = Model::open(model).map_err(Failure::input)?;
             structure.pattern(model.config()).map_err(Failure::input)

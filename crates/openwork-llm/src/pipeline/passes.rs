@@ -5,7 +5,7 @@ use super::PipelineError;
 use super::plan::{Plan, PlanBuilder, TensorFilter};
 use super::recipe::{Recipe, RecipeError};
 use crate::model::{Config, Layer};
-use crate::shrink::{Change, ShrinkPlan, ShrinkError, Sizes, Removable, Uneven};
+use crate::shrink::{Change, Removable, ShrinkError, ShrinkPlan, Sizes, Uneven};
 use openwork::Mask;
 use std::collections::BTreeMap;
 

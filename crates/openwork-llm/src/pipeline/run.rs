@@ -29,7 +29,7 @@ use crate::report::{
     self, EvaluationRecord, EvaluationText, LayerRecord, LinearRecord, ModelSize, PassRecord,
     Record, SizeChange, Totals, distinct,
 };
-use crate::shrink::{self, ShrinkPlan, ShrinkError, Sizes, Removable, Uneven};
+use crate::shrink::{self, Removable, ShrinkError, ShrinkPlan, Sizes, Uneven};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -271,8 +271,11 @@ impl Run<'_> {
             self.start(number, before.layers, before.layers);
             let seen = |layer, share| self.observer.progress(layer, Stage::Probe, share);
             let kept = depth::choose(model, &self.prepared.job.calibration, kept, &seen)?;
-            record.after =
-                self.write_smaller(model, &ShrinkPlan::keep_layers(model.config(), &kept), &target)?;
+            record.after = self.write_smaller(
+                model,
+                &ShrinkPlan::keep_layers(model.config(), &kept),
+                &target,
+            )?;
             record.dropped = (0..before.layers).filter(|layer| !kept.contains(layer)).collect();
             record.seconds = started.elapsed().as_secs_f64();
             return Ok(PassResult { folder: Some(target), pruned: None, record });
@@ -295,7 +298,7 @@ impl Run<'_> {
         let every = every.filter(|_| passes.is_plain());
         let (prepared, observer) = (self.prepared, self.observer);
         let evaluate = |index: usize| match every {
-            Some(n) if (index + 1) % n == 0 && index + 1 < before.layers => {
+            Some(n) if (index + 1).is_multiple_of(n) && index + 1 < before.layers => {
                 evaluate_shards(prepared, dir, observer, index)
             }
             _ => Ok(None),

@@ -168,9 +168,8 @@ impl StructureSpec {
         let (all, scopes) = (count(config), scopes(config));
         let wrong = |why: String| Err(RecipeError(format!("`{}`: {why}", self.source)));
         if all / scopes == 1 && self.structure.name == "query-heads" {
-            return wrong(format!(
-                "every key head of this model has one query head; use `heads` to remove both"
-            ));
+            let why = "every key head of this model has one query head; use `heads` to remove both";
+            return wrong(why.to_string());
         }
         let kept = match self.keep {
             Keep::Count(kept) if kept % scopes != 0 => {
@@ -214,7 +213,7 @@ pub enum RecipeSpec {
     /// A structure, which becomes a pattern once the model's shapes are known.
     Structure(StructureSpec),
     /// A pattern of the spec language.
-    Pattern(Pattern),
+    Pattern(Box<Pattern>),
 }
 
 impl RecipeSpec {
@@ -222,7 +221,7 @@ impl RecipeSpec {
     pub fn parse(text: &str) -> Result<Self, RecipeError> {
         match parse(text)? {
             Some(structure) => Ok(Self::Structure(structure)),
-            None => text.parse().map(Self::Pattern).map_err(invalid),
+            None => text.parse().map(|pattern| Self::Pattern(Box::new(pattern))).map_err(invalid),
         }
     }
 
@@ -230,7 +229,7 @@ impl RecipeSpec {
     pub fn pattern(&self, config: &Config) -> Result<Pattern, RecipeError> {
         match self {
             Self::Structure(structure) => structure.expand(config)?.parse().map_err(invalid),
-            Self::Pattern(pattern) => Ok(pattern.clone()),
+            Self::Pattern(pattern) => Ok(pattern.as_ref().clone()),
         }
     }
 

@@ -82,7 +82,7 @@ impl Grid {
                 return Err(GridError::Empty { axis });
             }
             // Promise 3.
-            if extent % by != 0 {
+            if !extent.is_multiple_of(by) {
                 return Err(GridError::Divide { axis, extent, by });
             }
         }
