@@ -1,4 +1,5 @@
-"""Structured sparsity: a pattern as one line of text, any pruning method on any pattern.
+"""Prunes neural networks to structured sparse patterns. A pattern is one line of text, and every method works
+with every pattern.
 
 >>> import numpy, openwork
 >>> rng = numpy.random.default_rng(0)

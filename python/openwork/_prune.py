@@ -31,7 +31,7 @@ class Pruned:
     #: Time spent pruning. For 16-bit tensors it includes the measurement of the error.
     seconds: float
     #: Time spent pruning and measuring the error.
-    total: float = 0.0
+    total_seconds: float = 0.0
     #: Remarks on the run, such as raised damping or dead columns.
     notes: list[str] = field(default_factory=list)
     #: The bound spec.
@@ -142,7 +142,7 @@ def prune(
         errors=dict(zip(bound.names, done["errors"])),
         damping=done["damping"],
         seconds=done["seconds"],
-        total=done["total"],
+        total_seconds=done["total_seconds"],
         notes=notes,
         spec=bound,
     )
@@ -153,7 +153,7 @@ def _hessians(hessian: Any, inputs: Any, spec: BoundSpec) -> list[Hessian | None
     given = hessian if hessian is not None else inputs
     if given is None:
         return [None] * len(spec.names)
-    make = as_hessian if hessian is not None else Hessian.of
+    make = as_hessian if hessian is not None else Hessian.from_inputs
     if not isinstance(given, Mapping):
         return [make(given)] * len(spec.names)
     what = "hessian" if hessian is not None else "inputs"

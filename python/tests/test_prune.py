@@ -41,7 +41,7 @@ def test_every_method_prunes_in_place_and_says_how_well(case, method):
     assert result.errors == {"tensor": result.error}
     assert result.seconds > 0
     # A matrix, a Hessian and the inputs say the same.
-    for hessian in (Hessian.of(X), X.T.astype("float64") @ X / len(X)):
+    for hessian in (Hessian.from_inputs(X), X.T.astype("float64") @ X / len(X)):
         damped = method if method in ("magnitude", "wanda", "s-obd") else method.replace(
             method.split("+")[0], method.split("+")[0] + "[damping=diag:0.01]")
         again = openwork.prune(old, "2:4", damped, hessian=hessian, inplace=False)
@@ -95,7 +95,7 @@ def test_rows_of_16_bits_are_pruned_as_in_float32(rng, spec, method):
     if (spec, method) == ("unstructured(50%)", "s-obs"):
         pytest.skip("SKIPPED: takes minutes over so many rows")
     W = rng.standard_normal(TALL, dtype="float32").astype("float16")
-    H = openwork.Hessian.of(rng.standard_normal((99, TALL[1]), dtype="float32"))
+    H = openwork.Hessian.from_inputs(rng.standard_normal((99, TALL[1]), dtype="float32"))
     wide = openwork.prune(W.astype("float32"), spec, method, hessian=H)
     new = openwork.prune(W, spec, method, hessian=H, inplace=False)
     assert new.weights.dtype == W.dtype and (W != 0).mean() > 0.99
@@ -112,7 +112,7 @@ def test_rows_of_16_bits_are_pruned_as_in_float32(rng, spec, method):
 
 def test_the_papers_pruner_goes_by_rows_too(rng):
     W = rng.standard_normal(TALL, dtype="float32").astype("float16")
-    wide, H = W.astype("float32"), openwork.Hessian.of(rng.standard_normal((99, TALL[1]), dtype="float32"))
+    wide, H = W.astype("float32"), openwork.Hessian.from_inputs(rng.standard_normal((99, TALL[1]), dtype="float32"))
     for tensor in (W, wide):
         part = openwork.ScopeSpec(openwork.BlockSpec(openwork.View.from_existing(tensor), (1, 1)), (1, 4))
         openwork.StructuredOBS(part, H).prune_true_obs(nnz=1)
@@ -126,7 +126,7 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 W, rng = np.zeros((65536, 512), "float16"), np.random.default_rng(0)
 for row in W:  # a whole matrix of other numbers would be the peak
     row[:] = rng.standard_normal(512, dtype="float32")
-H = openwork.Hessian.of(np.ones((4, 512), "float32"))
+H = openwork.Hessian.from_inputs(np.ones((4, 512), "float32"))
 openwork.prune(W[:96].copy(), "2:4", sys.argv[1], hessian=H)
 before = peak()
 openwork.prune(W, "2:4", sys.argv[1], hessian=H)
@@ -182,12 +182,12 @@ def test_a_hessian_streams_saves_and_loads(case, tmp_path):
     for start in range(0, len(X), 77):
         h.add(X[start : start + 77])
     assert (h.columns, h.samples) == (32, 600)
-    np.testing.assert_array_equal(h.matrix(), Hessian.of(X).matrix())
+    np.testing.assert_array_equal(h.matrix(), Hessian.from_inputs(X).matrix())
     np.testing.assert_allclose(h.matrix(), X.T.astype("float64") @ X / 600, rtol=1e-5)
-    np.testing.assert_array_equal(h.matrix(), Hessian.of(X.reshape(6, 100, 32)).matrix())
-    np.testing.assert_array_equal(h.matrix(), Hessian.of(np.asfortranarray(X)).matrix())
+    np.testing.assert_array_equal(h.matrix(), Hessian.from_inputs(X.reshape(6, 100, 32)).matrix())
+    np.testing.assert_array_equal(h.matrix(), Hessian.from_inputs(np.asfortranarray(X)).matrix())
     half = X.astype("float16")
-    np.testing.assert_array_equal(Hessian.of(half).matrix(), Hessian.of(half.astype("float32")).matrix())
+    np.testing.assert_array_equal(Hessian.from_inputs(half).matrix(), Hessian.from_inputs(half.astype("float32")).matrix())
     h.save(tmp_path / "h.safetensors")
     again = Hessian.load(tmp_path / "h.safetensors")
     np.testing.assert_array_equal(again.matrix(), h.matrix())
@@ -240,7 +240,7 @@ import numpy as np, openwork, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 rng = np.random.default_rng(0)
 W = rng.standard_normal((4096, 1024)).astype("float32")
-h = openwork.Hessian.of(rng.standard_normal((2048, 1024)).astype("float32"))
+h = openwork.Hessian.from_inputs(rng.standard_normal((2048, 1024)).astype("float32"))
 old = W.copy()
 shares = []
 

@@ -77,10 +77,10 @@ impl Hessian {
     /// The Hessian of inputs X.
     ///
     /// >>> import numpy
-    /// >>> Hessian.of(numpy.ones((3, 4), "float32")).columns
+    /// >>> Hessian.from_inputs(numpy.ones((3, 4), "float32")).columns
     /// 4
     #[staticmethod]
-    fn of(py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<Self> {
+    fn from_inputs(py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (kind, array) = as_pair(inputs)?;
         let shape = Tensor::borrow(&kind, &array, false)?.shape();
         let columns = shape.last().copied().unwrap_or(0);

@@ -71,7 +71,7 @@ pub fn prune<'py>(
     result.set_item("errors", &pruned.errors)?;
     result.set_item("damping", pruned.damping.map(|damping| damping.to_string()))?;
     result.set_item("seconds", pruned.seconds)?;
-    result.set_item("total", total)?;
+    result.set_item("total_seconds", total)?;
     result.set_item("notes", &pruned.notes)?;
     let (mut masks, mut weights) = (Vec::new(), Vec::new());
     for (bits, tensor) in pruned.mask.tensors().iter().zip(spec.tensors()) {
