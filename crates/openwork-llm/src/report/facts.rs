@@ -44,7 +44,7 @@ fn patterns(record: &Record) -> String {
     if specs.len() > MOST {
         let _ = write!(content, "<p>{} more in the table of linears.</p>", specs.len() - MOST);
     }
-    card("Pattern", "On a small matrix: colours are blocks, outlines are scopes.", false, &content)
+    card("Pattern", "Each spec in use, drawn on a small matrix.", false, &content)
 }
 
 /// The expansion of a spec, folded away.
