@@ -414,3 +414,14 @@ proptest! {
         check(&page(&[named("a", record), named("b", fake(3, 1.0))]));
     }
 }
+
+#[test]
+fn a_page_is_told_from_other_files() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("report.html");
+    assert!(!super::is_page(&path) && !super::is_page(folder.path()));
+    std::fs::write(&path, page(&[named("a", fake(2, 1.0))])).expect("the folder is writable");
+    assert!(super::is_page(&path));
+    std::fs::write(&path, "<!doctype html><title>mine</title>").expect("the folder is writable");
+    assert!(!super::is_page(&path));
+}
