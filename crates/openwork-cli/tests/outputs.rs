@@ -280,7 +280,10 @@ fn what_cannot_be_meant_is_refused_before_the_run() {
     let message = prune("--spec 2:4 --single-tokens 1000000000000");
     assert!(message.contains("--single-tokens 1000000000000: the text has only"), "{message}");
     let message = prune("--spec 2:4 --max-memory 99999999999999999999G");
-    assert!(message.contains("write for instance 4G"), "{message}");
+    assert!(
+        message.contains("--max-memory 99999999999999999999G: give a size such as 4G or 800M"),
+        "{message}"
+    );
     let said = folder.run(&format!(
         "prune m {CALIB} --out run --sparsity_type 2:4 --sparsity_ratio 0.5 --dry-run"
     ));

@@ -180,7 +180,7 @@ fn layers_that_differ_are_named() {
     let why = ShrinkPlan::new(&llama, &[one.clone(), one], Uneven::Refuse).unwrap_err().to_string();
     assert_eq!(
         why,
-        "3 of 4 query heads would be left, and transformers loads a llama model only if their number divides hidden_size 32; possible: 1, 2"
+        "3 of 4 query heads would remain, and transformers loads a llama model only if their number divides hidden_size 32; possible: 1, 2"
     );
     // Something always stays.
     let all = [spare(56, &[0, 1, 2, 3]), spare(56, &[0, 1, 2, 3])];

@@ -53,7 +53,7 @@ pub enum TensorFault {
     #[error("tensor `{name}` has {value:e} at offset {offset}, which f32 cannot hold")]
     Narrow { name: String, offset: usize, value: f64 },
     #[error(
-        "the new weight {value:e} at offset {offset} of `{name}` is beyond {}; \
+        "the new weight {value:e} at offset {offset} of `{name}` is outside the range of {}; \
          nothing was written: use more damping, or store the weights as f32 or bf16",
         lower(*dtype)
     )]

@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(new[..8], 0.1f64.to_le_bytes());
         assert_eq!(new[8..16], 0.0f64.to_le_bytes());
         let error = entry.replaced(&[0.0, f32::NAN, 1.0]).unwrap_err().to_string();
-        assert!(error.contains("at offset 1 of `w` is beyond f64"), "{error}");
+        assert!(error.contains("at offset 1 of `w` is outside the range of f64"), "{error}");
         let error = file.entry("w", "inputs", SAMPLES).unwrap_err().to_string();
         assert!(error.ends_with("tensor `w` is f64; inputs must be f32, f16 or bf16"), "{error}");
     }

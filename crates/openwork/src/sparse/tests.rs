@@ -428,11 +428,11 @@ fn each_fault_of_parts_has_its_own_words() {
         assert!(error.contains(words), "{text}: {error}");
     }
 
-    let spec = bind("scope (1,6) keep 2", &[1, 6]);
-    let values = Values::F32(vec![1.0; 2]);
-    let error = Packed::from_parts(&spec, 0, "general", vec![15], values.clone()).unwrap_err();
+    let spec = bind("scope (1,6) keep 2", &[1, 18]);
+    let values = Values::F32(vec![1.0; 6]);
+    let error = Packed::from_parts(&spec, 0, "general", vec![15, 0], values.clone()).unwrap_err();
     assert!(error.to_string().contains("the rank 15 of scope 0"), "{error}");
-    let error = Packed::from_parts(&spec, 0, "general", vec![16], values).unwrap_err();
+    let error = Packed::from_parts(&spec, 0, "general", vec![0, 16], values).unwrap_err();
     assert!(error.to_string().contains("bits after the last scope"), "{error}");
 
     let spec = bind("scope (1,4) keep 0", &[1 << 20, 1 << 20]);

@@ -6,7 +6,9 @@ mod show;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::{interrupt, print};
-use openwork_llm::pipeline::{LocalExecutor, OptionValue, PipelineError, RunOptions, Spelling};
+use openwork_llm::pipeline::{
+    Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
+};
 use openwork_llm::report::summary;
 use options::Options;
 use std::path::PathBuf;
@@ -81,8 +83,8 @@ impl Prune {
                 false => print::text(&dry_run.to_string()),
             };
         }
-        global.note(&run.notes);
         let screen = show::Screen::new(global, options.events, run.model.config().layers);
+        run.notes.iter().for_each(|note| screen.on_event(Event::Note(note)));
         interrupt::say_on_interrupt(&format!(
             "\nstopped; finished layers are kept. To resume:\n  {}\n",
             interrupt::resume_command()
@@ -90,7 +92,9 @@ impl Prune {
         let record = run.run(&screen, &mut LocalExecutor::default());
         screen.end();
         let record = record.map_err(failure)?;
-        global.wrote_folder(&options.out);
+        if !options.events {
+            global.wrote_folder(&options.out);
+        }
         if global.json {
             return print::line(serde_json::to_string(&record).map_err(Failure::running)?);
         }
