@@ -75,6 +75,10 @@ fn exp<const FMA: bool>(x: f32) -> f32 {
     p * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
 }
 
+/// `2 sqrt(2/pi)`, and the coefficient of `x^3`, of gelu's tanh approximation.
+const TWO_ROOT: f32 = 1.595_769;
+const CUBIC: f32 = 0.044_715;
+
 /// Sums the partial sums pairwise.
 #[inline(always)]
 fn fold(mut sums: [f32; LANES]) -> f32 {
@@ -231,11 +235,91 @@ vectorised! {
     /// `g_i <- gelu(g_i) u_i`, where, with `z = sqrt(2/pi) (x + 0.044715 x^3)`,
     /// `gelu(x) = x (1 + tanh z) / 2 = x / (1 + e^(-2z))`.
     pub fn gelu_gate(g: &mut [f32], u: &[f32]) {
-        const TWO_ROOT: f32 = 1.595_769; // 2 sqrt(2/pi)
         for (g, u) in g.iter_mut().zip(u) {
             let x = *g;
-            let two_z = TWO_ROOT * (x + 0.044_715 * x * x * x);
+            let two_z = TWO_ROOT * (x + CUBIC * x * x * x);
             *g = x / (1.0 + exp::<FMA>(-two_z)) * u;
+        }
+    }
+}
+
+vectorised! {
+    /// The sum of `x_i y_i z_i`.
+    pub fn triple_dot(x: &[f32], y: &[f32], z: &[f32]) -> f32 {
+        let mut sums = [0.0; LANES];
+        let (x_blocks, x_rest) = x.as_chunks::<LANES>();
+        let (y_blocks, y_rest) = y[..x.len()].as_chunks::<LANES>();
+        let (z_blocks, z_rest) = z[..x.len()].as_chunks::<LANES>();
+        for ((x, y), z) in x_blocks.iter().zip(y_blocks).zip(z_blocks) {
+            for i in 0..LANES {
+                sums[i] = madd::<FMA>(x[i] * y[i], z[i], sums[i]);
+            }
+        }
+        for (((sum, x), y), z) in sums.iter_mut().zip(x_rest).zip(y_rest).zip(z_rest) {
+            *sum += x * y * z;
+        }
+        fold(sums)
+    }
+}
+
+vectorised! {
+    /// `out_i <- out_i + a x_i y_i`.
+    pub fn add_scaled_product(out: &mut [f32], x: &[f32], y: &[f32], a: f32) {
+        for ((out, x), y) in out.iter_mut().zip(x).zip(y) {
+            *out = madd::<FMA>(a * x, *y, *out);
+        }
+    }
+}
+
+vectorised! {
+    /// `out_i <- out_i + a x_i`.
+    pub fn add_scaled(out: &mut [f32], x: &[f32], a: f32) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = madd::<FMA>(a, *x, *out);
+        }
+    }
+}
+
+vectorised! {
+    /// The softmax's backward step on one row: `d_i <- p_i (d_i - mean)`.
+    pub fn softmax_backward(d: &mut [f32], p: &[f32], mean: f32) {
+        for (d, p) in d.iter_mut().zip(p) {
+            *d = p * (*d - mean);
+        }
+    }
+}
+
+vectorised! {
+    /// The gradients of `silu(g_i) u_i`, given that of the result in `d`: `g`
+    /// and `u` are replaced by their own. With `s = 1 / (1 + e^-g)`:
+    ///
+    /// ```text
+    /// dg = d u s (1 + g (1 - s))        du = d g s
+    /// ```
+    pub fn silu_gate_backward(g: &mut [f32], u: &mut [f32], d: &[f32]) {
+        for ((g, u), d) in g.iter_mut().zip(u).zip(d) {
+            let s = 1.0 / (1.0 + exp::<FMA>(-*g));
+            let (dg, du) = (d * *u * s * (1.0 + *g * (1.0 - s)), d * *g * s);
+            (*g, *u) = (dg, du);
+        }
+    }
+}
+
+vectorised! {
+    /// The gradients of `gelu(g_i) u_i`, given that of the result in `d`: `g`
+    /// and `u` are replaced by their own. With `z` as in [`gelu_gate`],
+    /// `z' = 2 dz/dg` and `s = 1 / (1 + e^(-2z))`:
+    ///
+    /// ```text
+    /// dg = d u s (1 + g z' (1 - s))        du = d g s
+    /// ```
+    pub fn gelu_gate_backward(g: &mut [f32], u: &mut [f32], d: &[f32]) {
+        for ((g, u), d) in g.iter_mut().zip(u).zip(d) {
+            let x = *g;
+            let s = 1.0 / (1.0 + exp::<FMA>(-TWO_ROOT * (x + CUBIC * x * x * x)));
+            let slope = TWO_ROOT * (1.0 + 3.0 * CUBIC * x * x);
+            let (dg, du) = (d * *u * s * (1.0 + x * slope * (1.0 - s)), d * x * s);
+            (*g, *u) = (dg, du);
         }
     }
 }

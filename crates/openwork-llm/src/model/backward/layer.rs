@@ -1,0 +1,269 @@
+//! Backward pass of a decoder layer on one window of tokens.
+//!
+//! ```text
+//! m = h + norm(attention(norm(h)) Wo')        out = m + norm(act(norm(m) Wg') o (norm(m) Wu') Wd')
+//! ```
+//!
+//! (the outer norms where the family has them). For a linear `Y = X W' + b` and
+//! the gradient `dY`: `dX = dY W`, `dW = dY' X`, `db = sum of the rows of dY`.
+
+use super::attention::{Forward, Gradients};
+use crate::model::config::{Activation, Config};
+use crate::model::hidden::Room;
+use crate::model::layer::{BLEND, Layer, Linear};
+use crate::model::norm::Norm;
+use crate::model::tap::NoTap;
+use crate::model::vector;
+use crate::model::weight::apply_add;
+use openwork::linalg::{Threads, gemm};
+use openwork::{Matrix, MatrixMut, MatrixRef};
+use rayon::prelude::*;
+
+/// What a layer computed on one window, for its backward pass.
+#[derive(Debug, Default)]
+pub struct Activations {
+    /// The layer's input, `[T, hidden]`.
+    input: Vec<f32>,
+    /// The first half: `normed`, rotated `q` and `k`, `v`, `mixed`, `out`.
+    attention: Room,
+    /// Queries and keys before their norms, if the family has those.
+    raw_heads: [Vec<f32>; 2],
+    /// The states between the halves, `[T, hidden]`.
+    middle: Vec<f32>,
+    /// The second half: `normed`, `gate` after the activation, `up`, `out`.
+    mlp: Room,
+    /// `gate` before the activation, `[T, ff]`.
+    raw_gate: Vec<f32>,
+    /// Gradients inside the layer.
+    scratch: Scratch,
+}
+
+#[derive(Debug, Default)]
+struct Scratch {
+    wide: [Vec<f32>; 3],
+    narrow: [Vec<f32>; 3],
+}
+
+/// Gradients of a layer's parameters on one window.
+#[derive(Clone, Debug)]
+pub struct LayerGradients {
+    /// One for each linear, `[out, in]`.
+    pub weights: Vec<Matrix>,
+    /// One for each linear; empty without a bias.
+    pub biases: Vec<Vec<f32>>,
+    /// One for each norm, in the order of [`Layer::norms`].
+    pub norms: Vec<Vec<f32>>,
+}
+
+impl LayerGradients {
+    /// Zeros, in the shapes of a layer's parameters.
+    pub fn new(layer: &Layer) -> Self {
+        let shape = |linear: &Linear| (linear.weight().rows(), linear.weight().cols());
+        Self {
+            weights: layer.linears().iter().map(shape).map(|(n, k)| Matrix::zeros(n, k)).collect(),
+            biases: layer.linears().iter().map(|l| vec![0.0; l.bias().map_or(0, <[f32]>::len)]).collect(),
+            norms: layer.norms().map(|norm| vec![0.0; norm.width()]).collect(),
+        }
+    }
+
+    /// All gradients: weights, biases, norms.
+    pub fn slices(&self) -> impl Iterator<Item = &[f32]> {
+        let weights = self.weights.iter().map(Matrix::data);
+        weights.chain(self.biases.iter().chain(&self.norms).map(Vec::as_slice))
+    }
+
+    /// All gradients, as [`slices`](Self::slices), to be changed.
+    pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        let weights = self.weights.iter_mut().map(Matrix::data_mut);
+        weights.chain(self.biases.iter_mut().chain(&mut self.norms).map(Vec::as_mut_slice))
+    }
+
+    /// Adds the gradients of another window.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, other) in self.slices_mut().zip(other.slices()) {
+            sum.par_chunks_mut(BLEND).zip(other.par_chunks(BLEND)).for_each(|(x, y)| vector::add(x, y));
+        }
+    }
+}
+
+impl Layer {
+    /// As [`forward`](Self::forward) on one window `[T, hidden]` that begins at
+    /// position 0, keeping in `kept` what [`backward`](Self::backward) needs.
+    pub fn forward_saving(&self, h: &mut [f32], kept: &mut Activations) {
+        let Activations { input, attention, raw_heads, middle, mlp, raw_gate, .. } = kept;
+        copy(input, h);
+        self.attention_input(h, attention, &mut NoTap);
+        self.project_heads(h.len(), attention);
+        if self.has_head_norms() {
+            copy(&mut raw_heads[0], &attention.q);
+            copy(&mut raw_heads[1], &attention.k);
+        }
+        self.rotate_heads(h.len(), 0, attention);
+        self.mix(h.len(), None, attention, &mut NoTap);
+        let x = MatrixRef::new(&attention.mixed, h.len() / self.config().hidden, self.config().q_width());
+        self.add_back_saving(x, self.out_linear(), self.after_attention(), &mut attention.out, h);
+
+        copy(middle, h);
+        self.mlp_input(h, mlp, &mut NoTap);
+        self.project_gate(h.len(), mlp);
+        copy(raw_gate, &mlp.gate);
+        self.activate_gate(h.len(), mlp, &mut NoTap);
+        let x = MatrixRef::new(&mlp.gate, h.len() / self.config().hidden, self.config().ff);
+        self.add_back_saving(x, self.down_linear(), self.after_mlp(), &mut mlp.out, h);
+    }
+
+    /// `h <- h + norm(x W' + b)`, leaving the norm's input in `out`.
+    fn add_back_saving(
+        &self,
+        x: MatrixRef<'_>,
+        linear: &Linear,
+        norm: Option<&Norm>,
+        out: &mut Vec<f32>,
+        h: &mut [f32],
+    ) {
+        let Some(norm) = norm else {
+            apply_add(x, linear.weight(), MatrixMut::new(h, x.rows(), self.config().hidden));
+            return linear.add_bias(h);
+        };
+        self.project(x, linear, out);
+        let mut normed = out.clone();
+        norm.apply_add(&mut normed, h);
+    }
+
+    /// Replaces the gradient `d` of the layer's output, `[T, hidden]`, by that of
+    /// its input, and `grads` by the gradients of its parameters. `kept` is what
+    /// [`forward_saving`](Self::forward_saving) left.
+    ///
+    /// # Panics
+    ///
+    /// If the layer does not hold f32 weights.
+    pub fn backward(&self, kept: &mut Activations, d: &mut [f32], grads: &mut LayerGradients) {
+        grads.norms.iter_mut().for_each(|norm| norm.fill(0.0));
+        self.mlp_backward(kept, d, grads);
+        self.attention_backward(kept, d, grads);
+    }
+
+    fn mlp_backward(&self, kept: &mut Activations, d: &mut [f32], grads: &mut LayerGradients) {
+        let Activations { middle, mlp, raw_gate, scratch, .. } = kept;
+        let c = self.config();
+        let t = d.len() / c.hidden;
+        let [d_act, d_gate, d_up] = &mut scratch.wide;
+        let [d_out, d_normed, _] = &mut scratch.narrow;
+        let [gate_proj, up_proj, down_proj] = [4, 5, 6].map(|i| &self.linears()[i]);
+        let norms = self.norm_slots();
+
+        // 1. Through the norm after the MLP, if any, and down.
+        let d_out = self.norm_backward(norms.after_mlp, self.after_mlp(), &mlp.out, d, d_out, grads);
+        let act = MatrixRef::new(&mlp.gate, t, c.ff);
+        linear_backward(down_proj, act, d_out, (0.0, d_act), 6, grads);
+
+        // 2. Through the activation; `gate` and `up` become their gradients.
+        copy(d_gate, raw_gate);
+        copy(d_up, &mlp.up);
+        let backward = match c.activation {
+            Activation::Silu => vector::silu_gate_backward,
+            Activation::GeluTanh => vector::gelu_gate_backward,
+        };
+        let parts = d_gate.par_chunks_mut(BLEND).zip(d_up.par_chunks_mut(BLEND));
+        parts.zip(d_act.par_chunks(BLEND)).for_each(|((g, u), d)| backward(g, u, d));
+
+        // 3. Through gate and up, and the norm before them.
+        let x = MatrixRef::new(&mlp.normed, t, c.hidden);
+        linear_backward(gate_proj, x, d_gate, (0.0, d_normed), 4, grads);
+        linear_backward(up_proj, x, d_up, (1.0, d_normed), 5, grads);
+        self.before_mlp().backward(middle, d_normed, d, &mut grads.norms[norms.before_mlp]);
+    }
+
+    fn attention_backward(&self, kept: &mut Activations, d: &mut [f32], grads: &mut LayerGradients) {
+        let Activations { input, attention, raw_heads, scratch, .. } = kept;
+        let c = self.config();
+        let t = d.len() / c.hidden;
+        let [d_q, d_k, d_v] = &mut scratch.wide;
+        let [d_out, d_normed, d_mixed] = &mut scratch.narrow;
+        let norms = self.norm_slots();
+
+        // 1. Through the norm after attention, if any, and the output projection.
+        let d_out =
+            self.norm_backward(norms.after_attention, self.after_attention(), &attention.out, d, d_out, grads);
+        let mixed = MatrixRef::new(&attention.mixed, t, c.q_width());
+        linear_backward(self.out_linear(), mixed, d_out, (0.0, d_mixed), 3, grads);
+
+        // 2. Through attention, the rotation, and the norms of heads, if any.
+        for (grad, width) in [(&mut *d_q, c.q_width()), (&mut *d_k, c.kv_width()), (&mut *d_v, c.kv_width())] {
+            grad.resize(t * width, 0.0);
+        }
+        let Room { q, k, v, mixed, .. } = attention;
+        let forward = Forward { q, k, v, out: mixed };
+        self.heads().backward(forward, d_mixed, Gradients { q: d_q, k: d_k, v: d_v });
+        self.rotate_back(d_q, c.q_width());
+        self.rotate_back(d_k, c.kv_width());
+        for (i, grad) in [&mut *d_q, &mut *d_k].into_iter().enumerate() {
+            if let Some((slot, norm)) = self.head_norm(i) {
+                let mut d_raw = vec![0.0; grad.len()];
+                norm.backward(&raw_heads[i], grad, &mut d_raw, &mut grads.norms[slot]);
+                *grad = d_raw;
+            }
+        }
+
+        // 3. Through the three projections, and the norm before them.
+        let x = MatrixRef::new(&attention.normed, t, c.hidden);
+        for (i, grad) in [&*d_q, d_k, d_v].into_iter().enumerate() {
+            let beta = if i == 0 { 0.0 } else { 1.0 };
+            linear_backward(&self.linears()[i], x, grad, (beta, d_normed), i, grads);
+        }
+        self.before_attention().backward(input, d_normed, d, &mut grads.norms[norms.before_attention]);
+    }
+
+    /// The gradient of a norm's input, given that of its output: `d` itself if
+    /// there is no norm.
+    fn norm_backward<'a>(
+        &self,
+        slot: usize,
+        norm: Option<&Norm>,
+        x: &[f32],
+        d: &'a [f32],
+        into: &'a mut Vec<f32>,
+        grads: &mut LayerGradients,
+    ) -> &'a [f32] {
+        let Some(norm) = norm else { return d };
+        into.clear();
+        into.resize(d.len(), 0.0);
+        norm.backward(x, d, into, &mut grads.norms[slot]);
+        into
+    }
+
+    /// Turns every head of the rows back by its position.
+    fn rotate_back(&self, rows: &mut [f32], width: usize) {
+        let table = self.rope().table(rows.len() / width);
+        let rows = rows.par_chunks_mut(width).enumerate().with_min_len(32);
+        rows.for_each(|(p, row)| table.rotate_back(row, p));
+    }
+}
+
+/// Writes the gradients of linear `i` and `dX <- beta dX + dY W`.
+fn linear_backward(
+    linear: &Linear,
+    x: MatrixRef<'_>,
+    d_y: &[f32],
+    (beta, d_x): (f32, &mut Vec<f32>),
+    i: usize,
+    grads: &mut LayerGradients,
+) {
+    let weight = linear.matrix().expect("training needs f32 weights");
+    let (t, k) = (x.rows(), x.cols());
+    let d_y = MatrixRef::new(d_y, t, weight.rows());
+    gemm(0.0, grads.weights[i].view_mut(), 1.0, d_y.t(), x, Threads::All);
+    d_x.resize(t * k, 0.0);
+    gemm(beta, MatrixMut::new(d_x, t, k), 1.0, d_y, weight.view(), Threads::All);
+    let bias = &mut grads.biases[i];
+    bias.fill(0.0);
+    if !bias.is_empty() {
+        (0..t).for_each(|r| vector::add(bias, d_y.row(r)));
+    }
+}
+
+/// Overwrites a vector, keeping its memory.
+fn copy(to: &mut Vec<f32>, from: &[f32]) {
+    to.clear();
+    to.extend_from_slice(from);
+}
