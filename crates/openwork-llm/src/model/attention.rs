@@ -51,7 +51,7 @@ pub struct GroupedQueryAttention {
 
 impl GroupedQueryAttention {
     /// The keys visible to the query at position `p`.
-    fn seen(&self, p: usize) -> Range<usize> {
+    pub(super) fn seen(&self, p: usize) -> Range<usize> {
         self.window.map_or(0, |window| (p + 1).saturating_sub(window))..p + 1
     }
 
@@ -63,7 +63,7 @@ impl GroupedQueryAttention {
         if t == 1 {
             return self.attend_last(q, k, v, out);
         }
-        let tile = (TILE_ROWS / (self.heads / self.kv_heads)).max(TILE_TOKENS);
+        let tile = self.tile_tokens();
         let tiles: Vec<_> = (0..t)
             .step_by(tile)
             .flat_map(|first| (0..self.kv_heads).map(move |g| (first..t.min(first + tile), g)))
@@ -120,7 +120,7 @@ impl GroupedQueryAttention {
         past: usize,
     ) -> Matrix {
         let (d, group, n) = (self.head_dim, self.heads / self.kv_heads, rows.len());
-        let (width, kv_width) = (self.heads * d, self.kv_heads * d);
+        let kv_width = self.kv_heads * d;
         // The keys visible to some row of the tile.
         let keys = self.seen(past + rows.start).start..past + rows.end;
         let s = keys.len();
@@ -128,13 +128,7 @@ impl GroupedQueryAttention {
         let start = keys.start * kv_width + g * d;
 
         // 1. The queries of the group, head after head: [group * n, d].
-        let mut queries = Matrix::zeros(group * n, d);
-        for h in 0..group {
-            for (r, t) in rows.clone().enumerate() {
-                let from = t * width + (g * group + h) * d;
-                queries.row_mut(h * n + r).copy_from_slice(&q[from..][..d]);
-            }
-        }
+        let mut queries = self.gather(q, rows.clone(), g);
 
         // 2. Scores: [group * n, s], in a buffer that a thread keeps: fresh pages
         // for every tile cost a few percent of a forward.
@@ -172,8 +166,27 @@ impl GroupedQueryAttention {
         queries
     }
 
+    /// Tokens of a tile.
+    pub(super) fn tile_tokens(&self) -> usize {
+        (TILE_ROWS / (self.heads / self.kv_heads)).max(TILE_TOKENS)
+    }
+
+    /// Some tokens' rows of the heads of a group, head after head: `[group * rows, d]`.
+    pub(super) fn gather(&self, x: &[f32], rows: Range<usize>, g: usize) -> Matrix {
+        let (d, group, width) =
+            (self.head_dim, self.heads / self.kv_heads, self.heads * self.head_dim);
+        let mut block = Matrix::zeros(group * rows.len(), d);
+        for h in 0..group {
+            for (r, t) in rows.clone().enumerate() {
+                let from = t * width + (g * group + h) * d;
+                block.row_mut(h * rows.len() + r).copy_from_slice(&x[from..][..d]);
+            }
+        }
+        block
+    }
+
     /// Puts a tile's block where its heads and tokens belong in the tile's rows.
-    fn scatter(&self, block: &Matrix, g: usize, out: &mut [f32]) {
+    pub(super) fn scatter(&self, block: &Matrix, g: usize, out: &mut [f32]) {
         let (d, group, width) =
             (self.head_dim, self.heads / self.kv_heads, self.heads * self.head_dim);
         let n = out.len() / width;

@@ -121,14 +121,14 @@ impl Head<'_> {
     }
 
     /// The normalized states.
-    fn normed(&self, states: MatrixRef<'_>) -> Matrix {
+    pub(super) fn normed(&self, states: MatrixRef<'_>) -> Matrix {
         let mut normed = Matrix::zeros(states.rows(), states.cols());
         self.norm.apply(&states.data()[..states.rows() * states.cols()], normed.data_mut());
         normed
     }
 
     /// Visits the head's rows as f32, a panel at a time.
-    fn panels(&self, mut visit: impl FnMut(Range<usize>, MatrixRef<'_>)) {
+    pub(super) fn panels(&self, mut visit: impl FnMut(Range<usize>, MatrixRef<'_>)) {
         let (v, d) = (self.rows.count(), self.norm.width());
         if let EmbeddingRows::Held(Weight::F32(matrix)) = &self.rows {
             for start in (0..v).step_by(PANEL_ROWS) {

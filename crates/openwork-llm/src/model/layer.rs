@@ -79,12 +79,71 @@ impl Linear {
         }
     }
 
+    /// `[out]`, if it has one.
+    pub fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
+    }
+
+    /// `[out]`, if it has one, to be changed.
+    pub fn bias_mut(&mut self) -> Option<&mut [f32]> {
+        self.bias.as_deref_mut()
+    }
+
     /// Adds the bias, if any, to every row.
-    fn add_bias(&self, y: &mut [f32]) {
+    pub(super) fn add_bias(&self, y: &mut [f32]) {
         if let Some(bias) = &self.bias {
             y.par_chunks_mut(bias.len()).for_each(|row| vector::add(row, bias));
         }
     }
+}
+
+/// The norms of a layer; every family has the two before the halves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormSlot {
+    /// On the input of attention.
+    BeforeAttention,
+    /// On each query head, before its rotation.
+    Query,
+    /// On each key head, before its rotation.
+    Key,
+    /// On the output of attention, before it is added back.
+    AfterAttention,
+    /// On the input of the MLP.
+    BeforeMlp,
+    /// On the output of the MLP, before it is added back.
+    AfterMlp,
+}
+
+impl NormSlot {
+    /// In the order of the forward pass.
+    pub const ALL: [NormSlot; 6] = [
+        NormSlot::BeforeAttention,
+        NormSlot::Query,
+        NormSlot::Key,
+        NormSlot::AfterAttention,
+        NormSlot::BeforeMlp,
+        NormSlot::AfterMlp,
+    ];
+
+    /// Its name within the layers of such a model, if they have it.
+    pub fn name(self, config: &Config) -> Option<&'static str> {
+        norm_names(config).find(|(slot, _)| *slot == self).map(|(_, (name, _))| name)
+    }
+}
+
+/// Name within the layer and width of each norm that such a model's layers have.
+fn norm_names(c: &Config) -> impl Iterator<Item = (NormSlot, (&'static str, usize))> {
+    let norms = &c.family.norms;
+    let head = |name| c.family.qk_norm.then_some((name, c.head_dim));
+    let names = [
+        Some((norms.before_attention, c.hidden)),
+        head("self_attn.q_norm"),
+        head("self_attn.k_norm"),
+        norms.after_attention.map(|name| (name, c.hidden)),
+        Some((norms.before_mlp, c.hidden)),
+        norms.after_mlp.map(|name| (name, c.hidden)),
+    ];
+    NormSlot::ALL.into_iter().zip(names).filter_map(|(slot, name)| Some((slot, name?)))
 }
 
 /// A decoder layer.
@@ -93,12 +152,8 @@ pub struct Layer {
     index: usize,
     config: Arc<Config>,
     rope: Arc<Rope>,
-    before_attention: Norm,
-    after_attention: Option<Norm>,
-    before_mlp: Norm,
-    after_mlp: Option<Norm>,
-    q_norm: Option<Norm>,
-    k_norm: Option<Norm>,
+    /// One for each of [`NormSlot::ALL`] that the family has.
+    norms: [Option<Norm>; 6],
     linears: [Linear; 7],
 }
 
@@ -150,22 +205,15 @@ impl Layer {
             let weight = load(checkpoint, &tensor, storage)?;
             Ok(Linear { name, site, weight, bias })
         };
-        let norms = &c.family.norms;
-        let head_norm = |name: &str| match c.family.qk_norm {
-            true => norm(name, c.head_dim).map(Some),
-            false => Ok(None),
-        };
-        let optional = |name: Option<&str>| name.map(|name| norm(name, c.hidden)).transpose();
+        let mut norms = [const { None }; 6];
+        for (slot, (name, width)) in norm_names(c) {
+            norms[slot as usize] = Some(norm(name, width)?);
+        }
         Ok(Self {
             index,
             config: Arc::clone(config),
             rope: Arc::clone(rope),
-            before_attention: norm(norms.before_attention, c.hidden)?,
-            after_attention: optional(norms.after_attention)?,
-            before_mlp: norm(norms.before_mlp, c.hidden)?,
-            after_mlp: optional(norms.after_mlp)?,
-            q_norm: head_norm("self_attn.q_norm")?,
-            k_norm: head_norm("self_attn.k_norm")?,
+            norms,
             linears: [
                 linear(0)?,
                 linear(1)?,
@@ -180,16 +228,9 @@ impl Layer {
 
     /// The names and shapes of all tensors of layer `index`.
     pub(super) fn tensors(c: &Config, index: usize) -> Vec<(String, Vec<usize>)> {
-        let norms = &c.family.norms;
-        let mut names = vec![(norms.before_attention, c.hidden), (norms.before_mlp, c.hidden)];
-        names.extend(norms.after_attention.map(|name| (name, c.hidden)));
-        names.extend(norms.after_mlp.map(|name| (name, c.hidden)));
-        if c.family.qk_norm {
-            names.extend(["self_attn.q_norm", "self_attn.k_norm"].map(|name| (name, c.head_dim)));
-        }
         let prefix = prefix(index);
         let norms =
-            names.into_iter().map(|(name, width)| (format!("{prefix}{name}.weight"), vec![width]));
+            norm_names(c).map(|(_, (name, width))| (format!("{prefix}{name}.weight"), vec![width]));
         let linears = LINEARS.iter().zip(shapes(c)).flat_map(|((name, _), ([n, k], bias))| {
             let bias = bias.then(|| (format!("{prefix}{name}.bias"), vec![n]));
             [Some((format!("{prefix}{name}.weight"), vec![n, k])), bias].into_iter().flatten()
@@ -205,6 +246,26 @@ impl Layer {
     /// Shapes `[out, in]` of the linear layers.
     pub fn linear_shapes(config: &Config) -> [[usize; 2]; 7] {
         shapes(config).map(|(shape, _)| shape)
+    }
+
+    /// One of its norms, if the family has it.
+    pub fn norm(&self, slot: NormSlot) -> Option<&Norm> {
+        self.norms[slot as usize].as_ref()
+    }
+
+    /// One of its norms, to be changed.
+    pub fn norm_mut(&mut self, slot: NormSlot) -> Option<&mut Norm> {
+        self.norms[slot as usize].as_mut()
+    }
+
+    /// Sizes and options of its model.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The rotation of its heads.
+    pub(super) fn rope(&self) -> &Rope {
+        &self.rope
     }
 
     /// Its index, from 0.
@@ -314,7 +375,7 @@ impl Layer {
         let Scratch { mixed, out, .. } = scratch;
         let q_width = self.config.q_width();
         let x = MatrixRef::new(mixed, h.len() / self.config.hidden, q_width);
-        self.add_residual(x, &self.linears[3], &self.after_attention, out, h);
+        self.add_residual(x, &self.linears[3], self.norm(NormSlot::AfterAttention), out, h);
     }
 
     /// The MLP on one window.
@@ -323,13 +384,12 @@ impl Layer {
         self.gate(h.len(), scratch, tap);
         let Scratch { gate, out, .. } = scratch;
         let x = MatrixRef::new(gate, h.len() / self.config.hidden, self.config.ff);
-        self.add_residual(x, &self.linears[6], &self.after_mlp, out, h);
+        self.add_residual(x, &self.linears[6], self.norm(NormSlot::AfterMlp), out, h);
     }
 
     /// Normalizes `h` into `normed`: `[T, hidden]`.
-    fn attention_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
-        scratch.normed.resize(h.len(), 0.0);
-        self.before_attention.apply(h, &mut scratch.normed);
+    pub(super) fn attention_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
+        self.normalize(NormSlot::BeforeAttention, h, scratch);
         let d = self.config.hidden;
         tap.on_input(Site::Qkv, MatrixRef::new(&scratch.normed, h.len() / d, d));
     }
@@ -343,17 +403,22 @@ impl Layer {
         scratch: &mut Scratch,
         tap: &mut dyn Tap,
     ) {
+        self.project_heads(size, scratch);
+        self.rotate_heads(size, start, scratch);
+        self.mix(size, cache, scratch, tap);
+    }
+
+    /// From `normed` to queries `[T, heads * head_dim]`, and keys and values
+    /// `[T, kv_heads * head_dim]`.
+    pub(super) fn project_heads(&self, size: usize, scratch: &mut Scratch) {
         let c = self.config.as_ref();
         let [q_proj, k_proj, v_proj, ..] = &self.linears;
         let (d, q_width, kv_width) = (c.hidden, c.q_width(), c.kv_width());
         let t = size / d;
-        let Scratch { normed, q, k, v, mixed, .. } = scratch;
-        let x = MatrixRef::new(normed, t, d);
-
-        // 1. Queries [T, heads * head_dim]; keys, values [T, kv_heads * head_dim].
+        let Scratch { normed, q, k, v, .. } = scratch;
         let (q, k, v) = (sized(q, t * q_width), sized(k, t * kv_width), sized(v, t * kv_width));
         apply(
-            x,
+            MatrixRef::new(normed, t, d),
             &mut [
                 (&q_proj.weight, MatrixMut::new(q, t, q_width)),
                 (&k_proj.weight, MatrixMut::new(k, t, kv_width)),
@@ -363,10 +428,16 @@ impl Layer {
         q_proj.add_bias(q);
         k_proj.add_bias(k);
         v_proj.add_bias(v);
+    }
 
-        // 2. Normalize heads if the family does, and apply RoPE.
+    /// Normalizes queries and keys per head where the family does, and rotates
+    /// them by position.
+    pub(super) fn rotate_heads(&self, size: usize, start: usize, scratch: &mut Scratch) {
+        let c = self.config.as_ref();
+        let t = size / c.hidden;
         let table = self.rope.table(start + t);
-        let rotate = |rows: &mut [f32], width: usize, norm: &Option<Norm>| {
+        let rotate = |rows: &mut [f32], width: usize, slot: NormSlot| {
+            let norm = self.norm(slot);
             let rotate_row = |(i, row): (usize, &mut [f32])| {
                 if let Some(norm) = norm {
                     row.chunks_exact_mut(c.head_dim).for_each(|head| norm.in_place(head));
@@ -378,18 +449,22 @@ impl Layer {
                 _ => rows.par_chunks_mut(width).enumerate().with_min_len(32).for_each(rotate_row),
             }
         };
-        rotate(q, q_width, &self.q_norm);
-        rotate(k, kv_width, &self.k_norm);
+        rotate(&mut scratch.q, c.q_width(), NormSlot::Query);
+        rotate(&mut scratch.k, c.kv_width(), NormSlot::Key);
+    }
 
-        // 3. Attend, also to cached tokens.
+    /// Attends, to the cached tokens too: `mixed`, `[T, heads * head_dim]`.
+    pub(super) fn mix(
+        &self,
+        size: usize,
+        cache: Option<&mut Cache>,
+        scratch: &mut Scratch,
+        tap: &mut dyn Tap,
+    ) {
+        let (t, q_width) = (size / self.config.hidden, self.config.q_width());
+        let Scratch { q, k, v, mixed, .. } = scratch;
         let mixed = sized(mixed, t * q_width);
-        let heads = GroupedQueryAttention {
-            heads: c.heads,
-            kv_heads: c.kv_heads,
-            head_dim: c.head_dim,
-            scale: c.attention_scale,
-            window: c.attention[self.index].window,
-        };
+        let heads = self.grouped_attention();
         match cache {
             None => heads.attend(q, k, v, mixed),
             Some(cache) => {
@@ -400,24 +475,46 @@ impl Layer {
         tap.on_input(Site::Out, MatrixRef::new(mixed, t, q_width));
     }
 
+    /// The shape of its attention.
+    pub(super) fn grouped_attention(&self) -> GroupedQueryAttention {
+        let c = self.config.as_ref();
+        GroupedQueryAttention {
+            heads: c.heads,
+            kv_heads: c.kv_heads,
+            head_dim: c.head_dim,
+            scale: c.attention_scale,
+            window: c.attention[self.index].window,
+        }
+    }
+
     /// Normalizes `h` into `normed`: `[T, hidden]`.
-    fn mlp_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
-        scratch.normed.resize(h.len(), 0.0);
-        self.before_mlp.apply(h, &mut scratch.normed);
+    fn normalize(&self, slot: NormSlot, h: &[f32], scratch: &mut Scratch) {
+        let norm = self.norm(slot).expect("every family normalizes the input of both halves");
+        norm.apply(h, sized(&mut scratch.normed, h.len()));
+    }
+
+    /// Normalizes `h` into `normed`: `[T, hidden]`.
+    pub(super) fn mlp_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
+        self.normalize(NormSlot::BeforeMlp, h, scratch);
         let d = self.config.hidden;
         tap.on_input(Site::GateUp, MatrixRef::new(&scratch.normed, h.len() / d, d));
     }
 
     /// From `normed`, of `size` entries, to `gate`: `[T, ff]`.
     fn gate(&self, size: usize, scratch: &mut Scratch, tap: &mut dyn Tap) {
+        self.project_gate(size, scratch);
+        self.activate_gate(size, scratch, tap);
+    }
+
+    /// From `normed` to `gate`, before its activation, and `up`: `[T, ff]`.
+    pub(super) fn project_gate(&self, size: usize, scratch: &mut Scratch) {
         let c = self.config.as_ref();
         let [_, _, _, _, gate_proj, up_proj, _] = &self.linears;
         let (t, ff) = (size / c.hidden, c.ff);
         let Scratch { normed, gate, up, .. } = scratch;
-        let x = MatrixRef::new(normed, t, c.hidden);
         let (gate, up) = (sized(gate, t * ff), sized(up, t * ff));
         apply(
-            x,
+            MatrixRef::new(normed, t, c.hidden),
             &mut [
                 (&gate_proj.weight, MatrixMut::new(gate, t, ff)),
                 (&up_proj.weight, MatrixMut::new(up, t, ff)),
@@ -425,14 +522,18 @@ impl Layer {
         );
         gate_proj.add_bias(gate);
         up_proj.add_bias(up);
+    }
+
+    /// `gate <- act(gate) o up`.
+    pub(super) fn activate_gate(&self, size: usize, scratch: &mut Scratch, tap: &mut dyn Tap) {
+        let c = self.config.as_ref();
+        let Scratch { gate, up, .. } = scratch;
         let activation = match c.activation {
             Activation::Silu => vector::silu_gate,
             Activation::GeluTanh => vector::gelu_gate,
         };
-        gate.par_chunks_mut(ACTIVATION_CHUNK)
-            .zip(up.par_chunks(ACTIVATION_CHUNK))
-            .for_each(|(g, u)| activation(g, u));
-        tap.on_input(Site::Down, MatrixRef::new(gate, t, ff));
+        gate.par_chunks_mut(ACTIVATION_CHUNK).zip(up.par_chunks(ACTIVATION_CHUNK)).for_each(|(g, u)| activation(g, u));
+        tap.on_input(Site::Down, MatrixRef::new(gate, size / c.hidden, c.ff));
     }
 
     /// `h <- h + norm(x W' + b)`, with the norm if the family has one.
@@ -440,7 +541,7 @@ impl Layer {
         &self,
         x: MatrixRef<'_>,
         linear: &Linear,
-        norm: &Option<Norm>,
+        norm: Option<&Norm>,
         out: &mut Vec<f32>,
         h: &mut [f32],
     ) {
@@ -461,7 +562,7 @@ impl Layer {
 }
 
 /// Elements per task of the activation.
-const ACTIVATION_CHUNK: usize = 1 << 14;
+pub(super) const ACTIVATION_CHUNK: usize = 1 << 14;
 
 /// The buffer resized to `len` elements of unspecified value.
 fn sized(scratch: &mut Vec<f32>, len: usize) -> &mut [f32] {

@@ -17,6 +17,7 @@
 //! ```
 
 mod attention;
+pub mod backward;
 mod cache;
 mod config;
 mod config_reader;
@@ -37,7 +38,7 @@ pub use decoder::Decoder;
 pub use family::{Bias, FAMILIES, Family, Norms, SlidingWindow};
 pub use head::{EmbeddingRows, Head};
 pub use hidden::Hidden;
-pub use layer::{LINEARS, Layer, Linear};
+pub use layer::{LINEARS, Layer, Linear, NormSlot};
 pub use norm::Norm;
 pub use rope::Scaling;
 pub use tap::{NoTap, Site, Tap};

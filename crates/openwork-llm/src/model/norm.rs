@@ -31,8 +31,18 @@ impl Norm {
         self.factors.len()
     }
 
+    /// What each entry is scaled by: the stored weights plus the family's offset.
+    pub fn factors(&self) -> &[f32] {
+        &self.factors
+    }
+
+    /// The factors, to be changed.
+    pub fn factors_mut(&mut self) -> &mut [f32] {
+        &mut self.factors
+    }
+
     /// The factor `1 / sqrt(mean(x^2) + eps)` of a row.
-    fn scale(&self, row: &[f32]) -> f32 {
+    pub(super) fn scale(&self, row: &[f32]) -> f32 {
         (vector::sum_of_squares(row) / row.len() as f32 + self.eps).sqrt().recip()
     }
 

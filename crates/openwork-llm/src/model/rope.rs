@@ -66,14 +66,24 @@ impl Table {
 
     /// Rotates every head of a row at position `p`.
     pub fn rotate(&self, row: &mut [f32], p: usize) {
+        self.rotate_by(row, p, 1.0);
+    }
+
+    /// The inverse of [`rotate`](Self::rotate), and so its backward pass.
+    pub fn rotate_back(&self, row: &mut [f32], p: usize) {
+        self.rotate_by(row, p, -1.0);
+    }
+
+    #[inline(always)]
+    fn rotate_by(&self, row: &mut [f32], p: usize, sign: f32) {
         let h = self.half;
         let (cos, sin) = (&self.cos[p * h..][..h], &self.sin[p * h..][..h]);
         for head in row.chunks_exact_mut(2 * h) {
             let (left, right) = head.split_at_mut(h);
             for i in 0..h {
-                let (x, y) = (left[i], right[i]);
-                left[i] = x * cos[i] - y * sin[i];
-                right[i] = y * cos[i] + x * sin[i];
+                let (x, y, sin) = (left[i], right[i], sign * sin[i]);
+                left[i] = x * cos[i] - y * sin;
+                right[i] = y * cos[i] + x * sin;
             }
         }
     }

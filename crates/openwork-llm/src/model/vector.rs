@@ -385,6 +385,31 @@ mod tests {
                 let z = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044_715 * a.powi(3));
                 close(gelu[i], a * 0.5 * (1.0 + z.tanh()) * b, "gelu");
             }
+            let weights = some(n + 9)[9..].to_vec();
+            let (silu, gelu) = (
+                |x: f64| x / (1.0 + (-x).exp()),
+                |x: f64| {
+                    let z = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+                    x * 0.5 * (1.0 + z.tanh())
+                },
+            );
+            let both: [(fn(&mut [f32], &mut [f32], &[f32]), &dyn Fn(f64) -> f64); 2] =
+                [(silu_gate_backward, &silu), (gelu_gate_backward, &gelu)];
+            for (backward, activation) in both {
+                let (mut dg, mut du) = (x.clone(), y.clone());
+                backward(&mut dg, &mut du, &weights);
+                for i in 0..n {
+                    let (a, b, w) = (wide(&x[i]), wide(&y[i]), wide(&weights[i]));
+                    let slope = (activation(a + 1e-5) - activation(a - 1e-5)) / 2e-5;
+                    close(du[i], activation(a) * w, "gradient of the factor");
+                    let want = slope * b * w;
+                    assert!((wide(&dg[i]) - want).abs() <= 1e-5 * (1.0 + want.abs()), "{a}");
+                }
+            }
+            let want: f64 = (0..n).map(|i| wide(&x[i]) * wide(&y[i]) * wide(&weights[i])).sum();
+            let size: f64 =
+                (0..n).map(|i| (wide(&x[i]) * wide(&y[i]) * wide(&weights[i])).abs()).sum();
+            assert!((wide(&triple_dot(&x, &y, &weights)) - want).abs() <= 1e-6 * size);
         }
     }
 }

@@ -12,7 +12,7 @@
 //! which are added in the order of the tiles, so that the result does not
 //! depend on the number of threads.
 
-use crate::model::attention::Heads;
+use crate::model::attention::GroupedQueryAttention;
 use crate::model::vector;
 use openwork::linalg::{Threads, gemm};
 use openwork::{Matrix, MatrixMut, MatrixRef};
@@ -59,7 +59,7 @@ struct Tile {
     dv: Matrix,
 }
 
-impl Heads {
+impl GroupedQueryAttention {
     /// Overwrites `grads` with the gradients of `q`, `k` and `v`, given that of
     /// the output.
     pub(super) fn backward(&self, forward: Forward<'_>, d_out: &[f32], grads: Gradients<'_>) {
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     /// `sum of w . attend(q, k, v)`, by the definition in f64.
-    fn loss(a: &Heads, q: &[f64], k: &[f64], v: &[f64], w: &[f32]) -> f64 {
+    fn loss(a: &GroupedQueryAttention, q: &[f64], k: &[f64], v: &[f64], w: &[f32]) -> f64 {
         let (d, width, kv_width) = (a.head_dim, a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let mut loss = 0.0;
         for t in 0..q.len() / width {
@@ -167,8 +167,9 @@ mod tests {
                 let e: Vec<f64> = keys
                     .clone()
                     .map(|s| {
-                        let dot: f64 =
-                            (0..d).map(|i| q[t * width + h * d + i] * k[s * kv_width + at + i]).sum();
+                        let dot: f64 = (0..d)
+                            .map(|i| q[t * width + h * d + i] * k[s * kv_width + at + i])
+                            .sum();
                         (f64::from(a.scale) * dot).exp()
                     })
                     .collect();
@@ -186,12 +187,18 @@ mod tests {
     #[test]
     fn gradients_equal_finite_differences() {
         let number = |i: usize| ((i * 7919 + 5) % 251) as f32 / 100.0 - 1.2;
-        let some = |n: usize, seed: usize| -> Vec<f32> { (0..n).map(|i| number(i + seed)).collect() };
-        for (heads, kv_heads, t, window) in
-            [(2, 1, 1, None), (4, 2, 9, None), (6, 2, 70, None), (4, 2, 70, Some(5)), (2, 2, 20, Some(1))]
-        {
-            let a = Heads { heads, kv_heads, head_dim: 4, scale: 0.5, window };
-            let (q, k, v) = (some(t * heads * 4, 0), some(t * kv_heads * 4, 3), some(t * kv_heads * 4, 7));
+        let some =
+            |n: usize, seed: usize| -> Vec<f32> { (0..n).map(|i| number(i + seed)).collect() };
+        for (heads, kv_heads, t, window) in [
+            (2, 1, 1, None),
+            (4, 2, 9, None),
+            (6, 2, 70, None),
+            (4, 2, 70, Some(5)),
+            (2, 2, 20, Some(1)),
+        ] {
+            let a = GroupedQueryAttention { heads, kv_heads, head_dim: 4, scale: 0.5, window };
+            let (q, k, v) =
+                (some(t * heads * 4, 0), some(t * kv_heads * 4, 3), some(t * kv_heads * 4, 7));
             let w = some(t * heads * 4, 11);
             let mut out = vec![0.0; q.len()];
             a.attend(&q, &k, &v, &mut out);

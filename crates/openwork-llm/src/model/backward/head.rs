@@ -110,7 +110,7 @@ impl Head<'_> {
         gradients
     }
 
-    /// The logits of normalised states.
+    /// The logits of normalized states.
     fn product(&self, normed: MatrixRef<'_>, logits: &mut [f32]) {
         let (n, vocab) = (normed.rows(), self.rows.count());
         let mut logits = MatrixMut::new(logits, n, vocab);
@@ -120,7 +120,7 @@ impl Head<'_> {
         });
     }
 
-    /// The gradient of normalised states, given that of their logits.
+    /// The gradient of normalized states, given that of their logits.
     fn product_back(&self, d_logits: MatrixRef<'_>, mut out: MatrixMut<'_>) {
         let n = d_logits.rows();
         self.panels(|rows, panel| {
@@ -172,4 +172,88 @@ fn log_softmax(x: &mut [f32], a: f32) -> f64 {
     let sum = vector::exp_in_place(x, max);
     vector::scale(x, sum.recip());
     f64::from(max) + f64::from(sum).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::head::EmbeddingRows;
+    use crate::model::norm::Norm;
+    use crate::model::weight::Weight;
+
+    fn some(n: usize, seed: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i + seed) * 7919 % 251) as f32 / 100.0 - 1.2).collect()
+    }
+
+    fn matrix(rows: usize, cols: usize, seed: usize) -> Matrix {
+        Matrix::from_vec(rows, cols, some(rows * cols, seed))
+    }
+
+    /// Logits of one state by the definition, in f64.
+    fn logits(x: &[f64], f: &[f32], head: &Matrix) -> Vec<f64> {
+        let ms: f64 = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        let r = (ms + f64::from(1e-5f32)).sqrt().recip();
+        let row = |v: usize| {
+            let terms = x.iter().zip(f).zip(head.row(v));
+            terms.map(|((x, f), w)| x * r * f64::from(*f) * f64::from(*w)).sum()
+        };
+        (0..head.rows()).map(row).collect()
+    }
+
+    fn log_p(z: &[f64], a: f64) -> Vec<f64> {
+        let sum: f64 = z.iter().map(|z| (z / a).exp()).sum();
+        z.iter().map(|z| z / a - sum.ln()).collect()
+    }
+
+    #[test]
+    fn losses_and_gradients_equal_their_definition() {
+        // More tokens than are held at a time.
+        let (t, d, vocab) = (ROWS + 3, 6, 11);
+        let (head, other) = (matrix(vocab, d, 3), matrix(vocab, d, 77));
+        let (states, wanted) = (matrix(t, d, 5), matrix(t, d, 29));
+        let factors = some(d, 13);
+        let norm = Norm::new(factors.clone(), 0.0, 1e-5);
+        let (head_weight, other_weight) = (Weight::F32(head.clone()), Weight::F32(other.clone()));
+        let ours = Head { norm: &norm, rows: EmbeddingRows::Held(&head_weight) };
+        let theirs = Head { norm: &norm, rows: EmbeddingRows::Held(&other_weight) };
+        let targets: Vec<Option<u32>> =
+            (0..t).map(|i| (i % 5 != 4).then_some((i * 3 % vocab) as u32)).collect();
+        for objective in [
+            Objective { distillation: 1.0, cross_entropy: 0.0, temperature: 1.0 },
+            Objective { distillation: 0.7, cross_entropy: 0.4, temperature: 2.5 },
+            Objective { distillation: 0.0, cross_entropy: 1.0, temperature: 1.0 },
+        ] {
+            let loss = |states: &[f64]| -> f64 {
+                let a = f64::from(objective.temperature);
+                let token = |i: usize| {
+                    let z = logits(&states[i * d..][..d], &factors, &head);
+                    let y: Vec<f64> = wanted.row(i).iter().map(|&x| f64::from(x)).collect();
+                    let (p, q) = (log_p(&logits(&y, &factors, &other), a), log_p(&z, a));
+                    let kl: f64 = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
+                    let ce = targets[i].map_or(0.0, |n| -log_p(&z, 1.0)[n as usize]);
+                    f64::from(objective.distillation) * a * a * kl
+                        + f64::from(objective.cross_entropy) * ce
+                };
+                (0..t).map(token).sum::<f64>() / t as f64
+            };
+            let reference = Reference { head: &theirs, states: wanted.view() };
+            let got = ours.backward(objective, states.view(), Some(reference), &targets);
+            let x: Vec<f64> = states.data().iter().map(|&x| f64::from(x)).collect();
+            let want = loss(&x);
+            assert!((got.loss - want).abs() < 1e-5 * (1.0 + want), "{} for {want}", got.loss);
+            for i in (0..x.len()).step_by(37) {
+                let at = |step: f64| {
+                    let mut moved = x.clone();
+                    moved[i] += step;
+                    loss(&moved)
+                };
+                let want = (at(1e-4) - at(-1e-4)) / 2e-4;
+                let got = f64::from(got.states.data()[i]);
+                assert!(
+                    (got - want).abs() <= 1e-4 * want.abs() + 1e-7,
+                    "{objective:?}, entry {i}: {got} for {want}"
+                );
+            }
+        }
+    }
 }

@@ -8,13 +8,13 @@
 //! the gradient `dY`: `dX = dY W`, `dW = dY' X`, `db = sum of the rows of dY`.
 
 use super::attention::{Forward, Gradients};
-use crate::model::config::{Activation, Config};
-use crate::model::hidden::Room;
-use crate::model::layer::{BLEND, Layer, Linear};
+use crate::model::config::Activation;
+use crate::model::hidden::Scratch;
+use crate::model::layer::{ACTIVATION_CHUNK, Layer, Linear, NormSlot};
 use crate::model::norm::Norm;
 use crate::model::tap::NoTap;
 use crate::model::vector;
-use crate::model::weight::apply_add;
+use crate::model::weight::{apply, apply_add};
 use openwork::linalg::{Threads, gemm};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
@@ -25,21 +25,22 @@ pub struct Activations {
     /// The layer's input, `[T, hidden]`.
     input: Vec<f32>,
     /// The first half: `normed`, rotated `q` and `k`, `v`, `mixed`, `out`.
-    attention: Room,
+    attention: Scratch,
     /// Queries and keys before their norms, if the family has those.
     raw_heads: [Vec<f32>; 2],
     /// The states between the halves, `[T, hidden]`.
     middle: Vec<f32>,
     /// The second half: `normed`, `gate` after the activation, `up`, `out`.
-    mlp: Room,
+    mlp: Scratch,
     /// `gate` before the activation, `[T, ff]`.
     raw_gate: Vec<f32>,
-    /// Gradients inside the layer.
-    scratch: Scratch,
+    /// Memory of the backward pass.
+    gradients: Interior,
 }
 
+/// Gradients inside a layer.
 #[derive(Debug, Default)]
-struct Scratch {
+struct Interior {
     wide: [Vec<f32>; 3],
     narrow: [Vec<f32>; 3],
 }
@@ -51,8 +52,8 @@ pub struct LayerGradients {
     pub weights: Vec<Matrix>,
     /// One for each linear; empty without a bias.
     pub biases: Vec<Vec<f32>>,
-    /// One for each norm, in the order of [`Layer::norms`].
-    pub norms: Vec<Vec<f32>>,
+    /// One for each of [`NormSlot::ALL`]; empty where the family has none.
+    pub norms: [Vec<f32>; 6],
 }
 
 impl LayerGradients {
@@ -61,8 +62,12 @@ impl LayerGradients {
         let shape = |linear: &Linear| (linear.weight().rows(), linear.weight().cols());
         Self {
             weights: layer.linears().iter().map(shape).map(|(n, k)| Matrix::zeros(n, k)).collect(),
-            biases: layer.linears().iter().map(|l| vec![0.0; l.bias().map_or(0, <[f32]>::len)]).collect(),
-            norms: layer.norms().map(|norm| vec![0.0; norm.width()]).collect(),
+            biases: layer
+                .linears()
+                .iter()
+                .map(|l| vec![0.0; l.bias().map_or(0, <[f32]>::len)])
+                .collect(),
+            norms: NormSlot::ALL.map(|slot| vec![0.0; layer.norm(slot).map_or(0, Norm::width)]),
         }
     }
 
@@ -81,7 +86,9 @@ impl LayerGradients {
     /// Adds the gradients of another window.
     pub fn add(&mut self, other: &Self) {
         for (sum, other) in self.slices_mut().zip(other.slices()) {
-            sum.par_chunks_mut(BLEND).zip(other.par_chunks(BLEND)).for_each(|(x, y)| vector::add(x, y));
+            sum.par_chunks_mut(ACTIVATION_CHUNK)
+                .zip(other.par_chunks(ACTIVATION_CHUNK))
+                .for_each(|(x, y)| vector::add(x, y));
         }
     }
 }
@@ -94,14 +101,24 @@ impl Layer {
         copy(input, h);
         self.attention_input(h, attention, &mut NoTap);
         self.project_heads(h.len(), attention);
-        if self.has_head_norms() {
+        if self.norm(NormSlot::Query).is_some() {
             copy(&mut raw_heads[0], &attention.q);
             copy(&mut raw_heads[1], &attention.k);
         }
         self.rotate_heads(h.len(), 0, attention);
         self.mix(h.len(), None, attention, &mut NoTap);
-        let x = MatrixRef::new(&attention.mixed, h.len() / self.config().hidden, self.config().q_width());
-        self.add_back_saving(x, self.out_linear(), self.after_attention(), &mut attention.out, h);
+        let x = MatrixRef::new(
+            &attention.mixed,
+            h.len() / self.config().hidden,
+            self.config().q_width(),
+        );
+        self.add_residual_saving(
+            x,
+            &self.linears()[3],
+            self.norm(NormSlot::AfterAttention),
+            &mut attention.out,
+            h,
+        );
 
         copy(middle, h);
         self.mlp_input(h, mlp, &mut NoTap);
@@ -109,11 +126,11 @@ impl Layer {
         copy(raw_gate, &mlp.gate);
         self.activate_gate(h.len(), mlp, &mut NoTap);
         let x = MatrixRef::new(&mlp.gate, h.len() / self.config().hidden, self.config().ff);
-        self.add_back_saving(x, self.down_linear(), self.after_mlp(), &mut mlp.out, h);
+        self.add_residual_saving(x, &self.linears()[6], self.norm(NormSlot::AfterMlp), &mut mlp.out, h);
     }
 
     /// `h <- h + norm(x W' + b)`, leaving the norm's input in `out`.
-    fn add_back_saving(
+    fn add_residual_saving(
         &self,
         x: MatrixRef<'_>,
         linear: &Linear,
@@ -125,7 +142,10 @@ impl Layer {
             apply_add(x, linear.weight(), MatrixMut::new(h, x.rows(), self.config().hidden));
             return linear.add_bias(h);
         };
-        self.project(x, linear, out);
+        let (t, d) = (x.rows(), self.config().hidden);
+        out.resize(t * d, 0.0);
+        apply(x, &mut [(linear.weight(), MatrixMut::new(out, t, d))]);
+        linear.add_bias(out);
         let mut normed = out.clone();
         norm.apply_add(&mut normed, h);
     }
@@ -144,16 +164,15 @@ impl Layer {
     }
 
     fn mlp_backward(&self, kept: &mut Activations, d: &mut [f32], grads: &mut LayerGradients) {
-        let Activations { middle, mlp, raw_gate, scratch, .. } = kept;
+        let Activations { middle, mlp, raw_gate, gradients, .. } = kept;
         let c = self.config();
         let t = d.len() / c.hidden;
-        let [d_act, d_gate, d_up] = &mut scratch.wide;
-        let [d_out, d_normed, _] = &mut scratch.narrow;
+        let [d_act, d_gate, d_up] = &mut gradients.wide;
+        let [d_out, d_normed, _] = &mut gradients.narrow;
         let [gate_proj, up_proj, down_proj] = [4, 5, 6].map(|i| &self.linears()[i]);
-        let norms = self.norm_slots();
 
         // 1. Through the norm after the MLP, if any, and down.
-        let d_out = self.norm_backward(norms.after_mlp, self.after_mlp(), &mlp.out, d, d_out, grads);
+        let d_out = self.norm_backward(NormSlot::AfterMlp, &mlp.out, d, d_out, grads);
         let act = MatrixRef::new(&mlp.gate, t, c.ff);
         linear_backward(down_proj, act, d_out, (0.0, d_act), 6, grads);
 
@@ -164,43 +183,49 @@ impl Layer {
             Activation::Silu => vector::silu_gate_backward,
             Activation::GeluTanh => vector::gelu_gate_backward,
         };
-        let parts = d_gate.par_chunks_mut(BLEND).zip(d_up.par_chunks_mut(BLEND));
-        parts.zip(d_act.par_chunks(BLEND)).for_each(|((g, u), d)| backward(g, u, d));
+        let parts = d_gate.par_chunks_mut(ACTIVATION_CHUNK).zip(d_up.par_chunks_mut(ACTIVATION_CHUNK));
+        parts.zip(d_act.par_chunks(ACTIVATION_CHUNK)).for_each(|((g, u), d)| backward(g, u, d));
 
         // 3. Through gate and up, and the norm before them.
         let x = MatrixRef::new(&mlp.normed, t, c.hidden);
         linear_backward(gate_proj, x, d_gate, (0.0, d_normed), 4, grads);
         linear_backward(up_proj, x, d_up, (1.0, d_normed), 5, grads);
-        self.before_mlp().backward(middle, d_normed, d, &mut grads.norms[norms.before_mlp]);
+        self.input_norm_backward(NormSlot::BeforeMlp, middle, d_normed, d, grads);
     }
 
-    fn attention_backward(&self, kept: &mut Activations, d: &mut [f32], grads: &mut LayerGradients) {
-        let Activations { input, attention, raw_heads, scratch, .. } = kept;
+    fn attention_backward(
+        &self,
+        kept: &mut Activations,
+        d: &mut [f32],
+        grads: &mut LayerGradients,
+    ) {
+        let Activations { input, attention, raw_heads, gradients, .. } = kept;
         let c = self.config();
         let t = d.len() / c.hidden;
-        let [d_q, d_k, d_v] = &mut scratch.wide;
-        let [d_out, d_normed, d_mixed] = &mut scratch.narrow;
-        let norms = self.norm_slots();
+        let [d_q, d_k, d_v] = &mut gradients.wide;
+        let [d_out, d_normed, d_mixed] = &mut gradients.narrow;
 
         // 1. Through the norm after attention, if any, and the output projection.
-        let d_out =
-            self.norm_backward(norms.after_attention, self.after_attention(), &attention.out, d, d_out, grads);
+        let d_out = self.norm_backward(NormSlot::AfterAttention, &attention.out, d, d_out, grads);
         let mixed = MatrixRef::new(&attention.mixed, t, c.q_width());
-        linear_backward(self.out_linear(), mixed, d_out, (0.0, d_mixed), 3, grads);
+        linear_backward(&self.linears()[3], mixed, d_out, (0.0, d_mixed), 3, grads);
 
         // 2. Through attention, the rotation, and the norms of heads, if any.
-        for (grad, width) in [(&mut *d_q, c.q_width()), (&mut *d_k, c.kv_width()), (&mut *d_v, c.kv_width())] {
+        for (grad, width) in
+            [(&mut *d_q, c.q_width()), (&mut *d_k, c.kv_width()), (&mut *d_v, c.kv_width())]
+        {
             grad.resize(t * width, 0.0);
         }
-        let Room { q, k, v, mixed, .. } = attention;
+        let Scratch { q, k, v, mixed, .. } = attention;
         let forward = Forward { q, k, v, out: mixed };
-        self.heads().backward(forward, d_mixed, Gradients { q: d_q, k: d_k, v: d_v });
+        self.grouped_attention().backward(forward, d_mixed, Gradients { q: d_q, k: d_k, v: d_v });
         self.rotate_back(d_q, c.q_width());
         self.rotate_back(d_k, c.kv_width());
-        for (i, grad) in [&mut *d_q, &mut *d_k].into_iter().enumerate() {
-            if let Some((slot, norm)) = self.head_norm(i) {
+        let slots = [NormSlot::Query, NormSlot::Key];
+        for ((slot, raw), grad) in slots.into_iter().zip(raw_heads).zip([&mut *d_q, &mut *d_k]) {
+            if let Some(norm) = self.norm(slot) {
                 let mut d_raw = vec![0.0; grad.len()];
-                norm.backward(&raw_heads[i], grad, &mut d_raw, &mut grads.norms[slot]);
+                norm.backward(raw, grad, &mut d_raw, &mut grads.norms[slot as usize]);
                 *grad = d_raw;
             }
         }
@@ -211,28 +236,41 @@ impl Layer {
             let beta = if i == 0 { 0.0 } else { 1.0 };
             linear_backward(&self.linears()[i], x, grad, (beta, d_normed), i, grads);
         }
-        self.before_attention().backward(input, d_normed, d, &mut grads.norms[norms.before_attention]);
+        self.input_norm_backward(NormSlot::BeforeAttention, input, d_normed, d, grads);
     }
 
     /// The gradient of a norm's input, given that of its output: `d` itself if
-    /// there is no norm.
+    /// the layer has no such norm.
     fn norm_backward<'a>(
         &self,
-        slot: usize,
-        norm: Option<&Norm>,
+        slot: NormSlot,
         x: &[f32],
         d: &'a [f32],
         into: &'a mut Vec<f32>,
         grads: &mut LayerGradients,
     ) -> &'a [f32] {
-        let Some(norm) = norm else { return d };
+        let Some(norm) = self.norm(slot) else { return d };
         into.clear();
         into.resize(d.len(), 0.0);
-        norm.backward(x, d, into, &mut grads.norms[slot]);
+        norm.backward(x, d, into, &mut grads.norms[slot as usize]);
         into
     }
 
-    /// Turns every head of the rows back by its position.
+    /// Adds to `d` what comes through the norm at the input of a half.
+    fn input_norm_backward(
+        &self,
+        slot: NormSlot,
+        x: &[f32],
+        d_normed: &[f32],
+        d: &mut [f32],
+        grads: &mut LayerGradients,
+    ) {
+        if let Some(norm) = self.norm(slot) {
+            norm.backward(x, d_normed, d, &mut grads.norms[slot as usize]);
+        }
+    }
+
+    /// Rotates every head of the rows back by its position.
     fn rotate_back(&self, rows: &mut [f32], width: usize) {
         let table = self.rope().table(rows.len() / width);
         let rows = rows.par_chunks_mut(width).enumerate().with_min_len(32);

@@ -39,3 +39,27 @@ pub fn token_loss(o: &mut [f32], y: MatrixRef<'_>) -> f64 {
         .collect();
     losses.iter().sum::<f64>() / t as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gradient_is_that_of_the_loss() {
+        let (o, y) = ([1.0f32, 2.0, -1.0, 0.5, 3.0, 1.0], [0.5f32, 2.5, -1.5, 0.0, 0.0, 0.0]);
+        let loss = |o: &[f32]| token_loss(&mut o.to_vec(), MatrixRef::new(&y, 2, 3));
+        let mut gradient = o.to_vec();
+        let value = token_loss(&mut gradient, MatrixRef::new(&y, 2, 3));
+        // The second token's reference is zero.
+        assert!((value - 0.5 * 0.75 / 8.75).abs() < 1e-7, "{value}");
+        for i in 0..6 {
+            let at = |step: f32| {
+                let mut moved = o;
+                moved[i] += step;
+                loss(&moved)
+            };
+            let want = (at(1e-2) - at(-1e-2)) / 2e-2;
+            assert!((f64::from(gradient[i]) - want).abs() < 1e-5, "{i}");
+        }
+    }
+}

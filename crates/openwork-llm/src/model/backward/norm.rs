@@ -17,7 +17,7 @@ const TASK: usize = 32;
 
 impl Norm {
     /// Adds the gradient of the rows `x` to `dx` and that of the factors to `df`,
-    /// given the gradient `dy` of the normalised rows.
+    /// given the gradient `dy` of the normalized rows.
     pub(super) fn backward(&self, x: &[f32], dy: &[f32], dx: &mut [f32], df: &mut [f32]) {
         let task = TASK * self.width();
         let partial: Vec<Vec<f32>> = x
@@ -42,6 +42,48 @@ impl Norm {
             vector::add_scaled_product(dx, f, dy, r);
             vector::add_scaled(dx, x, -shared);
             vector::add_scaled_product(df, x, dy, r);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_equal_finite_differences() {
+        for (rows, width) in [(1, 1), (1, 7), (3, 40), (70, 5)] {
+            let some = |n: usize, seed: usize| -> Vec<f32> {
+                (0..n).map(|i| ((i + seed) * 7919 % 251) as f32 / 100.0 - 1.2).collect()
+            };
+            let (x, f, w) = (some(rows * width, 1), some(width, 5), some(rows * width, 9));
+            let norm = Norm::new(f.clone(), 0.0, 1e-5);
+            let (mut dx, mut df) = (vec![0.0; x.len()], vec![0.0; width]);
+            norm.backward(&x, &w, &mut dx, &mut df);
+            let loss = |x: &[f64], f: &[f64]| -> f64 {
+                let row = |(x, w): (&[f64], &[f32])| {
+                    let ms: f64 = x.iter().map(|x| x * x).sum::<f64>() / width as f64;
+                    let r = (ms + f64::from(1e-5f32)).sqrt().recip();
+                    x.iter().zip(f).zip(w).map(|((x, f), w)| x * f * r * f64::from(*w)).sum::<f64>()
+                };
+                x.chunks(width).zip(w.chunks(width)).map(row).sum()
+            };
+            let wide = |x: &[f32]| -> Vec<f64> { x.iter().map(|&x| f64::from(x)).collect() };
+            let inputs = [wide(&x), wide(&f)];
+            for (which, grad) in [&dx, &df].into_iter().enumerate() {
+                for (i, &got) in grad.iter().enumerate() {
+                    let at = |step: f64| {
+                        let mut moved = inputs.clone();
+                        moved[which][i] += step;
+                        loss(&moved[0], &moved[1])
+                    };
+                    let want = (at(1e-5) - at(-1e-5)) / 2e-5;
+                    assert!(
+                        (f64::from(got) - want).abs() <= 1e-4 * (1.0 + want.abs()),
+                        "{rows} x {width}, input {which}, entry {i}: {got} for {want}"
+                    );
+                }
+            }
         }
     }
 }
