@@ -125,8 +125,11 @@ fn gradients_have_the_same_bytes_at_any_thread_count() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
         pool.install(|| {
             let layer = model.layer(0, Storage::F32).expect("a layer");
-            let mut states =
-                model.embed(&[tokens.clone()]).expect("tokens").into_states().into_vec();
+            let mut states = model
+                .embed(std::slice::from_ref(&tokens))
+                .expect("tokens")
+                .into_states()
+                .into_vec();
             let mut kept = Activations::default();
             layer.forward_saving(&mut states, &mut kept);
             let mut grads = LayerGradients::new(&layer);

@@ -532,7 +532,9 @@ impl Layer {
             Activation::Silu => vector::silu_gate,
             Activation::GeluTanh => vector::gelu_gate,
         };
-        gate.par_chunks_mut(ACTIVATION_CHUNK).zip(up.par_chunks(ACTIVATION_CHUNK)).for_each(|(g, u)| activation(g, u));
+        gate.par_chunks_mut(ACTIVATION_CHUNK)
+            .zip(up.par_chunks(ACTIVATION_CHUNK))
+            .for_each(|(g, u)| activation(g, u));
         tap.on_input(Site::Down, MatrixRef::new(gate, size / c.hidden, c.ff));
     }
 

@@ -126,7 +126,13 @@ impl Layer {
         copy(raw_gate, &mlp.gate);
         self.activate_gate(h.len(), mlp, &mut NoTap);
         let x = MatrixRef::new(&mlp.gate, h.len() / self.config().hidden, self.config().ff);
-        self.add_residual_saving(x, &self.linears()[6], self.norm(NormSlot::AfterMlp), &mut mlp.out, h);
+        self.add_residual_saving(
+            x,
+            &self.linears()[6],
+            self.norm(NormSlot::AfterMlp),
+            &mut mlp.out,
+            h,
+        );
     }
 
     /// `h <- h + norm(x W' + b)`, leaving the norm's input in `out`.
@@ -183,7 +189,8 @@ impl Layer {
             Activation::Silu => vector::silu_gate_backward,
             Activation::GeluTanh => vector::gelu_gate_backward,
         };
-        let parts = d_gate.par_chunks_mut(ACTIVATION_CHUNK).zip(d_up.par_chunks_mut(ACTIVATION_CHUNK));
+        let parts =
+            d_gate.par_chunks_mut(ACTIVATION_CHUNK).zip(d_up.par_chunks_mut(ACTIVATION_CHUNK));
         parts.zip(d_act.par_chunks(ACTIVATION_CHUNK)).for_each(|((g, u), d)| backward(g, u, d));
 
         // 3. Through gate and up, and the norm before them.
