@@ -7,6 +7,7 @@ mod pages;
 use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, MethodInfo, Needs, OptionInfo};
 use pages::sandbox::Sandbox;
 use pages::{Simple, blocks, logical_lines, mentions, shell};
+use std::path::Path;
 
 const START: &str = "<!-- methods:";
 const END: &str = "<!-- end of methods -->";
@@ -70,7 +71,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("pip install", "needs the network"),
     ("ray start", "starts a service; python/tests/test_ray.py makes a cluster of its own"),
     ("python -m openwork.ray", "run by python/tests/test_docs.py"),
-    ("openwork demo", "ten runs: minutes without optimisation; its steps are run as commands"),
+    ("openwork demo", "ten runs: minutes without optimization; its steps are run as commands"),
 ];
 
 /// Recipes that do not run yet, by page, with the reason.
@@ -265,4 +266,29 @@ fn matches(text: &str, pattern: &str) -> bool {
         free = false;
     }
     free || rest.is_empty()
+}
+
+/// Paths in the guides for contributors: between backticks, relative to the tree
+/// or to the folder in the heading above.
+#[test]
+fn every_path_in_the_guides_exists() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let mut count = 0;
+    for guide in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = std::fs::read_to_string(root.join(guide)).unwrap();
+        let mut folder = "";
+        for line in text.lines() {
+            folder = line.strip_prefix("### ").unwrap_or(folder);
+            folder = if line.starts_with("## ") { "" } else { folder };
+            for path in line.split('`').skip(1).step_by(2) {
+                let ends =
+                    ["/", ".rs", ".py", ".md", ".toml"].iter().any(|end| path.ends_with(end));
+                if ends && !path.contains("NAME") {
+                    assert!(root.join(folder).join(path).exists(), "{guide}: {path} in `{folder}`");
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 80, "{count}");
 }
