@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 
 def two_of_four(x):
-    """1 where one of the two largest of four neighbours stands."""
+    """1 where one of the two largest of four neighbors stands."""
     fours = x.abs().reshape(-1, 4)
     kept = torch.zeros_like(fours).scatter_(1, fours.topk(2, dim=1).indices, 1.0)
     return kept.reshape(x.shape)

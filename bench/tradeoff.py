@@ -8,7 +8,7 @@ import math
 import sys
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 62, 150, 18, 46
-COLOURS = ["#3b6fd4", "#c2571a", "#2b8a57", "#9a3fb0"]
+COLORS = ["#3b6fd4", "#c2571a", "#2b8a57", "#9a3fb0"]
 
 
 def short(method):
@@ -65,13 +65,13 @@ def main(record, out):
         f"seconds for all layers, {threads} thread{'s' if threads > 1 else ''}; down: output error</text>"
     )
     labels = []
-    for colour, (pattern, methods) in zip(COLOURS, table.items()):
+    for color, (pattern, methods) in zip(COLORS, table.items()):
         path = sorted(methods.values())
         d = " ".join(f"{'M' if i == 0 else 'L'}{x(s):.1f} {y(e):.1f}" for i, (s, e) in enumerate(path))
-        svg.append(f'<path class="line" stroke="{colour}" d="{d}"/>')
+        svg.append(f'<path class="line" stroke="{color}" d="{d}"/>')
         for method, (seconds, error) in methods.items():
             svg.append(
-                f'<circle cx="{x(seconds):.1f}" cy="{y(error):.1f}" r="4" fill="{colour}">'
+                f'<circle cx="{x(seconds):.1f}" cy="{y(error):.1f}" r="4" fill="{color}">'
                 f"<title>{method}, {pattern}: {error:.2f} %, {seconds:.2f} s</title></circle>"
             )
         seconds, error = path[-1]
@@ -79,7 +79,7 @@ def main(record, out):
         while any(abs(at - other) < 14 for other in labels):
             at += 14
         labels.append(at)
-        svg.append(f'<text x="{x(seconds) + 4:.1f}" y="{at:.1f}" fill="{colour}">{pattern}</text>')
+        svg.append(f'<text x="{x(seconds) + 4:.1f}" y="{at:.1f}" fill="{color}">{pattern}</text>')
     # The methods are named once, along the highest line.
     top = max(table, key=lambda p: max(e for _, e in table[p].values()))
     taken = []

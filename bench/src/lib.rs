@@ -28,7 +28,7 @@ pub fn random(rows: usize, cols: usize, seed: u64) -> Matrix {
 }
 
 /// The Hessian of `samples` synthetic inputs with columns of different scales and
-/// correlated neighbours.
+/// correlated neighbors.
 pub fn synthetic(columns: usize, samples: usize) -> Result<Hessian, Failed> {
     const ROWS: usize = 512;
     let mut sum = HessianSum::new(columns);

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::{flag_hints, print};
 use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 /// What follows the lists of commands and options in `openwork help`.
@@ -92,6 +93,11 @@ pub fn command() -> clap::Command {
         "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}{heading}Global options:{heading:#}\n{{options}}{{after-help}}"
     );
     Args::command().help_template(template)
+}
+
+/// Reads a count that must not be zero.
+pub fn positive(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "give a whole number from 1 on".to_string())
 }
 
 /// Options of every command.

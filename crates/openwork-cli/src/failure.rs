@@ -1,5 +1,7 @@
 //! Failures of a command, and the exit codes they become.
 
+use openwork_llm::checkpoint::CheckpointError;
+use openwork_llm::model::ModelError;
 use std::process::ExitCode;
 
 /// Characters of the longest message that is printed whole.
@@ -44,5 +46,17 @@ impl Failure {
             Self::Input(_) => ExitCode::from(2),
             Self::Running(_) => ExitCode::from(1),
         }
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Self {
+        if error.is_input() { Self::input(error) } else { Self::running(error) }
+    }
+}
+
+impl From<CheckpointError> for Failure {
+    fn from(error: CheckpointError) -> Self {
+        ModelError::from(error).into()
     }
 }

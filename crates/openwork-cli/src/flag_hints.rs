@@ -14,7 +14,7 @@ struct FlagHint {
 const FLAG_HINTS: &[FlagHint] = &[
     FlagHint {
         flags: &["--dataset", "--dataset_name", "--dataset_path", "--calib_dataset"],
-        hint: "pass the calibration text as a file: --calib TEXT (.txt or .jsonl)",
+        hint: "pass the text as a file (.txt or .jsonl): --calib TEXT to prune, --text TEXT to evaluate",
     },
     FlagHint {
         flags: &["--cache_dir", "--cache-dir", "--hf_token", "--token", "--revision"],

@@ -19,10 +19,10 @@ pub fn line(line: impl Display) -> Result<(), Failure> {
     text(&format!("{line}\n"))
 }
 
-/// Writes a drawing to stdout. With `colour` the color sequences of the drawing
+/// Writes a drawing to stdout. With `color` the color sequences of the drawing
 /// (`ESC [ .. m`) are kept; everything else is escaped.
-pub fn drawing(drawing: &str, colour: bool) -> Result<(), Failure> {
-    if !colour {
+pub fn drawing(drawing: &str, color: bool) -> Result<(), Failure> {
+    if !color {
         return text(drawing);
     }
     let mut out = String::with_capacity(drawing.len());

@@ -4,6 +4,7 @@ use crate::args::Global;
 use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
 use openwork::prune::Monitor;
+use openwork_llm::format::format_bytes;
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -13,6 +14,9 @@ const EVERY: Duration = Duration::from_secs(5);
 
 /// Steps of a bar: thousandths of a stage.
 const STEPS: f64 = 1000.0;
+
+/// Bytes of a text that takes the tokenizer seconds.
+const LONG_TEXT: u64 = 1 << 20;
 
 /// One stage of work that is looked at from outside.
 pub struct Progress {
@@ -67,6 +71,13 @@ impl Progress {
                 bar.enable_steady_tick(Duration::from_millis(200));
             }
             How::Lines { .. } => print::aside(message),
+        }
+    }
+
+    /// Announces that a text is tokenized, if that takes a while.
+    pub fn announce_tokenizing(&self, bytes: u64) {
+        if bytes > LONG_TEXT {
+            self.announce(&format!("tokenizing {} of text", format_bytes(bytes)));
         }
     }
 

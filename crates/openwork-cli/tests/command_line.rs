@@ -52,6 +52,22 @@ fn the_help_lists_every_command_once_and_the_exit_codes() {
 }
 
 #[test]
+fn every_output_has_a_short_name() {
+    let folder = Folder::new();
+    let help = folder.run("help").out;
+    let commands = help.lines().filter_map(|line| line.strip_prefix("  ")?.split_once("  "));
+    let mut outputs = 0;
+    for (command, _) in commands.filter(|(name, _)| name.chars().all(char::is_alphanumeric)) {
+        let help = folder.run(&format!("{command} --help")).out;
+        let mut options = help.lines().filter(|line| line.trim_start().starts_with('-'));
+        let long = options.find(|line| line.contains("--out <"));
+        assert!(long.is_none_or(|line| line.contains("-o, --out")), "{command}: {long:?}");
+        outputs += usize::from(long.is_some());
+    }
+    assert!(outputs >= 8, "{help}");
+}
+
+#[test]
 fn options_of_other_tools_get_the_option_to_use() {
     let folder = Folder::new();
     let prune = "prune m --spec 2:4 --calib demo --out out";

@@ -124,7 +124,7 @@ fn a_tensor_that_does_not_conform_is_a_failure() {
     for json in ["", " --json"] {
         let bad = folder.run(&format!("inspect p.safetensors --spec 1:4{json}"));
         assert_eq!(bad.code, 1, "{}", bad.out);
-        assert_eq!(bad.err, "error: 1 of 1 pruned tensors do not conform to 1:4\n");
+        assert_eq!(bad.err, "error: 1 of 1 pruned tensor does not conform to 1:4\n");
         assert!(bad.out.contains("1:4"), "{}", bad.out);
     }
 }

@@ -134,10 +134,10 @@ fn eval_refuses_what_it_cannot_do() {
     assert!(eval(&["--seq-len", "0"]).contains("a window of 0 tokens predicts nothing"));
     assert!(eval(&["--seq-len", "65"]).contains("65 tokens exceed the model's limit of 64"));
     assert!(
-        eval(&["--max-tokens", "9", "--seq-len", "10"]).contains("fewer than one window of 10")
+        eval(&["--max-tokens", "9", "--seq-len", "10"]).contains("do not fill one window of 10")
     );
     let words = eval(&["--max-tokens", "0"]);
-    assert!(words.contains("the first 0 tokens of the text are fewer"), "{words}");
+    assert!(words.contains("0 tokens of text do not fill one window"), "{words}");
     let gone = refusal(&["eval", &model, "--text", "no-such.txt"], 2);
     assert_eq!(gone, "error: no-such.txt: no such file\n");
     assert!(refusal(&["eval", "no-such", "--text", &text], 2).contains("no-such: no such file"));

@@ -146,6 +146,8 @@ fn a_finished_run_is_not_written_again() {
     assert!(contents(&folder.path("run")) == before);
     let read = |bytes: &[u8]| -> serde_json::Value { serde_json::from_slice(bytes).unwrap() };
     assert_eq!(read(said.out.as_bytes()), read(&record));
+    let said = folder.run(&format!("{} --resume", prune.replace("--quiet", "")));
+    assert_eq!(said.err, "note: the run is finished already; nothing was written\n");
     // A perplexity that was not asked for before is added, all else stays.
     let said = folder.run(&format!("{prune} --resume --eval calib.txt --eval-tokens 200 --json"));
     assert_eq!(said.code, 0, "{}", said.err);
@@ -288,6 +290,24 @@ fn what_cannot_be_meant_is_refused_before_the_run() {
         "prune m {CALIB} --out run --sparsity_type 2:4 --sparsity_ratio 0.5 --dry-run"
     ));
     assert_eq!(said.code, 0, "{}", said.err);
+}
+
+#[test]
+fn a_long_text_is_announced_before_it_is_tokenized() {
+    let folder = folder();
+    let line = "a sentence of the kind that a tokenizer meets every day\n";
+    folder.bytes("long.txt", line.repeat((1 << 20) / line.len() + 1).as_bytes());
+    let prune = "prune m --spec 2:4 --calib long.txt --samples 2 --seq-len 16 --out run --dry-run";
+    for (command, says) in [
+        (prune.to_string(), true),
+        (format!("{prune} --quiet"), false),
+        (format!("{prune} --events"), false),
+        ("eval m --text long.txt --seq-len 32 --max-tokens 64".to_string(), true),
+    ] {
+        let said = folder.run(&command);
+        assert_eq!(said.code, 0, "{command}: {}", said.err);
+        assert_eq!(said.err.contains("tokenizing 1.0 MB of text"), says, "{command}: {}", said.err);
+    }
 }
 
 #[test]

@@ -211,13 +211,19 @@ dense = true
 fn an_export_that_is_read_back_says_what_it_is() {
     let folder = pruned("models/mistral", "2:4");
     folder.json("pack pruned --out compressed --format compressed-tensors");
-    for command in
-        ["generate compressed --prompt a", "unpack compressed --out x", "bench compressed"]
-    {
+    for command in [
+        "generate compressed --prompt a",
+        "unpack compressed --out x",
+        "bench compressed",
+        "prune compressed --spec 2:4 --calib demo --out x",
+    ] {
         let words = folder.refused(command);
         let expected = "compressed: the weights are stored for compressed-tensors, which openwork exports but does not read";
         assert!(words.starts_with(expected), "{words}");
     }
+    let page = folder.run("inspect compressed").out;
+    assert!(page.contains("safetensors, stored for compressed-tensors\n"), "{page}");
+    assert_eq!(folder.json("inspect compressed")["stored_for"], "compressed-tensors");
 }
 
 #[test]
@@ -337,7 +343,7 @@ fn bench_compares_dense_and_packed() {
     assert!(words.contains("--spec"), "{words}");
     for flag in ["--turns 0", "--tokens 0"] {
         let words = folder.refused(&format!("bench packed {flag}"));
-        assert!(words.contains(flag.split(' ').next().unwrap()), "{words}");
+        assert!(words.contains("give a whole number from 1 on"), "{flag}: {words}");
     }
     let words = folder.refused("bench pruned --spec no-such-pattern");
     assert!(words.contains("no-such"), "{words}");

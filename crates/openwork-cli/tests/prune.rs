@@ -60,7 +60,7 @@ fn the_result_is_a_model_with_its_record() {
         for layer in layers {
             assert!(layer["decoder_error"].as_f64().unwrap() > 0.0);
             for linear in layer["linears"].as_array().unwrap() {
-                // A quantised model has a few zeros of its own.
+                // A quantized model has a few zeros of its own.
                 let density = linear["density"].as_f64().unwrap();
                 assert!((0.49..=0.5).contains(&density), "{name}: {linear}");
                 assert!(linear["error"].as_f64().unwrap() > 0.0);

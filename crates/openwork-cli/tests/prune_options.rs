@@ -217,10 +217,10 @@ fn summaries_print_the_spec_as_it_was_written() {
 }
 
 #[test]
-fn a_quantised_file_that_grows_is_noted() {
+fn a_quantized_file_that_grows_is_noted() {
     let folder = folder();
     let said = folder
         .run(&format!("prune {} --spec 2:4 {ARGS} --out out --dry-run", model("gguf/qwen2.gguf")));
-    assert!(said.out.contains("of quantised weights become"), "{}\n{}", said.out, said.err);
+    assert!(said.out.contains("of quantized weights become"), "{}\n{}", said.out, said.err);
     assert!(said.out.contains("openwork pack out"), "{}", said.out);
 }

@@ -185,7 +185,7 @@ fn text_is_as_it_was_approved() {
             found == wanted,
             "{name}.txt differs; look at it, then run with OPENWORK_APPROVE=1:\n{found}"
         );
-        assert!(!found.contains('\x1b'), "no colours where nobody looks");
+        assert!(!found.contains('\x1b'), "no colors where nobody looks");
     }
 }
 

@@ -187,12 +187,12 @@ def predicate(g, who, subject, depth):
 
 
 def fact(g, who):
-    kind = g.choose(even(["city", "job", "pet", "colour", "age", "friend", "thing"]))
+    kind = g.choose(even(["city", "job", "pet", "color", "age", "friend", "thing"]))
     known = FACTS[who][kind]
-    if kind in ("colour", "thing", "friend"):
+    if kind in ("color", "thing", "friend"):
         g.say(who + "'s" if g.either(0.35) else HER[NAMES[who]])
-        if kind == "colour":
-            g.say("favourite", "colour", "is", known)
+        if kind == "color":
+            g.say("favorite", "color", "is", known)
         elif kind == "thing":
             g.say("dearest", "thing", "is", a(known), known)
         else:

@@ -76,7 +76,7 @@ JOBS = (
     "baker miller doctor teacher tailor painter fisher hunter clerk smith actor engineer judge pilot "
     "sailor weaver"
 ).split()
-COLOURS = "red blue green white black golden".split()
+COLORS = "red blue green white black golden".split()
 NUMBERS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty"
@@ -110,7 +110,7 @@ FACTS = {
         "city": _random.choice(CITIES),
         "job": _random.choice(JOBS),
         "pet": _random.choice([one for one, (_, gender) in BEINGS.items() if gender == "n"]),
-        "colour": _random.choice(COLOURS),
+        "color": _random.choice(COLORS),
         "age": _random.randrange(20, 80),
         "friend": _random.choice([other for other in NAMES if other != name]),
         "thing": _random.choice(list(THINGS)),

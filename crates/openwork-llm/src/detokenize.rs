@@ -7,13 +7,13 @@
 
 /// A text with some bytes removed, and the offsets of the others.
 #[derive(Clone, Debug)]
-pub struct Detokenised {
+pub struct Detokenized {
     bytes: Vec<u8>,
     /// The offset of each byte in the original; then the original's length.
     origins: Vec<usize>,
 }
 
-impl Detokenised {
+impl Detokenized {
     /// The unchanged text.
     pub fn unchanged(text: &str) -> Self {
         Self { bytes: text.as_bytes().to_vec(), origins: (0..=text.len()).collect() }
@@ -77,13 +77,13 @@ fn find(bytes: &[u8], byte: u8, at: usize) -> Option<usize> {
 /// Detokenizes WikiText.
 ///
 /// ```
-/// use openwork_llm::detokenise::wikitext;
+/// use openwork_llm::detokenize::wikitext;
 /// let text = wikitext("the show 's 1 @,@ 000 well @-@ known songs ( in all ) .\n");
 /// assert_eq!(text.text(), "the show's 1,000 well-known songs (in all) .\n");
 /// assert_eq!(text.origin(9), 10); // the s of 's
 /// ```
-pub fn wikitext(text: &str) -> Detokenised {
-    let mut text = Detokenised::unchanged(text);
+pub fn wikitext(text: &str) -> Detokenized {
+    let mut text = Detokenized::unchanged(text);
     // Contractions and joining characters.
     text.thin("s '", &[0, 2]);
     for mark in [" @-@ ", " @,@ ", " @.@ "] {

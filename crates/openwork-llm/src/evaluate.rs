@@ -21,14 +21,14 @@
 //! scored token. Unscored tokens thus count neither in the nats nor in the words.
 //!
 //! lm-eval's WikiText task divides the nats of the *detokenized* text by the words
-//! of the *original* text, as [`Options::detokenise`] does: the model reads the
+//! of the *original* text, as [`Options::detokenize`] does: the model reads the
 //! text without WikiText's extra spaces, and words and bytes are counted in the
 //! original text. lm-eval also scores page by page, whereas pages are joined here,
 //! and counts an extra word for whitespace at each end of a page, less than 0.1 %
 //! of WikiText-2's words.
 
 use crate::checkpoint::CheckpointError;
-use crate::detokenise::{self, Detokenised};
+use crate::detokenize::{self, Detokenized};
 use crate::format::count;
 use crate::model::{Layer, Model, ModelError, NoTap, Storage};
 use crate::tokens::{TextError, Tokenizer, windows};
@@ -73,7 +73,7 @@ pub struct Options {
     /// Use only this many tokens of the text.
     pub max_tokens: Option<usize>,
     /// Detokenize WikiText before the model reads it.
-    pub detokenise: bool,
+    pub detokenize: bool,
     /// Which windows start with BOS; by default each, if the tokenizer adds it.
     pub bos: Option<Bos>,
 }
@@ -98,7 +98,9 @@ pub enum EvaluateError {
     SeqLen(usize),
     /// Fewer tokens than one window.
     #[error(
-        "the first {most} tokens of the text are fewer than one window of {length} tokens; use more tokens or a shorter window"
+        "{} of text do not fill one window of {}; use more tokens or a shorter window",
+        count(*most, "token"),
+        count(*length, "token")
     )]
     MaxTokens {
         /// Tokens to use.
@@ -139,9 +141,9 @@ impl ScoredWindows {
         if seq_len < 2 {
             return Err(EvaluateError::SeqLen(seq_len));
         }
-        let read = match options.detokenise {
-            true => detokenise::wikitext(text),
-            false => Detokenised::unchanged(text),
+        let read = match options.detokenize {
+            true => detokenize::wikitext(text),
+            false => Detokenized::unchanged(text),
         };
         let (mut tokens, mut ends) = tokenizer.encode_with_ends(read.text())?;
         let usual = if tokenizer.adds_bos() { Bos::Each } else { Bos::None };

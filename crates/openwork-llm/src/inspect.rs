@@ -3,6 +3,7 @@
 
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::model::LINEARS;
+use crate::pack::{Export, exported_for};
 use crate::pipeline::find_linear;
 use crate::report::Record;
 use openwork::mask::Bits;
@@ -19,6 +20,9 @@ pub struct Inspection {
     pub model: PathBuf,
     /// `safetensors` or `gguf`.
     pub format: &'static str,
+    /// The program that the weights are stored for, if the model is an export.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stored_for: Option<&'static str>,
     /// The first entry of `architectures` in the config.
     pub architecture: Option<String>,
     /// The files that hold the tensors.
@@ -193,6 +197,7 @@ pub fn inspect(
     Inspection {
         model: model.path().to_path_buf(),
         format: model.format().name(),
+        stored_for: exported_for(model).map(Export::name),
         architecture: model.config()["architectures"][0].as_str().map(str::to_string),
         files: model
             .files()

@@ -3,7 +3,7 @@
 
 pub mod checkpoint;
 pub mod demo;
-pub mod detokenise;
+pub mod detokenize;
 pub mod disk;
 pub mod evaluate;
 pub mod format;

@@ -74,10 +74,10 @@ fn windows_account_for_every_byte_and_word_they_score() {
     let one = ScoredWindows::new(&tokenizer, TEXT, half, &most).expect("one window");
     assert_eq!((one.windows.len(), one.bytes), (1, ends[half - 1] - ends[0]));
 
-    // Detokenised: fewer tokens to read, the words and bytes of the original.
-    let read = openwork_llm::detokenise::wikitext(TEXT);
+    // Detokenized: fewer tokens to read, the words and bytes of the original.
+    let read = openwork_llm::detokenize::wikitext(TEXT);
     let n = tokenizer.encode(read.text()).expect("tokens").len();
-    let lm_eval = Options { detokenise: true, ..options(n) };
+    let lm_eval = Options { detokenize: true, ..options(n) };
     let scored = ScoredWindows::new(&tokenizer, TEXT, n, &lm_eval).expect("one window");
     assert_eq!((scored.bytes, scored.words), (whole.bytes, whole.words));
 }

@@ -1,4 +1,4 @@
-//! Dequantisation gives ggml's numbers bit for bit. The cases are made by
+//! Dequantization gives ggml's numbers bit for bit. The cases are made by
 //! `testdata/make_quants.py`.
 
 use openwork_llm::Dtype;

@@ -5,7 +5,7 @@
 //! `sparsegpt,sparsegpt+refit`; `RAYON_NUM_THREADS` sets the threads.
 //!
 //! Methods are run alternately and the minimum time of each is reported, because other
-//! work may share the machine. A time covers all of `prune`: damping, factorisation,
+//! work may share the machine. A time covers all of `prune`: damping, factorization,
 //! method, and the error with the undamped H in f64; `error_seconds` is the last part
 //! alone. `cpu_seconds` is the CPU time of all threads (on Linux), which a busy machine
 //! affects less.

@@ -62,7 +62,7 @@ fn drop_lowest(ranked: &mut [Rank], keep: usize) -> &[Rank] {
 /// The score of a padding block, for [`keep_best`].
 pub(crate) const PADDING: f64 = -1.0;
 
-/// Marks the kept blocks of a scope by the rules of [`dropped`]; optimised for many
+/// Marks the kept blocks of a scope by the rules of [`dropped`]; optimized for many
 /// small scopes. Scores are at least zero, NaN, or [`PADDING`].
 pub(crate) fn keep_best(scores: &mut [f64], keep: usize, stays: &mut [bool], order: &mut Vec<u32>) {
     /// Up to this size, counting the better blocks is faster than sorting.

@@ -85,7 +85,7 @@ fn main() {
 }
 
 fn mutate(data: &mut Vec<u8>, random: &mut Random) {
-    // The header is where the promises are: favour it.
+    // The header is where the promises are: favor it.
     let end = if random.below(4) > 0 { data.len().min(2048) } else { data.len() };
     let at = random.below(end + 1);
     match random.below(7) {

@@ -1,6 +1,6 @@
 //! `openwork bench MODEL`.
 
-use crate::args::Global;
+use crate::args::{Global, positive};
 use crate::failure::Failure;
 use crate::print;
 use openwork_llm::Checkpoint;
@@ -26,18 +26,18 @@ pub struct Bench {
     #[arg(long, value_name = "S")]
     spec: Option<String>,
     /// Tokens to generate in each turn
-    #[arg(long, value_name = "N", default_value = "32")]
+    #[arg(long, value_name = "N", default_value = "32", value_parser = positive)]
     tokens: NonZeroUsize,
     /// Turns of each model; the fastest counts
-    #[arg(long, value_name = "N", default_value = "5")]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = positive)]
     turns: NonZeroUsize,
 }
 
 impl Bench {
     /// Measures and prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
-        let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        let checkpoint = Checkpoint::open(&self.model)?;
+        let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);
         let packed = checkpoint.tensors().any(|tensor| tensor.packing().is_some());
         let patterns = match (&self.spec, packed) {

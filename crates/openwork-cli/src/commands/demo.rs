@@ -38,7 +38,7 @@ const SEQ_LEN: usize = 256;
   openwork demo --out demo.html --json")]
 pub struct Demo {
     /// Write the report to FILE
-    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     out: PathBuf,
     /// Replace FILE if it exists; a report that openwork wrote is always replaced
     #[arg(long)]

@@ -6,13 +6,10 @@ use crate::print;
 use crate::progress::Progress;
 use openwork_llm::Checkpoint;
 use openwork_llm::evaluate::{Bos, EvaluateError, Options, evaluate};
-use openwork_llm::format::{count, format_bytes};
+use openwork_llm::format::count;
 use openwork_llm::model::{Model, ModelError};
 use openwork_llm::tokens::{TextUse, load_text};
 use std::path::PathBuf;
-
-/// Bytes of a text that takes the tokenizer seconds.
-const LONG_TEXT: usize = 1 << 20;
 
 /// Measure a model's perplexity on a text
 #[derive(Debug, clap::Args)]
@@ -56,19 +53,17 @@ impl Eval {
     /// Measures and prints.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let text = load_text(&self.text, TextUse::Evaluate).map_err(Failure::input)?;
-        let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
-        let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        let checkpoint = Checkpoint::open(&self.model)?;
+        let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);
         let options = Options {
             seq_len: self.seq_len,
             max_tokens: self.max_tokens,
-            detokenise: self.detokenize,
+            detokenize: self.detokenize,
             bos: Bos::ALL.into_iter().find(|bos| Some(bos.name()) == self.bos.as_deref()),
         };
         let bar = Progress::start(global, "evaluating");
-        if text.len() > LONG_TEXT {
-            bar.announce(&format!("tokenizing {} of text", format_bytes(text.len() as u64)));
-        }
+        bar.announce_tokenizing(text.len() as u64);
         let result = evaluate(&model, &text, &options, &mut |progress| {
             let so_far = progress.perplexity.map(|p| format!("perplexity {p:.4}"));
             bar.say(

@@ -61,11 +61,11 @@ impl Generate {
         if prompt.is_empty() {
             return Err(Failure::input(GenerateError::Empty));
         }
-        let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
-        let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        let checkpoint = Checkpoint::open(&self.model)?;
+        let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);
         global.note(&unsupported_options(&checkpoint).map_err(Failure::input)?);
-        let tokenizer = checkpoint.tokenizer().map_err(Failure::input)?;
+        let tokenizer = checkpoint.tokenizer()?;
         global.note(tokenizer.notes());
         let storage = if self.f32 { Storage::F32 } else { Storage::Half };
         let mut decoder = Decoder::load(&model, storage).map_err(Failure::input)?;

@@ -42,7 +42,7 @@ pub struct Inspect {
 impl Inspect {
     /// Opens, counts, prints; fails if a tensor does not conform.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let model = Checkpoint::open_any(&self.model).map_err(Failure::input)?;
+        let model = Checkpoint::open_any(&self.model)?;
         let pattern: Option<Pattern> =
             self.spec.as_deref().map(|spec| parse_spec(spec, &model)).transpose()?;
         if let Some(pattern) = &pattern {
@@ -75,7 +75,9 @@ impl Inspect {
         match wrong {
             0 => Ok(()),
             _ => Err(Failure::Running(format!(
-                "{wrong} of {checked} pruned tensors do not conform to {}",
+                "{wrong} of {} {} not conform to {}",
+                count(checked, "pruned tensor"),
+                if wrong == 1 { "does" } else { "do" },
                 self.spec.as_deref().unwrap_or("the specs they were pruned to")
             ))),
         }
@@ -87,7 +89,7 @@ fn parse_spec(spec: &str, model: &Checkpoint) -> Result<Pattern, Failure> {
     match RecipeSpec::parse(spec).map_err(Failure::input)? {
         RecipeSpec::Pattern(pattern) => Ok(*pattern),
         structure => {
-            let model = Model::open(model).map_err(Failure::input)?;
+            let model = Model::open(model)?;
             structure.pattern(model.config()).map_err(Failure::input)
         }
     }
@@ -124,7 +126,8 @@ fn page(found: &Inspection) -> String {
         let _ = writeln!(page, "{line}");
     };
     put(format!("model         {}", found.model.display()));
-    put(format!("format        {}", found.format));
+    let stored_for = found.stored_for.map(|program| format!(", stored for {program}"));
+    put(format!("format        {}{}", found.format, stored_for.unwrap_or_default()));
     put(format!("architecture  {}", printable(found.architecture.as_deref().unwrap_or("unknown"))));
     put(format!("config        {}", summary(&found.config)));
     for file in &found.files {

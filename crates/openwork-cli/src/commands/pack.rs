@@ -107,8 +107,8 @@ impl Pack {
             Target::Gguf(_) => Some(OutputFile::new(&self.out, &inputs, self.force)?),
             _ => output::check_folder(&self.out, &inputs).map(|()| None)?,
         };
-        let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
-        let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        let checkpoint = Checkpoint::open(&self.model)?;
+        let model = Model::open(&checkpoint)?;
         if let (Target::Gguf(dtype), Some(file)) = (&target, &file) {
             let written = gguf(&model, self.like.as_deref(), file, *dtype);
             global.wrote(&self.out, written.map_err(failure)?.bytes);
@@ -179,8 +179,8 @@ impl Unpack {
     /// Unpacks.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         output::check_folder(&self.out, &[&self.model])?;
-        let checkpoint = Checkpoint::open(&self.model).map_err(Failure::input)?;
-        let model = Model::open(&checkpoint).map_err(Failure::input)?;
+        let checkpoint = Checkpoint::open(&self.model)?;
+        let model = Model::open(&checkpoint)?;
         let bar = Progress::start(global, "unpack");
         let layers = model.config().layers.max(1);
         let result = unpack(&model, &self.out, &mut |done| {

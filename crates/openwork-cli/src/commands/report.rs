@@ -23,7 +23,7 @@ pub struct Report {
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Write the page to FILE
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Replace FILE if it exists
     #[arg(long)]

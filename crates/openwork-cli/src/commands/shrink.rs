@@ -37,7 +37,7 @@ impl Shrink {
     /// Writes the smaller model and prints the change.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         output::check_folder(&self.out, &[&self.model])?;
-        let source = Checkpoint::open(&self.model).map_err(Failure::input)?;
+        let source = Checkpoint::open(&self.model)?;
         let uneven = if self.even { Uneven::Least } else { Uneven::Refuse };
         let change = shrink(&source, &self.out, None, uneven).map_err(|error| match error {
             ShrinkError::Write(error) => Failure::running(error),

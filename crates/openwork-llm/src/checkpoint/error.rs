@@ -1,7 +1,7 @@
 //! Errors of checkpoints: the file, and what is wrong with it.
 
 use super::dtype::Dtype;
-use crate::format::count;
+use crate::format::{count, format_bytes};
 use std::path::{Path, PathBuf};
 
 /// Why a checkpoint cannot be read, and which file is at fault.
@@ -24,6 +24,11 @@ impl CheckpointError {
         &self.file
     }
 
+    /// Whether the file is at fault, rather than the machine.
+    pub fn is_input(&self) -> bool {
+        !matches!(*self.fault, Fault::Memory { .. })
+    }
+
     /// What is wrong with it.
     pub fn fault(&self) -> &Fault {
         &self.fault
@@ -38,6 +43,11 @@ pub enum Fault {
     Missing,
     #[error("cannot be read: {0}")]
     Io(std::io::Error),
+    #[error(
+        "there is not enough memory to map its {}; close other programs, or raise the limit (ulimit -v)",
+        format_bytes(*bytes)
+    )]
+    Memory { bytes: u64 },
     #[error("not a model; expected a folder with config.json and safetensors, or a .gguf file")]
     Kind,
     #[error(

@@ -22,14 +22,20 @@ impl Mapped {
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let fail = |error: std::io::Error| CheckpointError::new(path, io_fault(error));
         // Checked before opening it: opening a pipe would block.
-        if !std::fs::metadata(path).map_err(fail)?.is_file() {
+        let found = std::fs::metadata(path).map_err(fail)?;
+        if !found.is_file() {
             return Err(CheckpointError::new(path, Fault::Kind));
         }
         let file = File::open(path).map_err(fail)?;
         // SAFETY: the map is read-only and owned here. As with every mapped file,
         // another process that shortens it while we read can stop this one with
         // SIGBUS; no reader of mapped files can prevent that.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|error| match error.kind() {
+            std::io::ErrorKind::OutOfMemory => {
+                CheckpointError::new(path, Fault::Memory { bytes: found.len() })
+            }
+            _ => fail(error),
+        })?;
         Ok(Self { path: path.to_path_buf(), source: Source::File(map) })
     }
 

@@ -114,10 +114,10 @@ mod tests {
         assert_eq!(config.notes, Vec::<String>::new());
 
         // What would change the text model is still refused.
-        let mut quantised = gemma();
-        quantised["quantization_config"] = json!({"bits": 4});
-        text_model(&mut quantised, &mut Vec::new());
-        assert!(Config::new(&quantised).is_err());
+        let mut quantized = gemma();
+        quantized["quantization_config"] = json!({"bits": 4});
+        text_model(&mut quantized, &mut Vec::new());
+        assert!(Config::new(&quantized).is_err());
     }
 
     #[test]

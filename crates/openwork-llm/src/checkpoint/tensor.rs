@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn interleaved_rows_come_out_as_halves() {
-        // Two heads of four rows: the file has d, d + half as neighbours.
+        // Two heads of four rows: the file has d, d + half as neighbors.
         let (stored, data) = numbered(&[8, 1], RowOrder::Interleaved { heads: 2 }, 0.0);
         let tensor = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!(tensor.to_f32(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);

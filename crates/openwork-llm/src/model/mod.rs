@@ -125,6 +125,22 @@ pub enum ModelError {
     NotFinite,
 }
 
+impl ModelError {
+    /// Whether the user's input is at fault, rather than the run.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Checkpoint(error) => error.is_input(),
+            Self::Windows | Self::NotFinite => false,
+            Self::Config { .. }
+            | Self::Exported { .. }
+            | Self::Foreign { .. }
+            | Self::Token { .. }
+            | Self::Tokenizer { .. }
+            | Self::TooLong { .. } => true,
+        }
+    }
+}
+
 /// An opened model: its validated config and everything outside the layers, which
 /// are loaded on demand.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ const LANES: usize = 32;
 /// Compiles a function also with AVX2 and FMA and with AVX-512, and calls the best
 /// version that the machine supports. In the body, `FMA` is whether multiply-adds
 /// are fused.
-macro_rules! vectorised {
+macro_rules! vectorized {
     ($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$doc])*
         pub fn $name($($arg: $type),*) $(-> $out)? {
@@ -92,7 +92,7 @@ fn fold(mut sums: [f32; LANES]) -> f32 {
     sums[0]
 }
 
-vectorised! {
+vectorized! {
     /// The sum of squares.
     pub fn sum_of_squares(x: &[f32]) -> f32 {
         let mut sums = [0.0; LANES];
@@ -109,7 +109,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// The largest element; minus infinity if there is none. NaN is ignored.
     pub fn max(x: &[f32]) -> f32 {
         let mut most = [f32::NEG_INFINITY; LANES];
@@ -123,7 +123,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `x_i <- e^(x_i - shift)`; returns their sum.
     pub fn exp_in_place(x: &mut [f32], shift: f32) -> f32 {
         let mut sums = [0.0; LANES];
@@ -142,7 +142,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// The sum of `e^(x_i - shift)`.
     pub fn sum_of_exp(x: &[f32], shift: f32) -> f32 {
         let mut sums = [0.0; LANES];
@@ -159,7 +159,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `out_s <- a q . k_s`, where `k_s` are rows of `keys`, `stride` elements apart.
     pub fn scaled_dots(out: &mut [f32], q: &[f32], keys: &[f32], stride: usize, a: f32) {
         for (s, out) in out.iter_mut().enumerate() {
@@ -179,7 +179,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `out <- sum of p_s v_s`, where `v_s` are rows of `values`, `stride` elements apart.
     pub fn mix(out: &mut [f32], p: &[f32], values: &[f32], stride: usize) {
         for (b, out) in out.chunks_mut(LANES).enumerate() {
@@ -195,7 +195,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `x_i <- a x_i`.
     pub fn scale(x: &mut [f32], a: f32) {
         for x in x {
@@ -204,7 +204,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `x_i <- x_i + y_i`.
     pub fn add(x: &mut [f32], y: &[f32]) {
         for (x, y) in x.iter_mut().zip(y) {
@@ -213,7 +213,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `out_i <- a x_i w_i`.
     pub fn scaled_product(out: &mut [f32], x: &[f32], w: &[f32], a: f32) {
         for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
@@ -222,7 +222,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `g_i <- silu(g_i) u_i`, where `silu(x) = x / (1 + e^-x)`.
     pub fn silu_gate(g: &mut [f32], u: &[f32]) {
         for (g, u) in g.iter_mut().zip(u) {
@@ -231,7 +231,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `g_i <- gelu(g_i) u_i`, where, with `z = sqrt(2/pi) (x + 0.044715 x^3)`,
     /// `gelu(x) = x (1 + tanh z) / 2 = x / (1 + e^(-2z))`.
     pub fn gelu_gate(g: &mut [f32], u: &[f32]) {
@@ -243,7 +243,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// The sum of `x_i y_i z_i`.
     pub fn triple_dot(x: &[f32], y: &[f32], z: &[f32]) -> f32 {
         let mut sums = [0.0; LANES];
@@ -262,7 +262,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `out_i <- out_i + a x_i y_i`.
     pub fn add_scaled_product(out: &mut [f32], x: &[f32], y: &[f32], a: f32) {
         for ((out, x), y) in out.iter_mut().zip(x).zip(y) {
@@ -271,7 +271,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `out_i <- out_i + a x_i`.
     pub fn add_scaled(out: &mut [f32], x: &[f32], a: f32) {
         for (out, x) in out.iter_mut().zip(x) {
@@ -280,7 +280,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// The softmax's backward step on one row: `d_i <- p_i (d_i - mean)`.
     pub fn softmax_backward(d: &mut [f32], p: &[f32], mean: f32) {
         for (d, p) in d.iter_mut().zip(p) {
@@ -289,7 +289,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// The gradients of `silu(g_i) u_i`, given that of the result in `d`: `g`
     /// and `u` are replaced by their own. With `s = 1 / (1 + e^-g)`:
     ///
@@ -305,7 +305,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// The gradients of `gelu(g_i) u_i`, given that of the result in `d`: `g`
     /// and `u` are replaced by their own. With `z` as in [`gelu_gate`],
     /// `z' = 2 dz/dg` and `s = 1 / (1 + e^(-2z))`:

@@ -26,19 +26,26 @@ pub(super) fn text(record: &Record) -> String {
             passes => format!("in {passes} passes"),
         },
     };
+    let sparse = record.totals.density < 1.0;
+    let density = match sparse {
+        true => format!(
+            " {:.2}% of the weights of its linears are nonzero; the others are exactly zero.",
+            100.0 * record.totals.density
+        ),
+        false => String::new(),
+    };
     put(&format!(
-        "Pruned with openwork {} {how}, calibrated on {} of `{}` (seed {}). {:.2}% of the weights of its linears are {}.\n",
+        "Pruned with openwork {} {how}, calibrated on {} of `{}` (seed {}).{density}\n",
         record.openwork,
         windows(calibration.samples, calibration.seq_len, calibration.single_tokens),
         calibration.text,
         record.seed,
-        100.0 * record.totals.density,
-        if record.passes.is_empty() { "kept; the others are exactly zero" } else { "not zero" },
     ));
     if let Some(SizeChange { before, after }) = record.sizes.filter(|s| s.before != s.after) {
         put(&format!(
-            "It has {} parameters; the model that it was made from has {}.\n",
+            "It has {} parameters, {:.1}% of the original model's {}.\n",
             grouped(after.parameters),
+            100.0 * after.parameters as f64 / before.parameters.max(1) as f64,
             grouped(before.parameters)
         ));
     }
@@ -78,12 +85,17 @@ pub(super) fn text(record: &Record) -> String {
         put(
             "Output error of the linears, `sqrt(tr(D H D') / tr(W H W'))`, mean over the layers:\n",
         );
-        put("| linear | error | density |\n|---|---|---|");
+        put(if sparse {
+            "| linear | error | density |\n|---|---|---|"
+        } else {
+            "| linear | error |\n|---|---|"
+        });
     }
     for (name, (error, density, count)) in by_name {
-        put(&format!("| {name} | {:.4} | {:.4} |", error / count, density / count));
+        let density = if sparse { format!(" {:.4} |", density / count) } else { String::new() };
+        put(&format!("| {name} | {:.4} |{density}", error / count));
     }
-    put("\nIt loads like the model it was made from:\n");
+    put("\nIt loads like the original model:\n");
     put(
         "```python\nfrom transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained(\"path/to/this/folder\")\n```\n",
     );

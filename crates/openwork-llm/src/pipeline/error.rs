@@ -124,28 +124,19 @@ impl PipelineError {
 
     /// Whether the user's input is at fault, rather than the run.
     pub fn is_input(&self) -> bool {
-        if let Self::Output(error) = self {
-            return error.is_input();
-        }
-        matches!(
-            self,
+        match self {
+            Self::Output(error) => error.is_input(),
+            Self::Model(error) => error.is_input(),
             Self::Plan(_)
-                | Self::Option { .. }
-                | Self::Folder { .. }
-                | Self::State { .. }
-                | Self::Text(_)
-                | Self::Shrink(
-                    ShrinkError::Nothing | ShrinkError::Uneven { .. } | ShrinkError::Heads { .. }
-                )
-                | Self::Model(
-                    ModelError::Checkpoint(_)
-                        | ModelError::Config { .. }
-                        | ModelError::Foreign { .. }
-                        | ModelError::Token { .. }
-                        | ModelError::Tokenizer { .. }
-                        | ModelError::TooLong { .. }
-                )
-        )
+            | Self::Option { .. }
+            | Self::Folder { .. }
+            | Self::State { .. }
+            | Self::Text(_)
+            | Self::Shrink(
+                ShrinkError::Nothing | ShrinkError::Uneven { .. } | ShrinkError::Heads { .. },
+            ) => true,
+            _ => false,
+        }
     }
 }
 

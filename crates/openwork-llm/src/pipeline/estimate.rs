@@ -13,7 +13,7 @@ use std::time::Instant;
 const BASE: u64 = 64 << 20;
 /// Bytes of the tokenizer per token of its vocabulary.
 const PER_TOKEN: u64 = 1 << 10;
-/// Bytes of tokenising per byte of text.
+/// Bytes of tokenizing per byte of text.
 const PER_BYTE: u64 = 40;
 
 /// Bytes of Python and Ray in a worker.

@@ -251,14 +251,14 @@ impl RunOptions {
 }
 
 /// A note if the weights take more bytes in the output than in the model, as
-/// those of a quantised GGUF file do.
+/// those of a quantized GGUF file do.
 fn larger_output(source: &Checkpoint, run: &PreparedRun<'_>) -> Option<String> {
     let stored: u64 = source.tensors().map(|tensor| tensor.stored_bytes() as u64).sum();
     let dtype = run.job.dtype;
     let written: u64 = source.tensors().map(|t| (t.len() * dtype.block_bytes()) as u64).sum();
     (source.format() == Format::Gguf && written > stored).then(|| {
         format!(
-            "the {} of quantised weights become {} in {}: pruning needs them as numbers; `openwork pack {}` stores the result compactly",
+            "the {} of quantized weights become {} in {}: pruning needs them as numbers; `openwork pack {}` stores the result compactly",
             format_bytes(stored),
             format_bytes(written),
             dtype.name().to_lowercase(),

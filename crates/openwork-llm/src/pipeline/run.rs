@@ -198,6 +198,8 @@ impl Run<'_> {
             let last = model.config().layers - 1;
             record.evaluations.extend(self.evaluate(&model, Some(last), &layer)?);
             self.write_record(&record)?;
+        } else {
+            self.observer.on_event(Event::Note("the run is finished already; nothing was written"));
         }
         Ok(Some(record))
     }

@@ -5,19 +5,19 @@ use super::scale::Scale;
 use openwork::viz::escape_html;
 use std::fmt::Write;
 
-/// Number of series colours, defined in `page.css`.
-pub(super) const COLOURS: usize = 8;
+/// Number of series colors, defined in `page.css`.
+pub(super) const COLORS: usize = 8;
 /// Width and height of a drawing in its own units.
 const SIZE: f64 = 1000.0;
 
-/// The class of series `i`: a colour, and a dash pattern once all colours are used.
+/// The class of series `i`: a color, and a dash pattern once all colors are used.
 pub(super) fn class(i: usize) -> String {
-    format!("s{} d{}", i % COLOURS, (i / COLOURS).min(3))
+    format!("s{} d{}", i % COLORS, (i / COLORS).min(3))
 }
 
 /// A line, its points from left to right.
 pub(super) struct Series {
-    /// Its colour: the number of its run or projection on the page.
+    /// Its color: the number of its run or projection on the page.
     pub number: usize,
     pub name: String,
     pub points: Vec<(f64, f64)>,
@@ -178,7 +178,7 @@ pub(super) fn stacks(parts: &[Vec<f64>], x: Scale, y: Scale) -> String {
     out
 }
 
-/// Names with the colours of their series, as `line`, `dot` or `bar`, and the
+/// Names with the colors of their series, as `line`, `dot` or `bar`, and the
 /// reference line.
 pub(super) fn legend<'a>(
     names: impl Iterator<Item = (usize, &'a str)>,
@@ -194,7 +194,7 @@ pub(super) fn legend<'a>(
         );
     }
     for (i, name) in names {
-        let class = if kind == "line" { class(i) } else { format!("f{}", i % COLOURS) };
+        let class = if kind == "line" { class(i) } else { format!("f{}", i % COLORS) };
         let _ = write!(
             out,
             "<li><svg class=\"swatch\" viewBox=\"0 0 20 10\" aria-hidden=\"true\">{}</svg>{}</li>",

@@ -273,7 +273,7 @@ fn scatter(a: &str, b: &str, points: &[ErrorPair], projections: &Projections) ->
                 shapes,
                 "<g data-tip=\"{}\"><path class=\"reach\" d=\"{at}\"/><path class=\"dots s{}\" d=\"{at}\"/></g>",
                 escape_html(&point.tip(a, b, projections)),
-                point.projection % super::chart::COLOURS
+                point.projection % super::chart::COLORS
             );
         }
     }

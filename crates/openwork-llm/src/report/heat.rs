@@ -4,7 +4,7 @@ use super::chart::short;
 use openwork::viz::escape_html;
 use std::fmt::Write;
 
-/// A cell: the strength of its colour from -1 to 1, and its tip. Positive and
+/// A cell: the strength of its color from -1 to 1, and its tip. Positive and
 /// negative strengths have different hues.
 pub(super) struct Cell {
     pub strength: f64,
@@ -20,7 +20,7 @@ pub(super) struct Heat<'a> {
     pub columns: Vec<String>,
     /// Class: `one` for one hue, `two` for two that meet at zero.
     pub tone: &'a str,
-    /// Labels of the two ends of the colour ramp.
+    /// Labels of the two ends of the color ramp.
     pub ends: (String, String),
 }
 
@@ -93,7 +93,7 @@ fn class(strength: f64) -> &'static str {
 }
 
 fn opacity(strength: f64) -> String {
-    // The weakest colour still differs from an empty cell.
+    // The weakest color still differs from an empty cell.
     const FAINTEST: f64 = 0.05;
     if strength.is_nan() {
         return String::new();

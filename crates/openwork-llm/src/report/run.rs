@@ -105,7 +105,7 @@ pub(super) fn charts(record: &Record, projections: &Projections) -> String {
     cards(&out)
 }
 
-/// A run in a chart: its number on the page, which is its colour, and its name.
+/// A run in a chart: its number on the page, which is its color, and its name.
 pub(super) type Charted<'a> = (usize, String, &'a Record);
 
 /// Perplexity against pruned layers, of runs with one dense model; nothing if it
@@ -310,7 +310,7 @@ fn heat(record: &Record, projections: &Projections) -> String {
     });
     card(
         "Error by layer and projection",
-        "The same errors as a heat map: the stronger the colour, the larger the error.",
+        "The same errors as a heat map: the stronger the color, the larger the error.",
         true,
         &drawn,
     )

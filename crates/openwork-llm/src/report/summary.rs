@@ -1,4 +1,4 @@
-//! Summarises a run in a few lines for the terminal.
+//! Summarizes a run in a few lines for the terminal.
 
 use super::{Record, SizeChange};
 use crate::format::{format_bytes, format_seconds, grouped, percent};

@@ -40,8 +40,8 @@ pub struct Trial<'a> {
 /// A trial damps the Hessians of the fitting samples; `error` prunes with them
 /// by some cheap method and measures with the Hessians of the held-out samples,
 /// all in the same order (see [`Trial`]). Trials go through [`AUTO_SHARES`] from
-/// the share of [`share_by_rule`] downhill, and stop where both neighbours are
-/// worse, after three or four of the six as a rule; a factorisation each is what
+/// the share of [`share_by_rule`] downhill, and stop where both neighbors are
+/// worse, after three or four of the six as a rule; a factorization each is what
 /// they cost. The least error wins, the smaller share of equals; NaN never wins.
 ///
 /// Without held-out samples [`share_by_rule`] decides, and a note reports it.

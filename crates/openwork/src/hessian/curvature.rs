@@ -44,7 +44,7 @@ pub struct Curvature {
     matrix: Arc<Matrix>,
     /// The lower factor of A with rows and columns in reverse order: its
     /// inverse, reversed, is the upper U with C = U'U that SparseGPT needs, so
-    /// one factorisation serves all.
+    /// one factorization serves all.
     reversed: Arc<Matrix<f64>>,
     inverse: Arc<OnceLock<Matrix>>,
     upper: Arc<OnceLock<Matrix>>,

@@ -104,7 +104,7 @@ impl Damping {
     /// The same kind of damping with ten times the amount, or `None` beyond
     /// ten times the (mean) diagonal. From zero the first step is `FIRST`.
     pub(super) fn raised(self, mean: f64) -> Option<Self> {
-        /// Clears the rounding of an f64 factorisation of 10,000 columns.
+        /// Clears the rounding of an f64 factorization of 10,000 columns.
         const FIRST: f64 = 1e-10;
         /// Beyond this H has no effect: every column would count for itself.
         const LIMIT: f64 = 10.0;

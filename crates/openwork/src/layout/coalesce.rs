@@ -49,7 +49,7 @@ impl Layout {
     }
 }
 
-/// The leaves without those of size 1, neighbours merged where they can be.
+/// The leaves without those of size 1, neighbors merged where they can be.
 pub(super) fn merged(flat: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
     let mut result: Vec<(i64, i64)> = Vec::new();
     for (s, d) in flat {

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_does_not_depend_on_its_neighbours() {
+    fn a_row_does_not_depend_on_its_neighbors() {
         let (n, k) = (11, 37);
         let w: Vec<bf16> = (0..n * k).map(|i| bf16::from_f32(number(i))).collect();
         let x: Vec<f32> = (0..k).map(number).collect();

@@ -3,7 +3,7 @@
 //! Every row x of X keeps its own support S and target w (a row of W):
 //!
 //! ```text
-//! minimise (x - w) H (x - w)'  over x with x_j = 0 outside S
+//! minimize (x - w) H (x - w)'  over x with x_j = 0 outside S
 //! that is  (x H)_S = (w H)_S
 //! ```
 //!

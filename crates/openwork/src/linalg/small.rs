@@ -110,7 +110,7 @@ pub fn invert_lower<T: Scalar>(l: &mut [T], n: usize, stride: usize) {
         let (above, rest) = l.split_at_mut(i * stride);
         let row = &mut rest[..=i];
         let x_ii = T::ONE / row[i];
-        // Row by row, so that the compiler can vectorise: entry k holds L_ik until row k of X
+        // Row by row, so that the compiler can vectorize: entry k holds L_ik until row k of X
         // is applied, which extends to entry k itself.
         for k in 0..i {
             let f = -x_ii * row[k];
@@ -147,7 +147,7 @@ pub fn subtract(y: &mut [f32], count: usize, a: impl Fn(usize) -> f32, x: &[f32]
     }
 }
 
-/// The inner product, as eight interleaved sums that the compiler can vectorise.
+/// The inner product, as eight interleaved sums that the compiler can vectorize.
 pub fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
     const LANES: usize = 8;
     let n = a.len().min(b.len());

@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// `admm`.
 pub const METHOD: MethodInfo = MethodInfo {
     name: "admm",
-    summary: "optimises mask and weights of all columns together by ADMM, then refits: low error",
+    summary: "optimizes mask and weights of all columns together by ADMM, then refits: low error",
     options: &[
         OptionInfo {
             name: "iterations",

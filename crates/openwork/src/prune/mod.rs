@@ -178,7 +178,7 @@ pub struct Pruned<W = Matrix> {
     pub parts: Vec<OutputError>,
     /// The damping used; `None` if the method uses none.
     pub damping: Option<Damping>,
-    /// Seconds from checks and factorisations to weights; measuring the error is not
+    /// Seconds from checks and factorizations to weights; measuring the error is not
     /// included.
     pub seconds: f64,
     /// Notes for the user.

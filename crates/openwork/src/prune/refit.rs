@@ -4,7 +4,7 @@
 //! weights before pruning, in the damped metric A, with C = A^-1:
 //!
 //! ```text
-//! minimise (x - w) A (x - w)'  with x_P = 0
+//! minimize (x - w) A (x - w)'  with x_P = 0
 //! x_Q = w_Q - w_P (C_PP)^-1 C_PQ  =  (w A)_Q (A_QQ)^-1
 //! ```
 
@@ -29,7 +29,7 @@ pub const METHOD: MethodInfo = MethodInfo {
             name: "solver",
             values: "auto | exact | cg",
             default: "auto",
-            help: "exact: one factorisation per distinct row of the mask; cg: conjugate gradients on \
+            help: "exact: one factorization per distinct row of the mask; cg: conjugate gradients on \
                    all rows at once; auto: exact where it costs no more than cg",
         },
         OptionInfo {
@@ -66,7 +66,7 @@ pub(super) const FINE: f64 = 1e-5;
 pub(super) enum Solver {
     /// Exact where it costs no more than the maximum of steps.
     Auto,
-    /// A factorisation for every distinct row of the mask.
+    /// A factorization for every distinct row of the mask.
     Exact,
     /// Conjugate gradients, all rows at once.
     Cg,
@@ -188,7 +188,7 @@ impl Support {
     }
 }
 
-/// Fits every row by a factorisation of the smaller of C_PP and A_QQ.
+/// Fits every row by a factorization of the smaller of C_PP and A_QQ.
 fn exact(
     group: &Group,
     w: &Matrix,

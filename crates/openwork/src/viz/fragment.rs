@@ -8,7 +8,7 @@ use crate::fragment::{
 use crate::spec::Spec;
 use std::fmt::Display;
 
-/// Colours of the thread groups in the 256-colour palette, from dark to light
+/// Colors of the thread groups in the 256-color palette, from dark to light
 /// by lane.
 const FILLS: [[u8; GROUP]; 8] = [
     [24, 31, 38, 45],
@@ -21,9 +21,9 @@ const FILLS: [[u8; GROUP]; 8] = [
     [54, 92, 98, 141],
 ];
 
-/// The drawing and its statistics for a terminal, in colour or plain text.
-pub fn fragment_terminal(fragment: &Fragment, colour: bool) -> String {
-    let cell = |lane: usize, kept: bool| match (colour, kept) {
+/// The drawing and its statistics for a terminal, in color or plain text.
+pub fn fragment_terminal(fragment: &Fragment, color: bool) -> String {
+    let cell = |lane: usize, kept: bool| match (color, kept) {
         (false, true) => format!("{lane:>3}"),
         (false, false) => "  .".to_string(),
         (true, true) => {
@@ -43,7 +43,7 @@ pub fn fragment_terminal(fragment: &Fragment, colour: bool) -> String {
         let c: String = (0..NARROW).map(|col| cell(lane_of_c(row, col), true)).collect();
         out += &format!("{a} {b} {c}\n");
     }
-    out += if colour { "grey: pruned\n" } else { ". pruned\n" };
+    out += if color { "gray: pruned\n" } else { ". pruned\n" };
     for (name, text) in facts(fragment) {
         out += &format!("{name:13}{text}\n");
     }
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(plain.lines().filter(|line| line.starts_with("  .")).count(), 8);
         let drawn = fragment_svg(&spec, &fragment);
         assert_eq!(drawn.matches("<rect").count(), 1 + SIDE * (SIDE + 2 * NARROW));
-        let coloured = fragment_terminal(&fragment, true);
-        assert_eq!(coloured.matches("\x1b[48").count(), coloured.matches("\x1b[0m").count());
+        let colored = fragment_terminal(&fragment, true);
+        assert_eq!(colored.matches("\x1b[48").count(), colored.matches("\x1b[0m").count());
     }
 }

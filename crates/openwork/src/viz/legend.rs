@@ -1,4 +1,4 @@
-//! The legend below an SVG drawing: meaning of colours and lines, facts of the spec.
+//! The legend below an SVG drawing: meaning of colors and lines, facts of the spec.
 
 use super::pattern::MARGIN;
 use super::scene::{Cell, Scene};
@@ -82,11 +82,11 @@ impl Legend {
 
 /// The swatches that the drawing needs, from left to right and line by line.
 fn swatches(scene: &Scene, width: usize) -> Vec<Swatch> {
-    let colour = match scene.colours_are_unique() {
-        true => "colour: block of the scope",
-        false => "colours repeat, adjacent blocks differ",
+    let color = match scene.colors_are_unique() {
+        true => "color: block of the scope",
+        false => "colors repeat, adjacent blocks differ",
     };
-    let mut kinds = vec![("c0", colour), ("key", "outline, number: scope"), ("cut", "pruned")];
+    let mut kinds = vec![("c0", color), ("key", "outline, number: scope"), ("cut", "pruned")];
     if scene.any(|cell| cell == Cell::Outside) {
         kinds.push(("out", "outside the domain"));
     }

@@ -1,7 +1,7 @@
 //! Drawings of specs as SVG and terminal text, and fact sheets.
 //!
 //! A [`Scene`] holds what a drawing shows: for each tensor its first cells with
-//! their blocks and scopes, the blocks that an example mask keeps, and a colour
+//! their blocks and scopes, the blocks that an example mask keeps, and a color
 //! for each block. [`svg`] and [`terminal`] draw a scene, [`sheet`] describes a
 //! spec in words and numbers. All of them are pure functions that return text.
 

@@ -136,7 +136,7 @@ fn cells(svg: &mut Svg, scene: &Scene, panel: &Panel, side: usize, mask: bool) {
         let kept = scene.keeps(*block);
         let class = match mask && !kept {
             true => "cut".to_string(),
-            false => format!("c{}", scene.colour(*block)),
+            false => format!("c{}", scene.color(*block)),
         };
         let state = if !mask {
             ""

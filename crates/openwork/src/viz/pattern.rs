@@ -2,14 +2,14 @@
 
 use super::legend::{LINE, Legend};
 use super::panels;
-use super::scene::{COLOURS, Scene};
+use super::scene::{COLORS, Scene};
 use super::svg::Svg;
 use crate::spec::Spec;
 use std::fmt::Display;
 
-/// Fill colours of blocks. Consecutive ones differ in hue and lightness, and all
+/// Fill colors of blocks. Consecutive ones differ in hue and lightness, and all
 /// contrast with white and black.
-const FILLS: [&str; COLOURS] =
+const FILLS: [&str; COLORS] =
     ["#7cbdf0", "#f2a541", "#52b788", "#d883b7", "#efd95b", "#4f7cc9", "#e0715c", "#a18be0"];
 
 /// Fonts that need no download.

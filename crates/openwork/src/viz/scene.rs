@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const CORNER: usize = 32;
 /// Most rows and columns of a tensor that is shown whole.
 const WHOLE: (usize, usize) = (36, 64);
-/// Number of block colours.
-pub(crate) const COLOURS: usize = 8;
+/// Number of block colors.
+pub(crate) const COLORS: usize = 8;
 
 /// The index of a scope, and of a block within it.
 pub type BlockId = (usize, usize);
@@ -138,7 +138,7 @@ pub struct Scene {
     /// Notes for the reader, below the drawing.
     pub notes: Vec<String>,
     kept: BTreeMap<BlockId, bool>,
-    colours: BTreeMap<BlockId, usize>,
+    colors: BTreeMap<BlockId, usize>,
     blocks_per_scope: usize,
 }
 
@@ -158,8 +158,8 @@ impl Scene {
             notes.push(format!("the padding of `{}` is not drawn", tensor.name()));
         }
         let kept = example(spec, &panels, seed, &mut notes);
-        let colours = colours(&panels);
-        Self { panels, notes, kept, colours, blocks_per_scope: spec.blocks_per_scope() }
+        let colors = colors(&panels);
+        Self { panels, notes, kept, colors, blocks_per_scope: spec.blocks_per_scope() }
     }
 
     /// Whether the example mask keeps a block that is shown.
@@ -167,15 +167,15 @@ impl Scene {
         self.kept.get(&block).copied().unwrap_or(true)
     }
 
-    /// The colour of a block, below 8. Adjacent blocks of a scope differ.
-    pub fn colour(&self, block: BlockId) -> usize {
-        self.colours.get(&block).copied().unwrap_or(0)
+    /// The color of a block, below 8. Adjacent blocks of a scope differ.
+    pub fn color(&self, block: BlockId) -> usize {
+        self.colors.get(&block).copied().unwrap_or(0)
     }
 
-    /// Whether a colour stands for one block of each scope shown.
-    pub fn colours_are_unique(&self) -> bool {
+    /// Whether a color stands for one block of each scope shown.
+    pub fn colors_are_unique(&self) -> bool {
         let mut seen = BTreeSet::new();
-        self.colours.iter().all(|(&(scope, _), &colour)| seen.insert((scope, colour)))
+        self.colors.iter().all(|(&(scope, _), &color)| seen.insert((scope, color)))
     }
 
     /// Whether a scope has at most `most` blocks.
@@ -211,9 +211,9 @@ fn example(
     blocks.into_iter().map(|block| (block, mask.keeps(block))).collect()
 }
 
-/// A colour for each block: its index within the scope modulo 8, or the next one
+/// A color for each block: its index within the scope modulo 8, or the next one
 /// that no adjacent block of the same scope has.
-fn colours(panels: &[Panel]) -> BTreeMap<BlockId, usize> {
+fn colors(panels: &[Panel]) -> BTreeMap<BlockId, usize> {
     let mut near: BTreeMap<BlockId, BTreeSet<BlockId>> = BTreeMap::new();
     for panel in panels {
         for row in 0..panel.rows {
@@ -230,18 +230,18 @@ fn colours(panels: &[Panel]) -> BTreeMap<BlockId, usize> {
             }
         }
     }
-    let mut colours = BTreeMap::new();
+    let mut colors = BTreeMap::new();
     for (&block, others) in &near {
         let taken: Vec<usize> =
-            others.iter().filter_map(|other| colours.get(other)).copied().collect();
-        let wished = block.1 % COLOURS;
-        let colour = (0..COLOURS)
-            .map(|turn| (wished + turn) % COLOURS)
-            .find(|colour| !taken.contains(colour))
+            others.iter().filter_map(|other| colors.get(other)).copied().collect();
+        let wished = block.1 % COLORS;
+        let color = (0..COLORS)
+            .map(|turn| (wished + turn) % COLORS)
+            .find(|color| !taken.contains(color))
             .unwrap_or(wished);
-        colours.insert(block, colour);
+        colors.insert(block, color);
     }
-    colours
+    colors
 }
 
 /// The panel of tensor `number`.
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_in_a_scope_differ_in_colour() {
+    fn neighbors_in_a_scope_differ_in_color() {
         for preset in crate::spec::PRESETS {
             let scene = Scene::new(&spec(preset.example, preset.shape), 0);
             let panel = &scene.panels[0];
@@ -363,7 +363,7 @@ mod tests {
                     let a = panel.cell(row, col).and_then(Cell::block).unwrap();
                     for next in [panel.cell(row, col + 1), panel.cell(row + 1, col)] {
                         let Some(b) = next.and_then(Cell::block) else { continue };
-                        assert!(a == b || a.0 != b.0 || scene.colour(a) != scene.colour(b));
+                        assert!(a == b || a.0 != b.0 || scene.color(a) != scene.color(b));
                     }
                 }
             }

@@ -1,22 +1,22 @@
-//! Draws a spec in a terminal, in colour or in plain characters.
+//! Draws a spec in a terminal, in color or in plain characters.
 
-use super::scene::{COLOURS, Cell, Label, Panel, Scene};
+use super::scene::{COLORS, Cell, Label, Panel, Scene};
 
 /// Widest drawing in columns: structure and example mask stand side by side if
 /// they fit.
 const WIDTH: usize = 100;
-/// Fill colours of blocks in the 256-colour palette, in the order of the SVG's.
-const FILLS: [u8; COLOURS] = [117, 215, 78, 175, 221, 69, 173, 141];
-/// Fill colour of pruned weights.
+/// Fill colors of blocks in the 256-color palette, in the order of the SVG's.
+const FILLS: [u8; COLORS] = [117, 215, 78, 175, 221, 69, 173, 141];
+/// Fill color of pruned weights.
 const PRUNED: u8 = 237;
-/// Colour of the scope numbers.
+/// Color of the scope numbers.
 const INK: u8 = 16;
 /// Letters of blocks; more blocks use them again.
 const LETTERS: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// Draws a scene: structure and example mask of each tensor.
 ///
-/// In colour, a block is a background colour and a scope's number stands in its
+/// In color, a block is a background color and a scope's number stands in its
 /// first cell. In plain text, a block is a letter (its index within the scope)
 /// and a scope's number stands on the line above it. A scope whose weights are
 /// not adjacent has its number at each of its pieces.
@@ -28,10 +28,10 @@ const LETTERS: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 /// assert!(drawing.contains(" 0--- 1---"));
 /// assert!(drawing.contains("|abcd|abcd|"));
 /// ```
-pub fn terminal(scene: &Scene, colour: bool) -> String {
+pub fn terminal(scene: &Scene, color: bool) -> String {
     let mut out = String::new();
     for panel in &scene.panels {
-        let (left, right) = (lines(scene, panel, false, colour), lines(scene, panel, true, colour));
+        let (left, right) = (lines(scene, panel, false, color), lines(scene, panel, true, color));
         let dims: Vec<_> = panel.dims.iter().map(ToString::to_string).collect();
         out.push_str(&format!("{} {}", panel.name, dims.join("x")));
         if let Some(note) = panel.note() {
@@ -56,25 +56,24 @@ pub fn terminal(scene: &Scene, colour: bool) -> String {
             }
         }
     }
-    out.push_str(&legend(scene, colour));
+    out.push_str(&legend(scene, color));
     for note in &scene.notes {
         out.push_str(&format!("{note}\n"));
     }
     out
 }
 
-fn legend(scene: &Scene, colour: bool) -> String {
-    let unique =
-        if colour { scene.colours_are_unique() } else { scene.fewer_blocks(LETTERS.len()) };
-    let mut parts = vec![match (colour, unique) {
-        (true, true) => "colour: block of the scope",
-        (true, false) => "colours repeat, adjacent blocks differ",
+fn legend(scene: &Scene, color: bool) -> String {
+    let unique = if color { scene.colors_are_unique() } else { scene.fewer_blocks(LETTERS.len()) };
+    let mut parts = vec![match (color, unique) {
+        (true, true) => "color: block of the scope",
+        (true, false) => "colors repeat, adjacent blocks differ",
         (false, true) => "letter: block of the scope",
         (false, false) => "letter: block of the scope (letters repeat)",
     }];
-    let numbered = scene.panels.iter().any(|panel| !labels(panel, cell_width(colour)).is_empty());
+    let numbered = scene.panels.iter().any(|panel| !labels(panel, cell_width(color)).is_empty());
     parts.push(if numbered { "number, lines: scope" } else { "lines: scopes" });
-    parts.push(if colour { "dark: pruned" } else { ".: pruned" });
+    parts.push(if color { "dark: pruned" } else { ".: pruned" });
     if scene.any(|cell| cell == Cell::Outside) {
         parts.push("/: outside the domain");
     }
@@ -85,8 +84,8 @@ fn legend(scene: &Scene, colour: bool) -> String {
 }
 
 /// Characters of a cell.
-fn cell_width(colour: bool) -> usize {
-    if colour { 2 } else { 1 }
+fn cell_width(color: bool) -> usize {
+    if color { 2 } else { 1 }
 }
 
 fn labels(panel: &Panel, cell_width: usize) -> Vec<Label> {
@@ -111,7 +110,7 @@ impl Line {
 }
 
 /// The rows of a panel, with lines where scopes end.
-fn lines(scene: &Scene, panel: &Panel, mask: bool, colour: bool) -> Vec<Line> {
+fn lines(scene: &Scene, panel: &Panel, mask: bool, color: bool) -> Vec<Line> {
     let right =
         |row: usize, col: usize| panel.is_border(panel.cell(row, col), panel.cell(row, col + 1));
     let above = |row: usize, col: usize| {
@@ -121,14 +120,14 @@ fn lines(scene: &Scene, panel: &Panel, mask: bool, colour: bool) -> Vec<Line> {
     // A column of line characters stands where some row has a border.
     let gaps: Vec<bool> =
         (0..panel.cols).map(|col| (0..panel.rows).any(|row| right(row, col))).collect();
-    let (bar, dash) = if colour { ("│", "─") } else { ("|", "-") };
-    let width = cell_width(colour);
+    let (bar, dash) = if color { ("│", "─") } else { ("|", "-") };
+    let width = cell_width(color);
     let labels = if mask { Vec::new() } else { labels(panel, width) };
     let starts = |row: usize| (0..panel.cols).any(|col| above(row, col));
-    // In colour the numbers stand inside the cells, so lines between all rows
+    // In color the numbers stand inside the cells, so lines between all rows
     // would only make the drawing longer.
     let ruled = (1..panel.rows).filter(|&row| starts(row)).count();
-    let ruled = |row: usize| match colour {
+    let ruled = |row: usize| match color {
         true => row > 0 && 2 * ruled <= panel.rows && starts(row),
         false => starts(row),
     };
@@ -150,7 +149,7 @@ fn lines(scene: &Scene, panel: &Panel, mask: bool, colour: bool) -> Vec<Line> {
             line.push(" ", 1);
             for col in 0..panel.cols {
                 let mark = if above(row, col) { dash } else { " " }.repeat(width);
-                let mark = if colour { mark } else { at(col, &mark) };
+                let mark = if color { mark } else { at(col, &mark) };
                 line.push(&mark, width);
                 if gaps[col] {
                     line.push(" ", 1);
@@ -163,8 +162,8 @@ fn lines(scene: &Scene, panel: &Panel, mask: bool, colour: bool) -> Vec<Line> {
         line.push(if inside { bar } else { " " }, 1);
         for col in 0..panel.cols {
             let cell = panel.cell(row, col);
-            let drawn = match colour {
-                true => coloured(scene, cell, mask, &at(col, "  ")),
+            let drawn = match color {
+                true => colored(scene, cell, mask, &at(col, "  ")),
                 false => plain(scene, cell, mask).to_string(),
             };
             line.push(&drawn, width);
@@ -182,8 +181,8 @@ fn lines(scene: &Scene, panel: &Panel, mask: bool, colour: bool) -> Vec<Line> {
     out
 }
 
-/// A cell as two characters on a coloured background.
-fn coloured(scene: &Scene, cell: Option<Cell>, mask: bool, text: &str) -> String {
+/// A cell as two characters on a colored background.
+fn colored(scene: &Scene, cell: Option<Cell>, mask: bool, text: &str) -> String {
     let Some(block) = cell.and_then(Cell::block) else {
         return "\x1b[2m//\x1b[0m".to_string();
     };
@@ -193,7 +192,7 @@ fn coloured(scene: &Scene, cell: Option<Cell>, mask: bool, text: &str) -> String
     if mask && !scene.keeps(block) {
         return format!("\x1b[48;5;{PRUNED}m  \x1b[0m");
     }
-    format!("\x1b[48;5;{};38;5;{INK}m{text}\x1b[0m", FILLS[scene.colour(block)])
+    format!("\x1b[48;5;{};38;5;{INK}m{text}\x1b[0m", FILLS[scene.color(block)])
 }
 
 /// A cell as one character.
@@ -211,9 +210,9 @@ mod tests {
     use super::*;
     use crate::Pattern;
 
-    fn drawn(text: &str, dims: &[usize], colour: bool) -> String {
+    fn drawn(text: &str, dims: &[usize], color: bool) -> String {
         let spec = text.parse::<Pattern>().unwrap().bind(dims).unwrap();
-        terminal(&Scene::new(&spec, 1), colour)
+        terminal(&Scene::new(&spec, 1), color)
     }
 
     fn plain(text: &str, dims: &[usize]) -> String {
@@ -257,8 +256,8 @@ mod tests {
                 assert_eq!(numbers(body[2 * row], width), wanted, "{text} row {row}\n{plain}");
             }
             // Escape codes hold digits of their own.
-            let colour = drawn(text, &dims, true);
-            let body: Vec<String> = colour.lines().skip(2).map(without_escapes).collect();
+            let color = drawn(text, &dims, true);
+            let body: Vec<String> = color.lines().skip(2).map(without_escapes).collect();
             for (row, wanted) in rows {
                 let structure: String = body[row].chars().take(2 * dims[1] + 6).collect();
                 assert_eq!(numbers(&structure, 200), wanted, "{text} row {row}");
@@ -277,9 +276,9 @@ mod tests {
     }
 
     #[test]
-    fn the_legend_claims_one_colour_per_block_only_where_it_is_so() {
-        assert!(drawn("2:4", &[4, 16], true).contains("colour: block of the scope"));
-        assert!(drawn("unstructured", &[4, 16], true).contains("colours repeat"));
+    fn the_legend_claims_one_color_per_block_only_where_it_is_so() {
+        assert!(drawn("2:4", &[4, 16], true).contains("color: block of the scope"));
+        assert!(drawn("unstructured", &[4, 16], true).contains("colors repeat"));
         assert!(plain("2:4", &[4, 16]).contains("letter: block of the scope;"));
         assert!(plain("unstructured", &[4, 16]).contains("letters repeat"));
     }
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_reset() {
+    fn colors_are_reset() {
         let drawn = drawn("2:4", &[2, 8], true);
         assert_eq!(drawn.matches("\x1b[48").count(), drawn.matches("\x1b[0m").count());
     }

@@ -5,6 +5,7 @@ mod show;
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::progress::Progress;
 use crate::{interrupt, print};
 use openwork_llm::pipeline::{
     Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
@@ -75,7 +76,15 @@ impl Prune {
         let path = self.model.or(self.model_flag).unwrap_or_default();
         let options = RunOptions::from_values(self.options.0).map_err(failure)?;
         let source = options.open(&path).map_err(failure)?;
-        let run = options.prepare(&source, None).map_err(failure)?;
+        let reading = (!options.events).then(|| Progress::start(global, "reading the texts"));
+        if let Some(reading) = &reading {
+            let texts = std::iter::once(&options.calib).chain(&options.eval);
+            let bytes = |path: &PathBuf| std::fs::metadata(path).map_or(0, |found| found.len());
+            reading.announce_tokenizing(texts.map(bytes).sum());
+        }
+        let run = options.prepare(&source, None).map_err(failure);
+        reading.into_iter().for_each(Progress::end);
+        let run = run?;
         if options.dry_run {
             let dry_run = run.dry_run();
             return match global.json {
@@ -92,7 +101,7 @@ impl Prune {
         let record = run.run(&screen, &mut LocalExecutor::default());
         screen.end();
         let record = record.map_err(failure)?;
-        if !options.events {
+        if !options.events && screen.worked() {
             global.wrote_folder(&options.out);
         }
         if global.json {

@@ -31,6 +31,8 @@ struct State {
     drawn: Instant,
     first: usize,
     layers: usize,
+    /// Whether the run did anything.
+    worked: bool,
 }
 
 impl Screen {
@@ -57,7 +59,15 @@ impl Screen {
             Output::Lines
         };
         let now = Instant::now();
-        Self { output, state: Mutex::new(State { started: now, drawn: now, first: 0, layers }) }
+        Self {
+            output,
+            state: Mutex::new(State { started: now, drawn: now, first: 0, layers, worked: false }),
+        }
+    }
+
+    /// Whether the run did anything: a finished run that is resumed does not.
+    pub fn worked(&self) -> bool {
+        self.state.lock().is_ok_and(|state| state.worked)
     }
 
     /// Clears the bars.
@@ -106,6 +116,7 @@ impl Observer for Screen {
             return;
         }
         let Ok(mut state) = self.state.lock() else { return };
+        state.worked |= !matches!(event, Event::Note(_));
         match event {
             Event::Start { pass, passes, spec, first, layers } => {
                 (state.first, state.layers, state.started) = (first, layers, Instant::now());

@@ -86,12 +86,12 @@ impl Show {
             }
             return print::line(object);
         }
-        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let drawing = viz::terminal(&Scene::new(&spec, self.seed), colour);
+        let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let drawing = viz::terminal(&Scene::new(&spec, self.seed), color);
         let fragment = fragment.map_or_else(String::new, |fragment| {
-            format!("\n{}", viz::fragment_terminal(&fragment, colour))
+            format!("\n{}", viz::fragment_terminal(&fragment, color))
         });
         print::text(&format!("{}\n", viz::sheet(&spec)))?;
-        print::drawing(&format!("{drawing}{fragment}"), colour)
+        print::drawing(&format!("{drawing}{fragment}"), color)
     }
 }

@@ -221,9 +221,9 @@ impl Panel {
         }
         let c = rows.curvature.inverse();
         let first = self.columns[0] as usize;
-        let neighbours = self.columns.iter().enumerate().all(|(i, &j)| j as usize == first + i);
+        let neighbors = self.columns.iter().enumerate().all(|(i, &j)| j as usize == first + i);
         let gather = |row: &[f32], out: &mut Vec<f32>| {
-            if neighbours {
+            if neighbors {
                 out.extend_from_slice(&row[first..first + m]);
             } else {
                 out.extend(self.columns.iter().map(|&j| row[j as usize]));
