@@ -80,6 +80,16 @@ pub fn packed_file(data: &[u8]) {
             let rows = Matrix::from_fn(9, packed.cols(), |_, _| 1.0);
             let mut product = Matrix::zeros(9, packed.rows());
             packed.matmul(0.0, rows.view(), product.view_mut());
+            let dense = tensor.to_f32();
+            for (row, w) in dense.chunks(packed.cols().max(1)).enumerate() {
+                let size: f64 = w.iter().map(|&w| f64::from(w).abs()).sum();
+                let want: f64 = w.iter().map(|&w| f64::from(w)).sum();
+                let close = |found: f32| (f64::from(found) - want).abs() <= 1e-5 * size;
+                if size < f64::from(f32::MAX) {
+                    assert!(close(y[row]), "row {row}: {} for {want}", y[row]);
+                    assert!(close(product.row(8)[row]), "row {row} of many");
+                }
+            }
             let index = packed.index();
             let again = Packed::from_parts(
                 packed.spec(),
@@ -115,7 +125,11 @@ pub fn packed_seeds() -> Vec<Vec<u8>> {
         seed("rows16", "rows16", "[16,32]", 256, &[0x5a, 0xff]),
         seed("block", "block(8,2)", "[8,8]", 32, &[0b0101]),
         seed("general", "2:4x2", "[2,8]", 8, &[0b001010]),
-        seed("general", "rowwise(50%)", "[2,4]", 4, &[0b001010]),
+        seed("bitmask", "rowwise(50%)", "[2,8]", 8, &[0b0011_0110, 0b1010_0101]),
+        seed("bitmask", "6:8", "[3,16]", 36, &[0x7e, 0xe7, 0xdb, 0x3f, 0xbd, 0xf5]),
+        seed("bitmask", "16:32", "[2,32]", 32, &[0x0f, 0xf0, 0x33, 0xcc, 0x5a, 0xa5, 0xff, 0]),
+        seed("bitmask", "unstructured(50%)", "[3,5]", 8, &[0b11111, 0b00110, 0b01000]),
+        seed("general", "1:8", "[2,16]", 4, &[0b1010, 0b0111]),
     ]
 }
 

@@ -153,7 +153,9 @@ fn sparse(pattern: &str, rows: usize, cols: usize) -> Result<Packed, Failed> {
 /// The matrix repeated: all formats store strips of rows one after the other.
 fn repeated(pattern: &str, piece: &Packed, times: usize) -> Result<Packed, Failed> {
     let spec = Arc::new(bind(pattern, piece.rows() * times, piece.cols())?);
-    let Values::Bf16(values) = piece.values() else { unreachable!("packed as bf16") };
+    let Some(Values::Bf16(values)) = piece.values().numbers() else {
+        unreachable!("packed as bf16")
+    };
     let (index, values) = (piece.index().repeat(times), Values::Bf16(values.repeat(times)));
     Ok(Packed::from_parts(&spec, 0, piece.format().name, index, values)?)
 }

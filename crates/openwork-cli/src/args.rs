@@ -123,8 +123,9 @@ impl Global {
         }
     }
 
-    /// Sets the size of the global thread pool.
+    /// Sets the size of the global thread pool, and checks the limit of instructions.
     pub fn set_threads(&self) -> Result<(), Failure> {
+        openwork::sparse::kernel().map_err(Failure::Input)?;
         if let Some(n) = self.threads.filter(|n| !(1..=1024).contains(n)) {
             return Err(Failure::Input(format!("--threads {n}: give a number from 1 to 1024")));
         }

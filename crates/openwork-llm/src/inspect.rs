@@ -86,8 +86,13 @@ pub struct PackedSummary {
     pub spec: String,
     /// The format's name.
     pub format: String,
-    /// Its size relative to the dense tensor.
+    /// The kind of its values.
+    pub values: &'static str,
+    /// Its size relative to the dense tensor, with 16 bits for codes.
     pub share: f64,
+    /// Why its products are slower than its bytes allow, if they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow: Option<&'static str>,
 }
 
 /// Patterns that matrices with zeros are compared with.
@@ -166,15 +171,20 @@ pub fn inspect(
         let mut summary = TensorSummary {
             name: tensor.name().to_string(),
             shape: tensor.shape().to_vec(),
-            dtype: tensor.dtype().name(),
+            dtype: match tensor.packing() {
+                Some(packing) if packing.has_codes() => packing.values,
+                _ => tensor.dtype().name(),
+            },
             bytes: tensor.stored_bytes(),
             nonzeros,
             density: nonzeros.and_then(|nonzeros| density(nonzeros, len)),
-            packed: tensor.packing().map(|(spec, format)| PackedSummary {
-                spec: spec.to_string(),
-                format: format.to_string(),
+            packed: tensor.packing().map(|packing| PackedSummary {
+                spec: packing.spec.to_string(),
+                format: packing.format.to_string(),
+                slow: packing.slow,
+                values: packing.values,
                 share: tensor.stored_bytes() as f64
-                    / (tensor.len() * tensor.dtype().block_bytes()).max(1) as f64,
+                    / (tensor.len() * packing.dense_weight_bytes).max(1) as f64,
             }),
             presets: Vec::new(),
             spec: None,

@@ -2,6 +2,7 @@
 //! Python's `BoundSpec.show` returns.
 
 use openwork::Spec;
+use openwork::sparse::{Encoding, Packed, VALUE_KINDS};
 use openwork::spec::{Coupling, Tensor};
 use openwork::viz;
 use serde_json::{Value, json};
@@ -56,6 +57,11 @@ pub fn spec_json(spec: &Spec) -> Value {
                 "ratio": storage.ratio,
             })),
             "memory": viz::memory(spec),
+            "values": VALUE_KINDS.iter().map(|kind| {
+                let bits = kind.bits_with_scale(Encoding::DEFAULT_GROUP);
+                json!({"name": kind.name, "bits_per_weight": facts.bits_per_weight(bits)})
+            }).collect::<Vec<_>>(),
+            "packed": (0..spec.tensors().len()).map(|t| packed(spec, t)).collect::<Vec<_>>(),
         },
     })
 }
@@ -75,6 +81,17 @@ fn tensor(tensor: &Tensor, coupled: bool) -> Value {
         object["scope"] = json!(tensor.scope_tile());
     }
     object
+}
+
+/// The packed format of a tensor; `slow` says why its kernels do not reach what its
+/// bytes allow.
+fn packed(spec: &Spec, tensor: usize) -> Value {
+    let format = Packed::format_of(spec, tensor);
+    json!({
+        "format": format.name,
+        "kernels": format.kernels,
+        "slow": Packed::slow_because(spec, tensor),
+    })
 }
 
 fn densities(spec: &Spec) -> Value {

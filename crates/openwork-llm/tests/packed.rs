@@ -5,7 +5,7 @@ use openwork_llm::checkpoint::write::{self, Data, Listed, Part};
 use openwork_llm::evaluate::{Options, evaluate};
 use openwork_llm::generate::{Sampling, generate};
 use openwork_llm::model::{Decoder, LINEARS, Layer, Model, Storage, Weight};
-use openwork_llm::pack::{Patterns, compare, pack, unpack};
+use openwork_llm::pack::{Patterns, ValueChoice, compare, pack, unpack};
 use openwork_llm::{Checkpoint, Dtype};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -81,7 +81,8 @@ fn packing_keeps_every_bit_and_the_text() {
         let source = Checkpoint::open(&at("pruned")).expect("a checkpoint");
         let opened = Model::open(&source).expect("a model");
         let patterns = Patterns::all(spec).expect("a pattern");
-        let summary = pack(&opened, &patterns, &at("packed"), &mut |_| {}).expect("packed");
+        let summary = pack(&opened, &patterns, ValueChoice::default(), &at("packed"), &mut |_| {})
+            .expect("packed");
         let layers = opened.config().layers;
         assert_eq!(summary.tensors.len(), layers * if spec == COUPLED { 3 } else { 7 });
         assert!(summary.bytes < summary.dense_bytes * 5 / 8, "{spec}");
@@ -107,7 +108,8 @@ fn packing_keeps_every_bit_and_the_text() {
         for (a, b) in source.tensors().zip(again.tensors()) {
             assert_eq!((a.name(), a.bytes()), (b.name(), b.bytes()), "{spec}");
         }
-        let speed = compare(&opened, None, TWO, NonZeroUsize::MIN).expect("a comparison");
+        let speed = compare(&opened, None, ValueChoice::default(), TWO, NonZeroUsize::MIN)
+            .expect("a comparison");
         assert!(speed.packed_bytes_per_token < speed.dense_bytes_per_token);
         assert!((0.0..0.7).contains(&speed.share), "{spec} {}", speed.share);
     }
@@ -121,7 +123,9 @@ fn what_does_not_conform_is_named_and_nothing_is_written() {
     let opened = Model::open(&source).expect("a model");
     let refuse = |spec: &str| {
         let patterns = Patterns::all(spec).expect("a pattern");
-        pack(&opened, &patterns, &at("out"), &mut |_| {}).expect_err("a refusal").to_string()
+        pack(&opened, &patterns, ValueChoice::default(), &at("out"), &mut |_| {})
+            .expect_err("a refusal")
+            .to_string()
     };
     let words = refuse("2:4");
     assert!(words.contains("model.layers.0.self_attn.q_proj.weight: the weights do not conform to `2:4`: scope 0 keeps 4 blocks, expected 2"), "{words}");
@@ -131,8 +135,13 @@ fn what_does_not_conform_is_named_and_nothing_is_written() {
     let words = Patterns::from_record(&source).expect_err("no record").to_string();
     assert!(words.contains("--spec"), "{words}");
     // In memory the weights may be cut to the pattern.
-    let speed =
-        compare(&opened, Some(&Patterns::all("2:4").expect("a pattern")), TWO, NonZeroUsize::MIN);
+    let speed = compare(
+        &opened,
+        Some(&Patterns::all("2:4").expect("a pattern")),
+        ValueChoice::default(),
+        TWO,
+        NonZeroUsize::MIN,
+    );
     assert_eq!(speed.expect("a comparison").pruned_by_magnitude, 2 * LINEARS.len());
 }
 

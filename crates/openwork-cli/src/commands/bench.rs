@@ -1,11 +1,12 @@
 //! `openwork bench MODEL`.
 
+use super::pack::ValueArgs;
 use crate::args::{Global, positive};
 use crate::failure::Failure;
 use crate::print;
 use openwork_llm::Checkpoint;
 use openwork_llm::model::Model;
-use openwork_llm::pack::{Patterns, compare};
+use openwork_llm::pack::compare;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -18,13 +19,16 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   openwork bench packed
-  openwork bench smollm2.gguf --spec rows16 --threads 2")]
+  openwork bench smollm2.gguf --spec rows16 --threads 2
+  openwork bench smollm2.gguf --values int4 --head int8")]
 pub struct Bench {
     /// A Hugging Face folder, packed or not, or a .gguf file
     model: PathBuf,
     /// Pattern for all linears
     #[arg(long, value_name = "S")]
     spec: Option<String>,
+    #[command(flatten)]
+    values: ValueArgs,
     /// Tokens to generate in each turn
     #[arg(long, value_name = "N", default_value = "32", value_parser = positive)]
     tokens: NonZeroUsize,
@@ -40,16 +44,19 @@ impl Bench {
         let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);
         let packed = checkpoint.tensors().any(|tensor| tensor.packing().is_some());
-        let patterns = match (&self.spec, packed) {
-            (Some(_), true) => {
-                let why = "the model is packed already; omit --spec, or unpack the model first";
-                return Err(Failure::input(why));
+        if packed && (self.spec.is_some() || self.values.any()) {
+            let why = "the model is packed already; omit --spec, --values and --head, or unpack the model first";
+            return Err(Failure::input(why));
+        }
+        let patterns = match packed {
+            true => None,
+            false => {
+                let patterns = self.values.patterns(self.spec.as_deref(), &checkpoint);
+                Some(patterns.map_err(Failure::input)?)
             }
-            (Some(text), false) => Some(Patterns::all(text).map_err(Failure::input)?),
-            (None, true) => None,
-            (None, false) => Some(Patterns::from_record(&checkpoint).map_err(Failure::input)?),
         };
-        let speed = compare(&model, patterns.as_ref(), self.tokens, self.turns)
+        let choice = self.values.choice()?;
+        let speed = compare(&model, patterns.as_ref(), choice, self.tokens, self.turns)
             .map_err(super::pack::failure)?;
         if global.json {
             return print::line(serde_json::to_string(&speed).map_err(Failure::running)?);

@@ -17,7 +17,12 @@ impl Formats {
         if global.json {
             let formats: Vec<_> = FORMATS
                 .iter()
-                .map(|f| json!({"name": f.name, "summary": f.summary, "example": f.example}))
+                .map(|f| {
+                    json!({
+                        "name": f.name, "summary": f.summary, "example": f.example,
+                        "kernels": f.kernels,
+                    })
+                })
                 .collect();
             return print::line(json!({ "formats": formats }));
         }

@@ -150,8 +150,11 @@ fn page(found: &Inspection) -> String {
             percent(tensor.density),
             pattern(tensor),
             tensor.packed.as_ref().map_or_else(String::new, |packed| format!(
-                " packed {} as {}, {:.4} of dense",
-                packed.spec, packed.format, packed.share
+                " packed {} as {}, {:.4} of dense{}",
+                packed.spec,
+                packed.format,
+                packed.share,
+                if packed.slow.is_some() { ", no fast kernel" } else { "" }
             ))
         ));
     }

@@ -4,11 +4,14 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
+use openwork::sparse::Encoding;
 use openwork_llm::checkpoint::write::WriteError;
 use openwork_llm::format::{align_columns, format_bytes};
 use openwork_llm::model::Model;
 use openwork_llm::output::{self, OutputFile};
-use openwork_llm::pack::{Export, PackModelError, Patterns, Summary, export, gguf, pack, unpack};
+use openwork_llm::pack::{
+    Export, PackModelError, Patterns, Summary, ValueChoice, export, gguf, pack, unpack,
+};
 use openwork_llm::staged_folder::StageError;
 use openwork_llm::{Checkpoint, Dtype};
 use serde_json::json;
@@ -25,6 +28,7 @@ use std::path::{Path, PathBuf};
 Examples:
   openwork pack pruned --out packed
   openwork pack pruned --out packed --spec 2:4
+  openwork pack pruned --out small --values int4 --head int8
   openwork pack pruned --out pruned.gguf --format gguf-q8_0
   openwork generate packed --prompt 'The capital of France is'")]
 pub struct Pack {
@@ -36,6 +40,8 @@ pub struct Pack {
     /// Pattern for all linears, instead of those in MODEL/openwork/record.json
     #[arg(long, value_name = "S")]
     spec: Option<String>,
+    #[command(flatten)]
+    values: ValueArgs,
     /// Storage format: openwork, or for other programs compressed-tensors, cutlass
     /// (both 2:4 only), gguf-f16, gguf-bf16, gguf-q8_0 (--out is then a file)
     #[arg(long, value_name = "F", default_value = "openwork")]
@@ -48,6 +54,58 @@ pub struct Pack {
     /// For gguf: replace the file if it exists
     #[arg(long)]
     force: bool,
+}
+
+/// Options that choose how weights are stored.
+#[derive(Debug, clap::Args)]
+pub struct ValueArgs {
+    /// Value type of all linears, pruned or not: f32, f16, bf16, int8 or int4 [default: as
+    /// they are]. int8 and int4 are codes with a 16-bit scale per group
+    #[arg(long, value_name = "T")]
+    values: Option<String>,
+    /// Value type of the embedding and the output head
+    #[arg(long, value_name = "T")]
+    head: Option<String>,
+    /// Values that share a scale: 32, 64 or 128
+    #[arg(long, value_name = "N", default_value_t = Encoding::DEFAULT_GROUP)]
+    group: usize,
+}
+
+impl ValueArgs {
+    /// The choice, checked.
+    pub fn choice(&self) -> Result<ValueChoice, Failure> {
+        let encoding = |flag: &str, name: &Option<String>| {
+            let parse = |name: &String| {
+                Encoding::new(name, self.group)
+                    .map_err(|why| Failure::Input(format!("{flag} {name}: {why}")))
+            };
+            name.as_ref().map(parse).transpose()
+        };
+        Ok(ValueChoice {
+            linears: encoding("--values", &self.values)?,
+            head: encoding("--head", &self.head)?,
+        })
+    }
+
+    /// Whether a type is chosen.
+    pub fn any(&self) -> bool {
+        self.values.is_some() || self.head.is_some()
+    }
+
+    /// Which linears are pruned: those of --spec, or of the run that pruned the model; none
+    /// if there was no run and a value type is chosen.
+    pub fn patterns(
+        &self,
+        spec: Option<&str>,
+        checkpoint: &Checkpoint,
+    ) -> Result<Patterns, PackModelError> {
+        let pruned = checkpoint.path().join("openwork/record.json").exists();
+        match spec {
+            Some(text) => Patterns::all(text),
+            None if self.any() && !pruned => Ok(Patterns::Dense),
+            None => Patterns::from_record(checkpoint),
+        }
+    }
 }
 
 /// The value of `--format`.
@@ -74,6 +132,8 @@ fn target(format: &str) -> Result<Target, Failure> {
 }
 
 /// Restore the dense model from a packed one, bit for bit
+///
+/// Values that are codes are written as f32, which expresses them exactly.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  openwork unpack packed --out dense")]
 pub struct Unpack {
@@ -101,6 +161,13 @@ impl Pack {
     /// Packs and prints the sizes.
     pub fn run(self, global: &Global) -> Result<(), Failure> {
         let target = target(&self.format)?;
+        let choice = self.values.choice()?;
+        if self.values.any() && !matches!(target, Target::Openwork) {
+            return Err(Failure::Input(format!(
+                "--values and --head apply to --format openwork, not to {}",
+                self.format
+            )));
+        }
         let mut inputs = vec![self.model.as_path()];
         inputs.extend(self.like.as_deref());
         let file = match target {
@@ -114,11 +181,7 @@ impl Pack {
             global.wrote(&self.out, written.map_err(failure)?.bytes);
             return wrote(global, &self.out);
         }
-        let patterns = match &self.spec {
-            Some(text) => Patterns::all(text),
-            None => Patterns::from_record(&checkpoint),
-        };
-        let patterns = patterns.map_err(failure)?;
+        let patterns = self.values.patterns(self.spec.as_deref(), &checkpoint).map_err(failure)?;
         let bar = Progress::start(global, "pack");
         let layers = model.config().layers.max(1);
         let mut say = |done: usize| {
@@ -131,7 +194,7 @@ impl Pack {
             global.wrote_folder(&self.out);
             return wrote(global, &self.out);
         }
-        let result = pack(&model, &patterns, &self.out, &mut say);
+        let result = pack(&model, &patterns, choice, &self.out, &mut say);
         bar.end();
         let summary = result.map_err(failure)?;
         global.wrote_folder(&self.out);
@@ -144,18 +207,19 @@ impl Pack {
 
 /// Sizes by spec and format.
 fn table(summary: &Summary) -> String {
-    let mut kinds: BTreeMap<(&str, &str), (usize, usize, usize)> = BTreeMap::new();
+    let mut kinds: BTreeMap<(&str, &str, &str), (usize, usize, usize)> = BTreeMap::new();
     for tensor in &summary.tensors {
-        let kind = kinds.entry((&tensor.spec, tensor.format)).or_default();
+        let kind = kinds.entry((&tensor.spec, tensor.format, tensor.values)).or_default();
         *kind = (kind.0 + 1, kind.1 + tensor.bytes, kind.2 + tensor.dense_bytes);
     }
-    let head = ["spec", "format", "tensors", "dense", "packed", "ratio"];
+    let head = ["spec", "format", "values", "tensors", "dense", "packed", "ratio"];
     let mut rows = vec![head.map(String::from)];
-    let ratio = |bytes: usize, dense: usize| format!("{:.4}", bytes as f64 / dense as f64);
-    for ((spec, format), (count, bytes, dense)) in kinds {
+    let ratio = |bytes: usize, dense: usize| format!("{:.4}", bytes as f64 / dense.max(1) as f64);
+    for ((spec, format, values), (count, bytes, dense)) in kinds {
         rows.push([
             spec.to_string(),
             format.to_string(),
+            values.to_string(),
             count.to_string(),
             format_bytes(dense as u64),
             format_bytes(bytes as u64),
@@ -166,7 +230,7 @@ fn table(summary: &Summary) -> String {
         summary.bytes as u64 + summary.other_bytes,
         summary.dense_bytes as u64 + summary.other_bytes,
     );
-    align_columns(&rows, [false, false, true, true, true, true])
+    align_columns(&rows, [false, false, false, true, true, true, true])
         + &format!(
             "all tensors: {}, dense {} (ratio {})\n",
             format_bytes(all),

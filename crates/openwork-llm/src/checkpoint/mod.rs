@@ -26,7 +26,8 @@ pub use folder::unfinished_layers;
 pub(crate) use gguf::Metadata;
 pub(crate) use gguf::export::export as export_gguf;
 pub(crate) use gguf::write::like as write_gguf;
-pub(crate) use packed::parts as packed_parts;
+pub use packed::Packing;
+pub(crate) use packed::{PartBytes, parts as packed_parts};
 pub use safetensors::SafetensorsFile;
 pub use tensor::Tensor;
 

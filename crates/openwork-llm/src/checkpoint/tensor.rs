@@ -2,7 +2,7 @@
 //! row order.
 
 use super::dtype::Dtype;
-use super::packed::PackedInfo;
+use super::packed::{PackedInfo, Packing};
 use openwork::sparse::{Packed, PartsError};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -89,7 +89,7 @@ impl<'a> Tensor<'a> {
     /// Size in the file, in bytes.
     pub fn stored_bytes(&self) -> usize {
         match &self.stored.packed {
-            Some(place) => place.values.len() + place.index.len(),
+            Some(place) => place.values.len() + place.index.len() + place.scales.len(),
             None => self.data.len(),
         }
     }
@@ -100,10 +100,9 @@ impl<'a> Tensor<'a> {
         self.stored.packed.as_ref().map(|place| place.read(self.data)).transpose()
     }
 
-    /// The spec's text and the format's name, if the tensor is packed.
-    pub fn packing(&self) -> Option<(&'a str, &'a str)> {
-        let place = self.stored.packed.as_deref()?;
-        Some((place.spec.text(), &place.format))
+    /// How the tensor is packed, if it is.
+    pub fn packing(&self) -> Option<Packing<'a>> {
+        self.stored.packed.as_deref().map(PackedInfo::packing)
     }
 
     /// Number of rows.
@@ -151,7 +150,7 @@ impl<'a> Tensor<'a> {
             return;
         }
         if let Some(place) = &self.stored.packed {
-            place.rows_f32(self.data, rows.start * n, out);
+            place.rows_f32(self.data, rows.start * n, n, out);
             if let Some(rounded) = self.rounded {
                 rounded.round(out);
             }

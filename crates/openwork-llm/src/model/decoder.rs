@@ -78,8 +78,14 @@ impl Decoder {
         layers + self.head_weight().bytes() + cache
     }
 
-    fn head_weight(&self) -> &Weight {
+    /// The output head, which may be the embedding.
+    pub fn head_weight(&self) -> &Weight {
         self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// The output head, mutable.
+    pub fn head_weight_mut(&mut self) -> &mut Weight {
+        self.head.as_mut().unwrap_or(&mut self.embedding)
     }
 
     /// Appends tokens; returns their final hidden states.

@@ -143,7 +143,7 @@ impl Weight {
             Weight::F32(m) => out.copy_from_slice(&m.data()[part]),
             Weight::Bf16(m) => m.data()[part].convert_to_f32_slice(out),
             Weight::F16(m) => m.data()[part].convert_to_f32_slice(out),
-            Weight::Packed(_) => self.unpacked().rows_f32(rows, out),
+            Weight::Packed(m) => m.rows_f32(rows, out),
         }
     }
 

@@ -4,16 +4,20 @@
 mod export;
 mod plan;
 mod speed;
+mod values;
 
 pub use export::{Export, export, exported_for, gguf};
 pub use plan::{Group, Patterns};
 pub use speed::{Speed, compare};
 
+pub use values::ValueChoice;
+use values::dense_spec;
+
 use crate::checkpoint::write::{self, Data, Listed, Part, WriteError, encode};
-use crate::checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor, packed_parts};
+use crate::checkpoint::{Checkpoint, CheckpointError, Dtype, PartBytes, Tensor, packed_parts};
 use crate::model::{Model, ModelError};
 use crate::staged_folder::{StageError, StagedFolder};
-use openwork::sparse::{Packed, ValueType, Values};
+use openwork::sparse::{Encoding, Packed, ValueType, Values};
 use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -57,9 +61,11 @@ pub struct PackedTensor {
     pub spec: String,
     /// The format's name.
     pub format: &'static str,
-    /// Bytes of values and index.
+    /// The kind of its values.
+    pub values: &'static str,
+    /// Bytes of values, scales and index.
     pub bytes: usize,
-    /// Bytes of the dense tensor.
+    /// Bytes of the dense tensor, with 16 bits for codes.
     pub dense_bytes: usize,
 }
 
@@ -139,11 +145,23 @@ fn pack_layer<'a>(
     Ok(named)
 }
 
-/// Writes `model` to the folder `out` with the linears of `patterns` packed;
-/// `progress` is called with the number of finished layers.
+/// Packs a tensor that is not pruned, with its values as codes.
+fn pack_dense(tensor: &Tensor<'_>, encoding: Encoding) -> Result<Packed, PackModelError> {
+    let why = |error: &dyn std::fmt::Display| PackModelError::Tensor {
+        tensor: tensor.name().to_string(),
+        why: error.to_string(),
+    };
+    let spec = dense_spec(tensor.shape()).map_err(|error| why(&error))?;
+    let packed = Packed::pack(&spec, values(tensor)?.view()).map_err(|error| why(&error))?;
+    packed.with_values(encoding).map_err(|error| why(&error))
+}
+
+/// Writes `model` to the folder `out` with the linears of `patterns` packed and values as
+/// `choice` says; `progress` is called with the number of finished layers.
 pub fn pack(
     model: &Model<'_>,
     patterns: &Patterns,
+    choice: ValueChoice,
     out: &Path,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Summary, PackModelError> {
@@ -155,30 +173,31 @@ pub fn pack(
     let groups = patterns.groups(model)?;
     let mut summary = Summary::default();
     let shard = |layer: usize, names: &[String], path: &Path| {
-        let packed = pack_layer(source, &groups, layer)?;
-        let stored: BTreeMap<&str, (Vec<u8>, Vec<u8>)> =
-            packed.iter().map(|(&name, p)| (name, (p.values().to_le_bytes(), p.index()))).collect();
+        let mut packed: BTreeMap<&str, Packed> = BTreeMap::new();
+        for (name, tensor) in pack_layer(source, &groups, layer)? {
+            packed.insert(name, choice.convert(name, tensor)?);
+        }
+        for name in
+            names.iter().filter(|name| !packed.contains_key(name.as_str())).collect::<Vec<_>>()
+        {
+            if let Some(encoding) = choice.of(name).filter(|e| e.kind().has_codes()) {
+                packed.insert(name, pack_dense(&source.tensor(name)?, encoding)?);
+            }
+        }
+        let stored: BTreeMap<&str, PartBytes> =
+            packed.iter().map(|(&name, packed)| (name, PartBytes::new(packed))).collect();
         let (mut parts, mut metadata) = (Vec::new(), Vec::new());
         for name in names {
             let Some(packed) = packed.get(name.as_str()) else {
-                let part = dense_part(source.tensor(name)?);
+                let part = choice.dense_part(source.tensor(name)?);
                 summary.other_bytes += part.bytes();
                 parts.push(part);
                 continue;
             };
-            let (values, index) = &stored[name.as_str()];
-            let (two, entry) = packed_parts(name, packed, values, index);
-            parts.extend(two);
+            let (tensors, entry) = packed_parts(name, packed, &stored[name.as_str()]);
+            parts.extend(tensors);
             metadata.push(entry);
-            summary.bytes += packed.stored_bytes();
-            summary.dense_bytes += packed.dense_bytes();
-            summary.tensors.push(PackedTensor {
-                name: name.clone(),
-                spec: packed.spec().text().to_string(),
-                format: packed.format().name,
-                bytes: packed.stored_bytes(),
-                dense_bytes: packed.dense_bytes(),
-            });
+            summary.add(name, packed);
         }
         let metadata: Vec<(&str, &str)> =
             metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
@@ -186,6 +205,22 @@ pub fn pack(
     };
     write_folder(model, out, progress, |_| {}, shard)?;
     Ok(summary)
+}
+
+impl Summary {
+    fn add(&mut self, name: &str, packed: &Packed) {
+        let tensor = PackedTensor {
+            name: name.to_string(),
+            spec: packed.spec().text().to_string(),
+            format: packed.format().name,
+            values: packed.values().encoding().kind().name,
+            bytes: packed.stored_bytes(),
+            dense_bytes: packed.dense_bytes(),
+        };
+        self.bytes += tensor.bytes;
+        self.dense_bytes += tensor.dense_bytes;
+        self.tensors.push(tensor);
+    }
 }
 
 /// Writes `model` to the folder `out` with all packed tensors dense, bit for bit

@@ -12,6 +12,8 @@ use std::sync::Arc;
 /// The patterns of a model's linears.
 #[derive(Clone, Debug)]
 pub enum Patterns {
+    /// No linear is pruned.
+    Dense,
     /// One pattern for all linears.
     All(Box<Pattern>),
     /// One per tensor; tensors without an entry stay dense.
@@ -53,6 +55,7 @@ impl Patterns {
 
     fn get(&self, name: &str) -> Option<&Pattern> {
         match self {
+            Self::Dense => None,
             Self::All(pattern) => Some(pattern),
             Self::PerTensor(each) => each.get(name),
         }
@@ -91,7 +94,7 @@ impl Patterns {
                 groups.push(Group { layer, linears, names, spec: Arc::new(spec) });
             }
         }
-        match groups.is_empty() {
+        match groups.is_empty() && !matches!(self, Self::Dense) {
             true => Err(PackModelError::Plan("no tensor was pruned: nothing to pack".into())),
             false => Ok(groups),
         }

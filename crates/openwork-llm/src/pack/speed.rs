@@ -1,11 +1,11 @@
 //! Speed of packed generation against dense generation: tokens per second of one
 //! model, measured in alternating turns.
 
-use super::{Group, PackModelError, Patterns};
+use super::{Group, PackModelError, Patterns, ValueChoice, dense_spec};
 use crate::model::{Decoder, Model, ModelError, Storage, Weight};
 use half::{bf16, f16};
-use openwork::Mask;
-use openwork::sparse::{Packed, Values};
+use openwork::sparse::{Encoding, Packed, Values};
+use openwork::{Mask, Matrix};
 use serde::Serialize;
 use std::num::NonZeroUsize;
 use std::time::Instant;
@@ -36,11 +36,12 @@ pub struct Speed {
 
 /// Decodes `tokens` tokens per turn, dense and packed in turn. A packed model is
 /// measured as it is; of any other the linears of `patterns` are packed in memory,
-/// in the type they are decoded in, after pruning by magnitude those that do not
-/// conform.
+/// with values as `choice` says or in the type they are decoded in, after pruning by
+/// magnitude those that do not conform.
 pub fn compare(
     model: &Model<'_>,
     patterns: Option<&Patterns>,
+    choice: ValueChoice,
     tokens: NonZeroUsize,
     turns: NonZeroUsize,
 ) -> Result<Speed, PackModelError> {
@@ -51,29 +52,43 @@ pub fn compare(
         for group in patterns.groups(model)? {
             let (weights, pruned) = pack_in_memory(&mut dense, &group)?;
             pruned_by_magnitude += if pruned { group.linears.len() } else { 0 };
-            for (&linear, weight) in group.linears.iter().zip(weights) {
+            for ((&linear, weight), name) in group.linears.iter().zip(weights).zip(&group.names) {
+                let weight = choice.convert(name, weight)?;
                 let linears = packed.layers_mut()[group.layer].linears_mut();
                 linears[linear].set_weight(Weight::Packed(weight));
             }
         }
+        let not_pruned = packed.layers_mut().iter_mut().flat_map(|layer| layer.linears_mut());
+        for linear in not_pruned {
+            if let Some(codes) = encoded(linear.weight(), choice.linears)? {
+                linear.set_weight(codes);
+            }
+        }
+        if let Some(codes) = encoded(packed.head_weight(), choice.head)? {
+            *packed.head_weight_mut() = codes;
+        }
     }
     for layer in dense.layers_mut() {
         for linear in layer.linears_mut() {
-            let weight = linear.weight().unpacked();
+            let weight = decoded(linear.weight());
             linear.set_weight(weight);
         }
     }
+    let head = decoded(dense.head_weight());
+    *dense.head_weight_mut() = head;
     let (mut bytes, mut dense_bytes) = (0, 0);
-    for (a, b) in dense.layers_mut().iter().zip(packed.layers_mut().iter()) {
-        for (a, b) in a.linears().iter().zip(b.linears()) {
-            if matches!(b.weight(), Weight::Packed(_)) {
-                bytes += b.weight().bytes();
-                dense_bytes += a.weight().bytes();
-            }
+    let mut count = |dense: &Weight, packed: &Weight| {
+        if matches!(packed, Weight::Packed(_)) {
+            bytes += packed.bytes();
+            dense_bytes += dense.bytes();
         }
+    };
+    count(dense.head_weight(), packed.head_weight());
+    for (a, b) in dense.layers_mut().iter().zip(packed.layers_mut().iter()) {
+        a.linears().iter().zip(b.linears()).for_each(|(a, b)| count(a.weight(), b.weight()));
     }
     if dense_bytes == 0 {
-        let why = "no linear is packed; give the pattern with --spec";
+        let why = "no linear is packed; give the pattern with --spec, or codes with --values";
         return Err(PackModelError::Plan(why.into()));
     }
     let (tokens, turns) = (tokens.get(), turns.get());
@@ -95,6 +110,28 @@ pub fn compare(
         turns,
         pruned_by_magnitude,
     })
+}
+
+/// The codes of a dense matrix, if codes are chosen for it.
+fn encoded(weight: &Weight, chosen: Option<Encoding>) -> Result<Option<Weight>, PackModelError> {
+    let codes = chosen.filter(|encoding| encoding.kind().has_codes());
+    let (Some(encoding), Some(values)) = (codes, weight.values()) else { return Ok(None) };
+    let plan = |why: &dyn std::fmt::Display| PackModelError::Plan(why.to_string());
+    let spec = dense_spec(&[weight.rows(), weight.cols()]).map_err(|why| plan(&why))?;
+    let packed = Packed::pack(&spec, values).map_err(|why| plan(&why))?;
+    Ok(Some(Weight::Packed(packed.with_values(encoding).map_err(|why| plan(&why))?)))
+}
+
+/// A matrix as it is decoded dense: numbers as they are, codes with 16 bits.
+fn decoded(weight: &Weight) -> Weight {
+    let codes = matches!(weight, Weight::Packed(packed) if packed.values().codes().is_some());
+    match weight.unpacked() {
+        Weight::F32(wide) if codes => {
+            let half = wide.data().iter().map(|&w| bf16::from_f32(w)).collect();
+            Weight::Bf16(Matrix::from_vec(wide.rows(), wide.cols(), half))
+        }
+        same => same,
+    }
 }
 
 /// Packs the linears of a group of the dense model in the type they have there;

@@ -16,19 +16,21 @@ use super::{
 };
 use crate::mask::Bits;
 use crate::spec::Spec;
+use std::ops::Range;
 
 /// Fine-grained patterns along rows.
 pub(super) const FORMAT: Format = Format {
     name: "bitmask",
     summary: "N:M with M = 4, 8, 16, 32, rowwise and unstructured, from density 1/4: values in order, a bit per weight",
     example: "8:16",
+    kernels: "AVX-512, AVX2",
     storage: IndexStorage::Memory,
     fits: plan,
 };
 
 /// Below this share of kept weights the codes of the general format are much smaller
 /// than a mask.
-const MIN_DENSITY: f64 = 0.25;
+pub(super) const MIN_DENSITY: f64 = 0.25;
 
 fn plan(spec: &Spec, rows: usize, cols: usize) -> Option<Shape> {
     let (keep, scope) = (spec.keep(), spec.blocks_per_scope());
@@ -112,6 +114,25 @@ impl Layout for BitMask {
 
     fn values_len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
+    }
+
+    fn part(&self, strips: Range<usize>) -> Self {
+        let first = self.starts[strips.start];
+        let starts = &self.starts[strips.start..=strips.end];
+        Self {
+            rows: strips.len(),
+            cols: self.cols,
+            scope: self.scope,
+            starts: starts.iter().map(|start| start - first).collect(),
+        }
+    }
+
+    fn index_of(&self, strips: Range<usize>) -> Range<usize> {
+        strips.start * self.row_bytes()..strips.end * self.row_bytes()
+    }
+
+    fn values_of(&self, strips: Range<usize>) -> Range<usize> {
+        self.starts[strips.start]..self.starts[strips.end]
     }
 
     fn encode(&self, mask: &Bits) -> Vec<u8> {

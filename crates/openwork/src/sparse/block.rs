@@ -13,12 +13,14 @@ use super::{
 };
 use crate::mask::Bits;
 use crate::spec::Spec;
+use std::ops::Range;
 
 /// Dense blocks.
 pub(super) const FORMAT: Format = Format {
     name: "block",
     summary: "block(b,c), b a multiple of 8 and c even: whole blocks, and a bit per block",
     example: "block(16,16)",
+    kernels: "AVX2",
     storage: IndexStorage::Memory,
     fits: plan,
 };
@@ -119,6 +121,19 @@ impl Layout for Block {
 
     fn values_len(&self) -> usize {
         self.rows / self.b * self.kept * self.size()
+    }
+
+    fn part(&self, strips: Range<usize>) -> Self {
+        Self { rows: strips.len() * self.b, ..*self }
+    }
+
+    fn index_of(&self, strips: Range<usize>) -> Range<usize> {
+        strips.start * self.bytes()..strips.end * self.bytes()
+    }
+
+    fn values_of(&self, strips: Range<usize>) -> Range<usize> {
+        let values = self.kept * self.size();
+        strips.start * values..strips.end * values
     }
 
     fn encode(&self, mask: &Bits) -> Vec<u8> {

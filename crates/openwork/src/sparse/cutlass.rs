@@ -1,7 +1,7 @@
 //! Packed weights in the layouts of other programs: values in row-major order with a
 //! bit mask, and the metadata of NVIDIA's sparse tensor cores.
 
-use super::{Layout, Packed, ValueType, Values, layout};
+use super::{Layout, Packed, Values, layout};
 
 impl Packed {
     /// The kept values in row-major order, and a mask with a bit per weight, lowest bit
@@ -15,14 +15,14 @@ impl Packed {
             mask[row * width + col / 8] |= 1 << (col % 8);
         }));
         let values = match self.unpack() {
-            Values::F32(v) => Values::F32(self.kept(&mask, &v)),
-            Values::F16(v) => Values::F16(self.kept(&mask, &v)),
-            Values::Bf16(v) => Values::Bf16(self.kept(&mask, &v)),
+            Values::F32(v) => Values::F32(self.masked(&mask, &v)),
+            Values::F16(v) => Values::F16(self.masked(&mask, &v)),
+            Values::Bf16(v) => Values::Bf16(self.masked(&mask, &v)),
         };
         (values, mask)
     }
 
-    fn kept<T: Copy>(&self, mask: &[u8], dense: &[T]) -> Vec<T> {
+    fn masked<T: Copy>(&self, mask: &[u8], dense: &[T]) -> Vec<T> {
         let (cols, width) = (self.cols(), self.cols().div_ceil(8));
         let stays = |i: usize| {
             let (row, col) = (i / cols, i % cols);
@@ -48,7 +48,7 @@ impl Packed {
     /// ```
     pub fn cutlass_metadata(&self) -> Option<Vec<i16>> {
         let (rows, cols) = (self.rows(), self.cols());
-        let half = self.values().value_type() != ValueType::F32;
+        let half = self.values().encoding().kind().bits == 16;
         let fits = rows.is_multiple_of(32) && cols.is_multiple_of(16) && half;
         if self.format().name != "nm" || self.spec().keep() != 2 || !fits {
             return None;

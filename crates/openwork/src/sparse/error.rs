@@ -46,6 +46,24 @@ pub enum PackError {
         /// The offset of the -0.0.
         offset: usize,
     },
+    /// A kept value cannot be a code.
+    #[error("kept value {at} is {value}, which has no code; prune or repair the model first")]
+    NotFinite {
+        /// Its number in packed order.
+        at: usize,
+        /// NaN or an infinity.
+        value: String,
+    },
+    /// A kept value is outside the range of the type.
+    #[error("kept value {at} is {value}, outside the range of {value_type}; choose bf16 or f32")]
+    Range {
+        /// Its number in packed order.
+        at: usize,
+        /// The value.
+        value: String,
+        /// The type.
+        value_type: ValueType,
+    },
 }
 
 /// Why packed parts do not form a tensor. The parts are not trusted.
@@ -90,6 +108,9 @@ pub enum PartsError {
     /// An index that packing never writes.
     #[error("the index is damaged: {0}")]
     Damaged(String),
+    /// Codes that packing never writes.
+    #[error("the codes are damaged: {0}")]
+    Codes(String),
     /// Too many weights for so few bytes.
     #[error("{weights} weights are declared for {bytes} stored bytes, too few for a pruned tensor")]
     Sparse {

@@ -19,9 +19,13 @@ pub(super) const FORMAT: Format = Format {
     name: "general",
     summary: "any other spec: values in order, and a bit mask or a rank per scope",
     example: "channel",
+    kernels: "AVX-512, AVX2",
     storage: IndexStorage::ScopeCodes,
     fits: |_, rows, cols| Some(Shape::BitMask(BitMask::unchecked(rows, cols))),
 };
+
+/// What limits the speed of patterns of low density.
+pub(super) const SLOW: &str = "no kernel for this pattern: products read a bit mask and compute with all columns, so they gain little below density 1/4";
 
 /// How the kept blocks of a scope are coded.
 enum Code {

@@ -6,6 +6,22 @@ use crate::linalg::matvec::Element;
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+use std::sync::OnceLock;
+
+/// The environment variable that limits the instructions of products, to compare
+/// kernels on one machine: `scalar`, `avx2` or `avx512`.
+pub const KERNEL_VARIABLE: &str = "OPENWORK_KERNEL";
+
+/// The instructions of products with packed weights: `scalar`, `avx2` or `avx512`. An
+/// unknown value of [`KERNEL_VARIABLE`] is an error here; products ignore it.
+pub fn kernel() -> Result<&'static str, String> {
+    match std::env::var(KERNEL_VARIABLE) {
+        Ok(text) if Kernel::named(&text).is_none() => Err(format!(
+            "{KERNEL_VARIABLE} is \"{text}\"; choose scalar, avx2 or avx512, or unset it"
+        )),
+        _ => Ok(Kernel::best().name()),
+    }
+}
 
 /// The instructions of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,8 +35,31 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
-    /// The fastest kernel of this machine.
+    const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kernel| kernel.name() == name)
+    }
+
+    /// The fastest kernel of this machine, within the limit of [`KERNEL_VARIABLE`].
     pub fn best() -> Self {
+        static BEST: OnceLock<Kernel> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let limit = std::env::var(KERNEL_VARIABLE).ok();
+            let limit = limit.and_then(|name| Self::named(&name)).unwrap_or(Self::Avx512);
+            Self::detect().min(limit)
+        })
+    }
+
+    fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
@@ -39,8 +78,8 @@ impl Kernel {
     /// All kernels of this machine.
     #[cfg(test)]
     pub fn available() -> impl Iterator<Item = Self> {
-        let best = Self::best();
-        [Self::Scalar, Self::Avx2, Self::Avx512].into_iter().filter(move |&kernel| kernel <= best)
+        let best = Self::detect();
+        Self::ALL.into_iter().filter(move |&kernel| kernel <= best)
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! A [`Packed`] holds the kept values of a matrix bit for bit and an index of their
 //! positions, in the [format](FORMATS) of its spec. A product reads fewer bytes than
-//! one with the dense matrix, and is faster by nearly the same factor.
+//! one with the dense matrix, and is faster by nearly the same factor. Values are numbers
+//! or codes of 8 or 4 bits ([`VALUE_KINDS`]); [`Packed::with_values`] converts them.
 //!
 //! ```
 //! use openwork::Pattern;
@@ -11,7 +12,7 @@
 //! let spec = "2:4".parse::<Pattern>().unwrap().bind(&[1, 8]).unwrap();
 //! let w = [0.0, 3.0, 0.0, -1.0, 0.5, 2.0, 0.0, 0.0];
 //! let packed = Packed::pack(&spec.into(), ValuesRef::F32(&w)).unwrap();
-//! assert_eq!((packed.format().name, packed.values().len()), ("nm", 4));
+//! assert_eq!((packed.format().name, packed.kept()), ("nm", 4));
 //! let mut y = [0.0];
 //! packed.matvec(&[1.0; 8], &mut y);
 //! assert_eq!(y, [4.5]);
@@ -21,6 +22,9 @@ mod axpy;
 mod bitmask;
 mod block;
 mod cutlass;
+mod dense;
+mod dense_codes;
+mod encoding;
 mod error;
 mod general;
 mod kept;
@@ -30,6 +34,7 @@ mod matvec;
 mod nm;
 mod packed;
 mod panel;
+mod quant;
 mod rank;
 mod rows16;
 
@@ -37,13 +42,17 @@ mod rows16;
 mod tests;
 
 pub use crate::values::{ValueType, Values, ValuesRef};
+pub use encoding::{Encoding, PackedValues, VALUE_KINDS, ValueKind};
 pub use error::{PackError, PartsError};
-pub use packed::Packed;
+pub use kernel::{KERNEL_VARIABLE, kernel};
+pub use packed::{Packed, ValuesPart};
+pub use quant::{CodeBits, CodesRef, GROUPS, Quantized};
 
 use crate::mask::Bits;
 use crate::spec::{Pattern, Spec};
 use kernel::Value;
 use matmul::{InputColumns, Scratch};
+use std::ops::Range;
 
 /// A row of [`FORMATS`].
 #[derive(Debug)]
@@ -54,6 +63,8 @@ pub struct Format {
     pub summary: &'static str,
     /// A spec that is stored in it.
     pub example: &'static str,
+    /// The instructions of its vector kernels.
+    pub kernels: &'static str,
     storage: IndexStorage,
     /// The layout of a matrix with these rows and columns, if the format is for
     /// the spec.
@@ -62,8 +73,15 @@ pub struct Format {
 
 /// All packed formats; a spec is stored in the first that fits it. To add one, write
 /// its file and list it here.
-pub const FORMATS: &[Format] =
-    &[nm::FORMAT, nm::COUPLED, rows16::FORMAT, block::FORMAT, bitmask::FORMAT, general::FORMAT];
+pub const FORMATS: &[Format] = &[
+    dense::FORMAT,
+    nm::FORMAT,
+    nm::COUPLED,
+    rows16::FORMAT,
+    block::FORMAT,
+    bitmask::FORMAT,
+    general::FORMAT,
+];
 
 /// What a file holds of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +95,7 @@ enum IndexStorage {
 /// A layout with its sizes.
 #[derive(Clone, Debug)]
 enum Shape {
+    Dense(dense::Dense),
     Nm(nm::Nm),
     Rows16(rows16::Rows16),
     Block(block::Block),
@@ -87,6 +106,7 @@ enum Shape {
 macro_rules! layout {
     ($shape:expr, $layout:ident => $body:expr) => {
         match $shape {
+            $crate::sparse::Shape::Dense($layout) => $body,
             $crate::sparse::Shape::Nm($layout) => $body,
             $crate::sparse::Shape::Rows16($layout) => $body,
             $crate::sparse::Shape::Block($layout) => $body,
@@ -127,7 +147,7 @@ impl Strips {
 }
 
 /// The memory layout of a format: encoding, checking and kernels.
-trait Layout {
+trait Layout: Sized {
     /// Rows that are stored together. Work is divided between strips.
     fn strip(&self) -> usize;
 
@@ -136,6 +156,15 @@ trait Layout {
 
     /// Number of kept values.
     fn values_len(&self) -> usize;
+
+    /// The layout of some strips alone.
+    fn part(&self, strips: Range<usize>) -> Self;
+
+    /// The bytes of some strips in the index.
+    fn index_of(&self, strips: Range<usize>) -> Range<usize>;
+
+    /// The values of some strips.
+    fn values_of(&self, strips: Range<usize>) -> Range<usize>;
 
     /// The index of a mask that conforms to the spec.
     fn encode(&self, mask: &Bits) -> Vec<u8>;

@@ -31,6 +31,7 @@ pub(super) const FORMAT: Format = Format {
     name: "nm",
     summary: "N:4 with N = 1 or 2: values, and the position of each in its four columns (2 bits)",
     example: "2:4",
+    kernels: "AVX2",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::None]),
 };
@@ -40,6 +41,7 @@ pub(super) const COUPLED: Format = Format {
     name: "coupled",
     summary: "N:4@8 and N:4@4: as nm, with one position per column pair",
     example: "2:4@8",
+    kernels: "AVX2",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::Eight, Share::Four]),
 };
@@ -202,6 +204,20 @@ impl Layout for Nm {
 
     fn values_len(&self) -> usize {
         self.rows * (self.cols / 4 * self.keep)
+    }
+
+    fn part(&self, strips: Range<usize>) -> Self {
+        let rows = (strips.end * self.strip()).min(self.rows) - strips.start * self.strip();
+        Self { rows, ..*self }
+    }
+
+    fn index_of(&self, strips: Range<usize>) -> Range<usize> {
+        let bytes = self.units() * self.word_bytes();
+        strips.start * bytes..strips.end * bytes
+    }
+
+    fn values_of(&self, strips: Range<usize>) -> Range<usize> {
+        strips.start * self.cols..(strips.end * self.cols).min(self.values_len())
     }
 
     fn encode(&self, mask: &Bits) -> Vec<u8> {

@@ -1,16 +1,20 @@
 //! A packed matrix: packing, unpacking, stored parts, and products.
 
+use super::encoding::Store;
 use super::error::{PackError, PartsError};
 use super::kept::{Kind, kept, mask};
 use super::kernel::{Kernel, Value};
+use super::quant::{CodeBits, CodesRef, Quantized};
 use super::{
-    FORMATS, Format, IndexStorage, Layout, PackedView, Shape, ValueType, Values, ValuesRef,
-    general, layout, matmul, matvec,
+    Encoding, FORMATS, Format, IndexStorage, Layout, PackedValues, PackedView, Shape, ValueType,
+    Values, ValuesRef, bitmask, dense_codes, general, layout, matmul, matvec,
 };
+use crate::linalg::matvec::Element as _;
+use crate::linalg::{Threads, gemm};
 use crate::mask::Bits;
 use crate::matrix::{MatrixMut, MatrixRef};
 use crate::spec::{Element, Spec};
-use crate::values::typed;
+use crate::values::{rounded, typed};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,8 +34,16 @@ pub struct Packed {
     format: &'static Format,
     shape: Shape,
     index: Vec<u8>,
-    values: Values,
+    values: PackedValues,
+    /// The first group of each strip, and the number of groups; empty without codes.
+    groups: Vec<usize>,
 }
+
+/// Values that a product with codes converts to f32 at a time: a quarter of a
+/// first-level cache.
+const CONVERTED: usize = 1 << 11;
+/// The same for a product with many rows.
+const CONVERTED_MANY: usize = 1 << 22;
 
 /// Smallest and largest number of bytes that a task of a matrix-vector product reads.
 const TASK_BYTES: Range<usize> = 1 << 15..1 << 19;
@@ -44,6 +56,17 @@ impl Packed {
     /// If there is no such tensor.
     pub fn format_of(spec: &Spec, tensor: usize) -> &'static Format {
         Self::plan(spec, tensor).0
+    }
+
+    /// Why products with a tensor of a spec are slower than its bytes allow, if they are:
+    /// its format has no kernel for the pattern.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such tensor.
+    pub fn slow_because(spec: &Spec, tensor: usize) -> Option<&'static str> {
+        let general = Self::format_of(spec, tensor).name == general::FORMAT.name;
+        (general && spec.density() < bitmask::MIN_DENSITY).then_some(general::SLOW)
     }
 
     fn plan(spec: &Spec, tensor: usize) -> (&'static Format, Shape) {
@@ -78,6 +101,7 @@ impl Packed {
             }
         }
         let stay = match weights {
+            _ if spec.keep() == spec.blocks_per_scope() => Ok(Bits::ones(spec.blocks())),
             // One type known outside the loop: most weights by far.
             [one] => typed!(ValuesRef, one, v => kept(spec, |e| kind(v[e.offset]))),
             all => {
@@ -90,8 +114,13 @@ impl Packed {
     /// Packs a tensor, given its kept blocks.
     fn gathered(spec: &Arc<Spec>, tensor: usize, stay: &Bits, weights: ValuesRef<'_>) -> Self {
         let (format, mut shape) = Self::plan(spec, tensor);
-        let mask = mask(spec, tensor, stay);
-        let index = layout!(&shape, l => l.encode(&mask));
+        let index = match &shape {
+            Shape::Dense(_) => Vec::new(),
+            shape => {
+                let mask = mask(spec, tensor, stay);
+                layout!(shape, l => l.encode(&mask))
+            }
+        };
         shape.accept(&index);
         let values = match weights {
             ValuesRef::F32(w) => Values::F32(gather(&shape, &index, w)),
@@ -99,7 +128,102 @@ impl Packed {
             ValuesRef::Bf16(w) => Values::Bf16(gather(&shape, &index, w)),
         };
         let (rows, cols) = matrix_shape(spec, tensor);
-        Self { spec: Arc::clone(spec), tensor, rows, cols, format, shape, index, values }
+        let (spec, values) = (Arc::clone(spec), values.into());
+        Self { spec, tensor, rows, cols, format, shape, index, values, groups: Vec::new() }
+    }
+
+    /// The same tensor with its values stored in another way: as the nearest numbers of a
+    /// type, or as the nearest codes.
+    pub fn with_values(&self, encoding: Encoding) -> Result<Self, PackError> {
+        let count = layout!(&self.shape, l => l.values_len());
+        let (values, groups) = match encoding.store() {
+            Store::Numbers(value_type) => {
+                let mut wide = vec![0.0; count];
+                self.read_values(0..self.strips(), &mut wide);
+                let mut values = Values::zeros(value_type, count);
+                typed!(Values, &mut values, v => rounded(&wide, v)).map_err(|at| {
+                    PackError::Range { at, value: wide[at].to_string(), value_type }
+                })?;
+                (values.into(), Vec::new())
+            }
+            Store::Codes(bits) => {
+                let groups = self.group_starts(encoding.group());
+                (self.codes(bits, encoding.group())?.into(), groups)
+            }
+        };
+        Ok(Self { values, groups, spec: Arc::clone(&self.spec), ..self.clone_layout() })
+    }
+
+    /// All but the values.
+    fn clone_layout(&self) -> Self {
+        Self {
+            spec: Arc::clone(&self.spec),
+            shape: self.shape.clone(),
+            index: self.index.clone(),
+            values: Values::F32(Vec::new()).into(),
+            groups: Vec::new(),
+            ..*self
+        }
+    }
+
+    /// The codes of all values, a run per strip.
+    fn codes(&self, bits: CodeBits, group: usize) -> Result<Quantized, PackError> {
+        /// Strips whose codes one task computes.
+        const STRIPS: usize = 64;
+        let parts: Vec<Result<Quantized, PackError>> = (0..self.strips().div_ceil(STRIPS))
+            .into_par_iter()
+            .map(|part| {
+                let mut codes = Quantized::new(bits, group);
+                let mut wide = Vec::new();
+                for strip in part * STRIPS..self.strips().min((part + 1) * STRIPS) {
+                    let values = layout!(&self.shape, l => l.values_of(strip..strip + 1));
+                    wide.resize(values.len(), 0.0);
+                    self.read_values(strip..strip + 1, &mut wide);
+                    if let Some(i) = wide.iter().position(|v| !v.is_finite()) {
+                        let value = wide[i].to_string();
+                        return Err(PackError::NotFinite { at: values.start + i, value });
+                    }
+                    codes.push(&wide);
+                }
+                Ok(codes)
+            })
+            .collect();
+        let mut all = Quantized::new(bits, group);
+        for part in parts {
+            all.extend(&part?);
+        }
+        Ok(all)
+    }
+
+    /// Strips of the matrix.
+    fn strips(&self) -> usize {
+        self.rows.div_ceil(self.strip_rows())
+    }
+
+    /// The first group of each strip, and the number of groups.
+    fn group_starts(&self, group: usize) -> Vec<usize> {
+        group_starts(&self.shape, self.strips(), group)
+    }
+
+    /// The values of some strips as f32, in packed order.
+    fn read_values(&self, strips: Range<usize>, out: &mut [f32]) {
+        match &self.values {
+            PackedValues::Numbers(values) => {
+                let range = layout!(&self.shape, l => l.values_of(strips));
+                typed!(Values, values, v => {
+                    out.iter_mut().zip(&v[range]).for_each(|(out, v)| *out = v.wide());
+                });
+            }
+            PackedValues::Codes(codes) => {
+                let mut out = out;
+                for strip in strips {
+                    let count = layout!(&self.shape, l => l.values_of(strip..strip + 1)).len();
+                    let (this, rest) = out.split_at_mut(count);
+                    codes.read(self.groups[strip], this);
+                    out = rest;
+                }
+            }
+        }
     }
 
     /// A tensor from its stored parts. They are not trusted: everything is checked.
@@ -108,26 +232,45 @@ impl Packed {
         tensor: usize,
         format: &str,
         index: Vec<u8>,
-        values: Values,
+        values: impl Into<PackedValues>,
     ) -> Result<Self, PartsError> {
-        let parts = (values.len(), values.value_type());
+        let values = values.into();
+        let scales;
+        let parts = match &values {
+            PackedValues::Numbers(v) => {
+                ValuesPart::Numbers { count: v.len(), value_type: v.value_type() }
+            }
+            PackedValues::Codes(codes) => {
+                scales = codes.scale_bytes();
+                ValuesPart::Codes(CodesRef {
+                    bits: codes.bits(),
+                    group: codes.group(),
+                    codes: codes.codes(),
+                    scales: &scales,
+                })
+            }
+        };
         let (format, shape, index) = Self::checked(spec, tensor, format, index, parts)?;
         let (rows, cols) = matrix_shape(spec, tensor);
+        let strips = rows.div_ceil(layout!(&shape, l => l.strip()));
+        let groups = match &values {
+            PackedValues::Numbers(_) => Vec::new(),
+            PackedValues::Codes(codes) => group_starts(&shape, strips, codes.group()),
+        };
         let spec = Arc::clone(spec);
-        Ok(Self { spec, tensor, rows, cols, format, shape, index, values })
+        Ok(Self { spec, tensor, rows, cols, format, shape, index, values, groups })
     }
 
-    /// Checks whether [`from_parts`](Self::from_parts) accepts an index with this many
-    /// values of a type.
+    /// Checks whether [`from_parts`](Self::from_parts) accepts an index with these
+    /// values.
     pub fn check_parts(
         spec: &Spec,
         tensor: usize,
         format: &str,
         index: &[u8],
-        values: usize,
-        value_type: ValueType,
+        values: ValuesPart<'_>,
     ) -> Result<(), PartsError> {
-        Self::checked(spec, tensor, format, index.to_vec(), (values, value_type)).map(drop)
+        Self::checked(spec, tensor, format, index.to_vec(), values).map(drop)
     }
 
     /// Checks stored parts and returns the index in memory.
@@ -136,7 +279,7 @@ impl Packed {
         tensor: usize,
         format: &str,
         index: Vec<u8>,
-        (count, value_type): (usize, ValueType),
+        values: ValuesPart<'_>,
     ) -> Result<(&'static Format, Shape, Vec<u8>), PartsError> {
         let tensors = spec.tensors().len();
         if tensor >= tensors {
@@ -152,7 +295,7 @@ impl Packed {
         }
         let index = match own.storage {
             IndexStorage::ScopeCodes => {
-                let stored = index.len() + count * value_type.bytes();
+                let stored = index.len() + values.bytes();
                 general::plausible(spec.tensors()[tensor].size(), stored)?;
                 let stay = general::decode(spec, tensor, &index)?;
                 let mask = mask(spec, tensor, &stay);
@@ -168,9 +311,20 @@ impl Packed {
             }
         };
         shape.accept(&index);
-        let expected = layout!(&shape, l => l.values_len());
-        if count != expected {
-            return Err(PartsError::Values { expected, found: count, value_type });
+        match values {
+            ValuesPart::Numbers { count, value_type } => {
+                let expected = layout!(&shape, l => l.values_len());
+                if count != expected {
+                    return Err(PartsError::Values { expected, found: count, value_type });
+                }
+            }
+            ValuesPart::Codes(codes) => {
+                let (rows, _) = matrix_shape(spec, tensor);
+                layout!(&shape, l => {
+                    let strips = 0..rows.div_ceil(l.strip());
+                    codes.check(l.values_len(), strips.map(|strip| l.values_of(strip..strip + 1).len()))
+                })?;
+            }
         }
         Ok((own, shape, index))
     }
@@ -208,8 +362,13 @@ impl Packed {
         self.cols
     }
 
+    /// Number of kept values.
+    pub fn kept(&self) -> usize {
+        layout!(&self.shape, l => l.values_len())
+    }
+
     /// The kept values, in the format's order.
-    pub fn values(&self) -> &Values {
+    pub fn values(&self) -> &PackedValues {
         &self.values
     }
 
@@ -230,26 +389,74 @@ impl Packed {
             IndexStorage::ScopeCodes => general::code_bytes(&self.spec, self.tensor),
             IndexStorage::Memory => self.index.len(),
         };
-        self.values.len() * self.values.value_type().bytes() + index
+        self.values.bytes() + index
     }
 
     /// Bytes in memory, all of which a product reads.
     pub fn bytes(&self) -> usize {
-        self.values.len() * self.values.value_type().bytes() + self.index.len()
+        self.values.bytes() + self.index.len()
     }
 
-    /// Bytes of the dense tensor.
+    /// Bytes of the dense tensor in the type of its values; for codes, with 16 bits.
     pub fn dense_bytes(&self) -> usize {
-        self.rows * self.cols * self.values.value_type().bytes()
+        let bytes = self.values.numbers().map_or(2, |values| values.value_type().bytes());
+        self.rows * self.cols * bytes
     }
 
-    /// The dense tensor, bit for bit what was packed.
+    /// The dense tensor, bit for bit what was packed; values of codes as f32, which
+    /// expresses them exactly.
     pub fn unpack(&self) -> Values {
         match &self.values {
-            Values::F32(v) => Values::F32(self.scatter(v)),
-            Values::F16(v) => Values::F16(self.scatter(v)),
-            Values::Bf16(v) => Values::Bf16(self.scatter(v)),
+            PackedValues::Numbers(Values::F32(v)) => Values::F32(self.scatter(v)),
+            PackedValues::Numbers(Values::F16(v)) => Values::F16(self.scatter(v)),
+            PackedValues::Numbers(Values::Bf16(v)) => Values::Bf16(self.scatter(v)),
+            PackedValues::Codes(_) => {
+                let mut wide = vec![0.0; layout!(&self.shape, l => l.values_len())];
+                self.read_values(0..self.strips(), &mut wide);
+                Values::F32(self.scatter(&wide))
+            }
         }
+    }
+
+    /// Some rows of the dense tensor as f32.
+    ///
+    /// # Panics
+    ///
+    /// If the rows are not in the matrix or `out` has another size.
+    pub fn rows_f32(&self, rows: Range<usize>, out: &mut [f32]) {
+        assert!(rows.end <= self.rows && rows.start <= rows.end, "rows {rows:?}");
+        assert_eq!(out.len(), rows.len() * self.cols, "room for the rows");
+        let height = self.strip_rows();
+        let strips = rows.start / height..rows.end.div_ceil(height);
+        // Offsets within the strips that lie before and after the rows.
+        let skipped = (rows.start - strips.start * height) * self.cols;
+        out.fill(0.0);
+        layout!(&self.shape, l => {
+            let mut values = vec![0.0; l.values_of(strips.clone()).len()];
+            self.read_values(strips.clone(), &mut values);
+            let mut values = values.into_iter();
+            let index = &self.index[l.index_of(strips.clone())];
+            l.part(strips).each(index, |offset| {
+                // There is a value per kept weight.
+                let value = values.next().unwrap_or(0.0);
+                if let Some(out) = offset.checked_sub(skipped).and_then(|at| out.get_mut(at)) {
+                    *out = value;
+                }
+            });
+        });
+    }
+
+    /// Number of kept values that are not zero.
+    pub fn nonzeros(&self) -> usize {
+        (0..self.strips())
+            .into_par_iter()
+            .map_init(Vec::new, |values, strip| {
+                let count = layout!(&self.shape, l => l.values_of(strip..strip + 1)).len();
+                values.resize(count, 0.0);
+                self.read_values(strip..strip + 1, values);
+                values.iter().filter(|&&value| value != 0.0).count()
+            })
+            .sum()
     }
 
     fn scatter<T: Copy + Default>(&self, values: &[T]) -> Vec<T> {
@@ -312,9 +519,36 @@ impl Packed {
             self.rows
         );
         assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors that fit the matrix");
-        layout!(&self.shape, l => typed!(Values, &self.values, v => {
+        let PackedValues::Numbers(values) = &self.values else {
+            return self.product_of_codes(rows, x, y, kernel);
+        };
+        layout!(&self.shape, l => typed!(Values, values, v => {
             matvec::matvec(l, PackedView { index: &self.index, values: v }, rows, x, y, kernel);
         }));
+    }
+
+    /// The same with codes: the values of a few strips at a time are converted to f32.
+    fn product_of_codes(&self, rows: Range<usize>, x: &[f32], y: &mut [f32], kernel: Kernel) {
+        if let (Shape::Dense(_), PackedValues::Codes(codes)) = (&self.shape, &self.values) {
+            return dense_codes::matvec(codes, rows, x, y, kernel);
+        }
+        let height = self.strip_rows();
+        let first = rows.start / height;
+        layout!(&self.shape, l => {
+            let strips = rows.end.div_ceil(height) - first;
+            let count = l.values_of(first..first + strips).len();
+            let step = (CONVERTED * strips / count.max(1)).max(1);
+            let mut wide = Vec::new();
+            for (i, y) in y.chunks_mut(step * height).enumerate() {
+                let start = first + i * step;
+                let strips = start..start + y.len().div_ceil(height);
+                wide.resize(l.values_of(strips.clone()).len(), 0.0);
+                self.read_values(strips.clone(), &mut wide);
+                let index = &self.index[l.index_of(strips.clone())];
+                let w = PackedView { index, values: &wide[..] };
+                matvec::matvec(&l.part(strips), w, 0..y.len(), x, y, kernel);
+            }
+        });
     }
 
     /// `Y <- beta Y + X W'`, on all threads; with `beta = 0` the old entries of
@@ -333,11 +567,99 @@ impl Packed {
             (self.cols, x.rows(), self.rows),
             "matrices that fit"
         );
-        layout!(&self.shape, l => typed!(Values, &self.values, v => {
+        let values = match (&self.shape, &self.values) {
+            (Shape::Dense(_), _) => return self.dense_products(beta, x, y),
+            (_, PackedValues::Codes(_)) => return self.products_of_codes(beta, x, y, kernel),
+            (_, PackedValues::Numbers(values)) => values,
+        };
+        layout!(&self.shape, l => typed!(Values, values, v => {
             let w = PackedView { index: &self.index, values: v };
             matmul::matmul(l, w, self.rows, beta, x, y, kernel);
         }));
     }
+
+    /// The same with codes: the values of some strips at a time are converted to f32.
+    fn products_of_codes(&self, beta: f32, x: MatrixRef<'_>, mut y: MatrixMut<'_>, kernel: Kernel) {
+        let height = self.strip_rows();
+        layout!(&self.shape, l => {
+            let step = (CONVERTED_MANY * self.strips() / l.values_len().max(1)).max(1);
+            let mut wide = Vec::new();
+            for start in (0..self.strips()).step_by(step) {
+                let strips = start..self.strips().min(start + step);
+                wide.resize(l.values_of(strips.clone()).len(), 0.0);
+                self.read_parallel(strips.clone(), &mut wide);
+                let index = &self.index[l.index_of(strips.clone())];
+                let w = PackedView { index, values: &wide[..] };
+                let rows = start * height..self.rows.min(strips.end * height);
+                let y = y.reborrow().part(0, x.rows(), rows.start, rows.len());
+                matmul::matmul(&l.part(strips), w, rows.len(), beta, x, y, kernel);
+            }
+        });
+    }
+
+    /// The same for a dense matrix: some rows at a time are converted to f32.
+    fn dense_products(&self, beta: f32, x: MatrixRef<'_>, mut y: MatrixMut<'_>) {
+        let step = (CONVERTED_MANY / self.cols.max(1)).max(1);
+        let mut wide = Vec::new();
+        for start in (0..self.rows).step_by(step) {
+            let rows = start..self.rows.min(start + step);
+            wide.resize(rows.len() * self.cols, 0.0);
+            self.read_parallel(rows.clone(), &mut wide);
+            let y = y.reborrow().part(0, x.rows(), start, rows.len());
+            let w = MatrixRef::new(&wide, rows.len(), self.cols);
+            gemm(beta, y, 1.0, x, w.t(), Threads::All);
+        }
+    }
+
+    /// [`read_values`](Self::read_values) on all threads.
+    fn read_parallel(&self, strips: Range<usize>, out: &mut [f32]) {
+        let threads = rayon::current_num_threads();
+        let step = strips.len().div_ceil(2 * threads).max(1);
+        let mut parts = Vec::new();
+        let mut out = out;
+        for start in strips.clone().step_by(step) {
+            let part = start..strips.end.min(start + step);
+            let count = layout!(&self.shape, l => l.values_of(part.clone())).len();
+            let (this, rest) = out.split_at_mut(count);
+            parts.push((part, this));
+            out = rest;
+        }
+        parts.into_par_iter().for_each(|(part, out)| self.read_values(part, out));
+    }
+}
+
+/// Stored values, to be checked.
+#[derive(Clone, Copy, Debug)]
+pub enum ValuesPart<'a> {
+    /// Numbers of a type.
+    Numbers {
+        /// How many.
+        count: usize,
+        /// Their type.
+        value_type: ValueType,
+    },
+    /// Codes.
+    Codes(CodesRef<'a>),
+}
+
+impl ValuesPart<'_> {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Numbers { count, value_type } => count * value_type.bytes(),
+            Self::Codes(codes) => codes.codes.len() + codes.scales.len(),
+        }
+    }
+}
+
+/// The first group of each strip, and the number of groups.
+fn group_starts(shape: &Shape, strips: usize, group: usize) -> Vec<usize> {
+    let mut starts = vec![0];
+    let mut end = 0;
+    for strip in 0..strips {
+        end += layout!(shape, l => l.values_of(strip..strip + 1)).len().div_ceil(group);
+        starts.push(end);
+    }
+    starts
 }
 
 impl Shape {

@@ -13,12 +13,14 @@ use super::{
 use crate::mask::Bits;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// The 16-column pattern of the paper.
 pub(super) const FORMAT: Format = Format {
     name: "rows16",
     summary: "rows16: panels of 8 rows by 16 columns, and a bit per row pair",
     example: "rows16",
+    kernels: "AVX2",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| {
         super::is_like(spec, "rows16").then_some(Shape::Rows16(Rows16 { rows, cols }))
@@ -55,6 +57,19 @@ impl Layout for Rows16 {
 
     fn values_len(&self) -> usize {
         self.rows / 2 * self.cols
+    }
+
+    fn part(&self, strips: Range<usize>) -> Self {
+        Self { rows: strips.len() * SIDE, cols: self.cols }
+    }
+
+    fn index_of(&self, strips: Range<usize>) -> Range<usize> {
+        strips.start * self.panels()..strips.end * self.panels()
+    }
+
+    fn values_of(&self, strips: Range<usize>) -> Range<usize> {
+        let values = self.panels() * PANEL;
+        strips.start * values..strips.end * values
     }
 
     fn encode(&self, mask: &Bits) -> Vec<u8> {

@@ -84,7 +84,9 @@ const CASES: &[(&str, &[usize], &str)] = &[
     ("in (M/4,0)+(M*3/4,K) scope (1,4) keep 2", &[8, 16], "general"),
     ("in ~((0,0)+(2,2) | (2,2)+(2,2)) scope (4) keep 2", &[4, 4], "general"),
     ("scope (1,4) keep 0", &[4, 8], "general"),
-    ("scope (1,4) keep 4", &[4, 8], "general"),
+    ("scope (1,4) keep 4", &[4, 8], "dense"),
+    ("keep 100%", &[5, 70], "dense"),
+    ("keep 100%", &[3, 2, 7], "dense"),
 ];
 
 fn equal_bits(values: &Values, dense: ValuesRef<'_>) -> bool {
@@ -114,7 +116,7 @@ fn unpacking_and_parts_give_every_bit_back() {
                 assert_eq!(packed.format().name, *format, "{text}");
                 assert!(equal_bits(&packed.unpack(), dense), "{text} {dims:?} seed {seed}");
                 let index = packed.index();
-                let bytes = index.len() + packed.values().len() * dense.value_type().bytes();
+                let bytes = index.len() + packed.kept() * dense.value_type().bytes();
                 assert_eq!(packed.stored_bytes(), bytes, "{text}");
                 let values = packed.values().to_le_bytes();
                 let values = Values::from_le_bytes(dense.value_type(), &values).unwrap();
@@ -256,6 +258,10 @@ fn sizes() -> Vec<(Arc<Spec>, usize, usize)> {
         add("24:32", 3, 32 * units);
         add("2:16", 6, 16 * units);
     }
+    for k in [1, 5, 31, 32, 33, 64, 100] {
+        add("keep 100%", 1, k);
+        add("keep 100%", 9, k);
+    }
     add("block(24,128)", 96, 512);
     add("block(8,48,1)", 16, 192);
     all
@@ -298,6 +304,156 @@ fn a_vector_meets_the_dense_weights() {
         |w| Values::F16(w.iter().map(|&w| f16::from_f32(w)).collect()),
         |w| f16::from_f32(w).to_f32(),
     );
+}
+
+/// A tensor with its values in every kind and group size.
+fn in_every_kind(packed: &Packed) -> impl Iterator<Item = Packed> {
+    VALUE_KINDS.iter().flat_map(move |kind| {
+        let groups = if kind.has_codes() { &GROUPS[..] } else { &GROUPS[..1] };
+        groups.iter().map(move |&group| {
+            packed.with_values(Encoding::new(kind.name, group).unwrap()).unwrap()
+        })
+    })
+}
+
+/// The dense matrix as f32.
+fn dense_f32(packed: &Packed) -> Vec<f32> {
+    packed.unpack().view().to_f32()
+}
+
+#[test]
+fn every_kind_of_values_multiplies_like_what_it_unpacks_to() {
+    for (spec, m, k) in sizes().into_iter().step_by(2) {
+        let w = weights(&spec, 0, m + k);
+        let packed = Packed::pack(&spec, ValuesRef::F32(&w)).unwrap();
+        let x: Vec<f32> = (0..k).map(|i| number(i, 77)).collect();
+        for packed in in_every_kind(&packed) {
+            let (text, kind) = (spec.text(), packed.values().encoding());
+            let dense = dense_f32(&packed);
+            for kernel in Kernel::available() {
+                let mut y = vec![f32::NAN; m];
+                packed.product(0..m, &x, &mut y, kernel);
+                for (row, &y) in y.iter().enumerate() {
+                    let want = slow(&dense, &x, row);
+                    let far = (f64::from(y) - want).abs();
+                    // Kernels for codes may round the vector to 16 bits.
+                    let near = if kind.kind().has_codes() { 17.0 } else { 1.0 } * tolerance(k);
+                    assert!(far <= near, "{text} {m} x {k} {kind} {kernel:?}: {y}, {want}");
+                }
+                let strip = packed.strip_rows();
+                let mut parts = vec![f32::NAN; m];
+                for (i, part) in parts.chunks_mut(strip).enumerate() {
+                    packed.product(i * strip..i * strip + part.len(), &x, part, kernel);
+                }
+                assert_eq!(y, parts, "{text} {m} x {k} {kind}, strip by strip");
+            }
+            for rows in [0..m, 0..1, m - 1..m, m / 2..m, 0..0] {
+                let mut found = vec![f32::NAN; rows.len() * k];
+                packed.rows_f32(rows.clone(), &mut found);
+                assert_eq!(found, dense[rows.start * k..rows.end * k], "{text} rows {rows:?}");
+            }
+            assert_eq!(packed.nonzeros(), dense.iter().filter(|&&w| w != 0.0).count());
+            let (format, values) = (packed.format().name, packed.values().clone());
+            let again = Packed::from_parts(&spec, 0, format, packed.index(), values).unwrap();
+            assert_eq!(dense_f32(&again), dense, "{text} from parts");
+            assert_eq!(again.stored_bytes(), packed.values().bytes() + packed.index().len());
+        }
+    }
+}
+
+#[test]
+fn many_rows_meet_every_kind_of_values() {
+    for (text, m, k) in [
+        ("2:4", 9, 100),
+        ("2:4@8", 5, 144),
+        ("rows16", 32, 144),
+        ("block(16,16)", 32, 160),
+        ("6:8", 7, 136),
+        ("columns(40%)", 4, 75),
+        ("keep 100%", 5, 67),
+    ] {
+        let spec = bind(text, &[m, k]);
+        let packed = Packed::pack(&spec, ValuesRef::F32(&weights(&spec, 0, 9))).unwrap();
+        for packed in in_every_kind(&packed) {
+            let dense = dense_f32(&packed);
+            for t in [0, 1, 3, 17, 65] {
+                let x = Matrix::from_fn(t, k, |i, j| number(i * k + j, 3));
+                for kernel in Kernel::available() {
+                    let mut y = Matrix::from_fn(t, m, |_, _| 0.25);
+                    packed.products(1.0, x.view(), y.view_mut(), kernel);
+                    for i in 0..t {
+                        for row in 0..m {
+                            let want = slow(&dense, x.row(i), row) + 0.25;
+                            let far = (f64::from(y.row(i)[row]) - want).abs();
+                            assert!(far <= tolerance(k), "{text} with {t} rows: {want}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_take_the_bits_that_are_promised() {
+    for (text, kind, bits) in [
+        ("2:4", "int4", 3.25),
+        ("2:4@8", "int4", 2.75),
+        ("rows16", "int4", 2.0 + 0.25 + 1.0 / 32.0),
+        ("2:4", "int8", 5.25),
+        ("keep 100%", "int8", 8.5),
+        ("keep 100%", "int4", 4.5),
+        ("6:8", "int4", 4.375),
+    ] {
+        let spec = bind(text, &[64, 1024]);
+        let packed = Packed::pack(&spec, ValuesRef::F32(&weights(&spec, 0, 1))).unwrap();
+        let encoding = Encoding::new(kind, 32).unwrap();
+        let packed = packed.with_values(encoding).unwrap();
+        assert_eq!(packed.stored_bytes() as f64 * 8.0 / (64.0 * 1024.0), bits, "{text} {kind}");
+        let facts = spec.facts().bits_per_weight(encoding.bits_per_value());
+        assert_eq!(facts, bits, "{text} {kind}");
+    }
+}
+
+#[test]
+fn each_fault_of_codes_has_its_own_words() {
+    let spec = bind("2:4", &[2, 20]);
+    let packed = Packed::pack(&spec, ValuesRef::F32(&weights(&spec, 0, 1))).unwrap();
+    let coded = packed.with_values(Encoding::new("int8", 32).unwrap()).unwrap();
+    let all = coded.values().codes().unwrap();
+    let words = |codes: &[u8], scales: &[u8], bits, group| {
+        let stored = CodesRef { bits, group, codes, scales };
+        match Quantized::from_bytes(stored) {
+            Some(codes) => {
+                Packed::from_parts(&spec, 0, "nm", coded.index(), codes).unwrap_err().to_string()
+            }
+            None => "no codes".to_string(),
+        }
+    };
+    let (codes, scales) = (all.codes().to_vec(), all.scale_bytes());
+    let eight = CodeBits::Eight;
+    assert_eq!(words(&codes, &scales[1..], eight, 32), "no codes");
+    assert_eq!(words(&codes, &scales, eight, 48), "no codes");
+    assert!(words(&codes[1..], &scales, eight, 32).contains("31 bytes of codes and 2 of scales"));
+    assert!(words(&codes, &[], eight, 32).contains("0 scales are stored, too few for 20 values"));
+    assert!(words(&codes, &[0x80, 0x7f], eight, 32).contains("scale 0 is not finite"));
+    let mut odd = codes.clone();
+    odd[3] = 0x80;
+    assert!(words(&odd, &scales, eight, 32).contains("code 3 is -128"));
+    let mut padded = codes.clone();
+    padded[20] = 1;
+    assert!(words(&padded, &scales, eight, 32).contains("code 20 is padding but not zero"));
+    for (name, group) in [("int5", 32), ("int4", 31)] {
+        assert!(Encoding::new(name, group).is_err());
+    }
+    let w: Vec<f32> = weights(&spec, 0, 1).iter().map(|w| w * f32::INFINITY).collect();
+    let w: Vec<f32> = w.iter().map(|w| if w.is_nan() { 0.0 } else { *w }).collect();
+    let infinite = Packed::pack(&spec, ValuesRef::F32(&w)).unwrap();
+    let error = infinite.with_values(Encoding::new("int4", 32).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("which has no code"), "{error}");
+    let large = Packed::pack(&bind("keep 100%", &[1, 2]), ValuesRef::F32(&[0.0, 1e20])).unwrap();
+    let error = large.with_values(Encoding::new("f16", 32).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("kept value 1 is 100000000000000000000"), "{error}");
 }
 
 #[test]
@@ -371,7 +527,7 @@ fn each_fault_of_parts_has_its_own_words() {
     let spec = bind("2:4", &[2, 20]);
     let packed = Packed::pack(&spec, ValuesRef::F32(&weights(&spec, 0, 1))).unwrap();
     let (index, values) = (packed.index(), packed.values().clone());
-    let words = |format: &str, tensor, index: Vec<u8>, values: Values| {
+    let words = |format: &str, tensor, index: Vec<u8>, values: PackedValues| {
         Packed::from_parts(&spec, tensor, format, index, values).unwrap_err().to_string()
     };
     assert_eq!(
@@ -388,7 +544,7 @@ fn each_fault_of_parts_has_its_own_words() {
     );
     let short = Values::F32(vec![0.0; 19]);
     assert_eq!(
-        words("nm", 0, index.clone(), short),
+        words("nm", 0, index.clone(), short.into()),
         "19 f32 values are stored; the pattern needs 20"
     );
     let mut same = index.clone();

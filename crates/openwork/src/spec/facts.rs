@@ -32,6 +32,21 @@ pub struct Facts {
     pub contiguous: Vec<bool>,
 }
 
+impl Facts {
+    /// Bits per weight of the dense tensor, with values of so many bits.
+    ///
+    /// ```
+    /// let facts = "2:4".parse::<openwork::Pattern>().unwrap().bind(&[16, 32]).unwrap().facts();
+    /// assert_eq!(facts.bits_per_weight(4.5), 3.25); // 4 bits, and a 16-bit scale for 32
+    /// ```
+    pub fn bits_per_weight(&self, value_bits: f64) -> f64 {
+        let [wide, narrow, _] = self.storage;
+        let kept = (wide.bits_per_weight - narrow.bits_per_weight)
+            / (wide.value_bits - narrow.value_bits) as f64;
+        wide.bits_per_weight + kept * (value_bits - wide.value_bits as f64)
+    }
+}
+
 impl Spec {
     /// Facts that follow from the spec's shape alone.
     ///

@@ -2,6 +2,7 @@
 
 use super::legend::wrapped;
 use super::notes::{densities, layout, memory, percent, tensor_density, written_keep};
+use crate::sparse::{Encoding, Packed, VALUE_KINDS};
 use crate::spec::{Coupling, Spec, Tensor};
 
 /// Widest line in characters.
@@ -60,6 +61,7 @@ fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
     ));
     facts.push(("densities", achievable(spec)));
     facts.extend(storage(spec));
+    facts.extend(packed(spec));
     for (i, note) in memory(spec).into_iter().enumerate() {
         facts.push((if i == 0 { "memory" } else { "" }, note));
     }
@@ -167,6 +169,30 @@ fn storage(spec: &Spec) -> Vec<(&'static str, String)> {
         out.push((if i == 0 { "storage" } else { "" }, text));
     }
     out
+}
+
+/// The packed format of each tensor, once if it is the same for all.
+fn packed(spec: &Spec) -> Vec<(&'static str, String)> {
+    let format = |tensor: usize| {
+        let format = Packed::format_of(spec, tensor);
+        match Packed::slow_because(spec, tensor) {
+            Some(why) => format!("as `{}`; {why}", format.name),
+            None => format!("as `{}`, with kernels for {}", format.name, format.kernels),
+        }
+    };
+    let kinds = VALUE_KINDS.iter().map(|kind| {
+        let group = Encoding::DEFAULT_GROUP;
+        format!("{} {}", kind.name, bits(spec.facts().bits_per_weight(kind.bits_with_scale(group))))
+    });
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    let mut formats: Vec<String> = (0..spec.tensors().len()).map(format).collect();
+    formats.dedup();
+    formats.push(format!("per weight, with scales: {kinds}"));
+    formats
+        .into_iter()
+        .enumerate()
+        .map(|(i, text)| (if i == 0 { "packed" } else { "" }, text))
+        .collect()
 }
 
 /// `(16,32)`.

@@ -1,0 +1,65 @@
+//! How the weights of a packed model are stored: which value type for which tensor.
+
+use super::{PackModelError, storage_dtype};
+use crate::checkpoint::write::{Data, Part};
+use crate::checkpoint::{Dtype, Tensor};
+use crate::pipeline::find_linear;
+use openwork::sparse::{Encoding, Packed, ValueType};
+use openwork::{Pattern, Spec};
+use std::sync::Arc;
+
+/// The value types of a packed model; `None` keeps the type of each tensor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ValueChoice {
+    /// For all linears of the layers, pruned or not.
+    pub linears: Option<Encoding>,
+    /// For the embedding and the output head.
+    pub head: Option<Encoding>,
+}
+
+/// Tensors that the head's choice applies to.
+const HEAD: [&str; 2] = ["model.embed_tokens.weight", "lm_head.weight"];
+
+/// The pattern of a tensor that is not pruned.
+const DENSE: &str = "keep 100%";
+
+/// The spec of a tensor that is not pruned.
+pub(super) fn dense_spec(shape: &[usize]) -> Result<Arc<Spec>, String> {
+    let pattern: Pattern = DENSE.parse().map_err(|error| format!("{error}"))?;
+    Ok(Arc::new(pattern.bind(shape).map_err(|error| error.to_string())?))
+}
+
+impl ValueChoice {
+    /// The choice for a tensor.
+    pub fn of(&self, name: &str) -> Option<Encoding> {
+        let linear = || {
+            let layer = name.strip_prefix("model.layers.")?.strip_suffix(".weight")?;
+            find_linear(layer.rsplit('.').next()?)
+        };
+        match HEAD.contains(&name) {
+            true => self.head,
+            false => linear().and(self.linears),
+        }
+    }
+
+    /// A packed tensor with its chosen values.
+    pub(super) fn convert(&self, name: &str, packed: Packed) -> Result<Packed, PackModelError> {
+        let Some(encoding) = self.of(name) else { return Ok(packed) };
+        packed.with_values(encoding).map_err(|error| PackModelError::Tensor {
+            tensor: name.to_string(),
+            why: error.to_string(),
+        })
+    }
+
+    /// A tensor written dense, in its chosen type.
+    pub(super) fn dense_part<'a>(&self, tensor: Tensor<'a>) -> Part<'a> {
+        let chosen = self.of(tensor.name()).and_then(|encoding| encoding.kind().number_type());
+        let dtype = match chosen {
+            Some(ValueType::F32) => Dtype::F32,
+            Some(ValueType::F16) => Dtype::F16,
+            Some(ValueType::Bf16) => Dtype::BF16,
+            None => storage_dtype(&tensor),
+        };
+        Part::new(tensor.name(), dtype, tensor.shape(), Data::Tensor(tensor))
+    }
+}

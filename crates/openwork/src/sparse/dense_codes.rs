@@ -1,0 +1,306 @@
+//! Dense matrices of codes times a vector, in integers.
+//!
+//! The vector is rounded to 16 bits with a scale per 32 entries, `x_i = t_b q_i`, which
+//! changes it by at most 2^-16 of the largest of the 32. A row is then
+//!
+//! ```text
+//! y = sum over blocks b of 32   s_b t_b sum_i c_i q_i
+//! ```
+//!
+//! with the scale `s_b` of the codes `c_i`. The inner sums are exact: 32 products of 8 and
+//! 16 bits stay below 2^27.
+
+use super::kernel::Kernel;
+use super::quant::{CodeBits, Quantized, UNIT};
+use std::ops::Range;
+
+/// Rows that are read side by side: memory is faster in several streams than in one.
+const ROWS: usize = 4;
+
+/// A vector in 16 bits.
+struct Rounded {
+    codes: Vec<i16>,
+    scales: Vec<f32>,
+}
+
+impl Rounded {
+    /// Rounds `x`, filled up with zeros to `blocks` blocks of 32.
+    fn new(x: &[f32], blocks: usize) -> Self {
+        const LARGEST: f32 = 32767.0;
+        let mut all = Self { codes: vec![0; blocks * UNIT], scales: vec![0.0; blocks] };
+        for (i, x) in x.chunks(UNIT).enumerate() {
+            let most = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            let finite = x.iter().all(|x| x.is_finite());
+            let inverse = if most > 0.0 { LARGEST / most } else { 0.0 };
+            // A vector with NaN or infinity must not give finite products.
+            all.scales[i] = if finite { most / LARGEST } else { f32::NAN };
+            for (code, x) in all.codes[i * UNIT..].iter_mut().zip(x) {
+                *code = (x * inverse).clamp(-LARGEST, LARGEST).round_ties_even() as i16;
+            }
+        }
+        all
+    }
+}
+
+/// `y = W x` for some rows of a matrix whose rows are runs of codes.
+///
+/// # Panics
+///
+/// If the codes do not have the rows, each with as many groups as `x` needs.
+pub(super) fn matvec(w: &Quantized, rows: Range<usize>, x: &[f32], y: &mut [f32], kernel: Kernel) {
+    assert_eq!(rows.len(), y.len(), "one output per row");
+    let groups = x.len().div_ceil(w.group());
+    let blocks = groups * w.group() / UNIT;
+    assert!(rows.end * groups <= w.scales().len(), "groups of all rows");
+    assert!(w.bits().bytes(rows.end * blocks * UNIT) <= w.codes().len(), "codes of all rows");
+    let x = Rounded::new(x, blocks);
+    // Scales of a few rows times those of the vector, block by block.
+    let mut scales = vec![0.0f32; ROWS * blocks];
+    let quarter = y.len() / ROWS;
+    for i in 0..quarter {
+        // Row i goes with rows i + quarter, i + 2 quarter ..
+        let of = std::array::from_fn(|r| rows.start + i + r * quarter);
+        let sums = sums::<ROWS>(w, of, &x, &mut scales, kernel);
+        sums.into_iter().enumerate().for_each(|(r, sum)| y[i + r * quarter] = sum);
+    }
+    for i in ROWS * quarter..y.len() {
+        [y[i]] = sums::<1>(w, [rows.start + i], &x, &mut scales, kernel);
+    }
+}
+
+/// The products of `N` rows.
+fn sums<const N: usize>(
+    w: &Quantized,
+    rows: [usize; N],
+    x: &Rounded,
+    scales: &mut [f32],
+    kernel: Kernel,
+) -> [f32; N] {
+    let blocks = x.scales.len();
+    let (groups, per_group) = (blocks * UNIT / w.group(), w.group() / UNIT);
+    let bytes = w.bits().bytes(blocks * UNIT);
+    let codes: [&[u8]; N] = std::array::from_fn(|r| &w.codes()[rows[r] * bytes..][..bytes]);
+    for (r, scales) in scales.chunks_exact_mut(blocks.max(1)).take(N).enumerate() {
+        let own = &w.scales()[rows[r] * groups..][..groups];
+        let each = scales.chunks_exact_mut(per_group).zip(x.scales.chunks_exact(per_group));
+        for ((scales, x), own) in each.zip(own) {
+            scales.iter_mut().zip(x).for_each(|(scale, x)| *scale = own.to_f32() * x);
+        }
+    }
+    let scales = &scales[..N * blocks];
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the machine has the kernel; rows and scales have all blocks.
+    unsafe {
+        match (kernel, w.bits()) {
+            (Kernel::Avx512, CodeBits::Eight) if x86::has_vnni() => {
+                return x86::sums_avx512::<N, 8>(codes, &x.codes, scales);
+            }
+            (Kernel::Avx512, CodeBits::Four) if x86::has_vnni() => {
+                return x86::sums_avx512::<N, 4>(codes, &x.codes, scales);
+            }
+            (Kernel::Avx2 | Kernel::Avx512, CodeBits::Eight) => {
+                return x86::sums_avx2::<N, 8>(codes, &x.codes, scales);
+            }
+            (Kernel::Avx2 | Kernel::Avx512, CodeBits::Four) => {
+                return x86::sums_avx2::<N, 4>(codes, &x.codes, scales);
+            }
+            (Kernel::Scalar, _) => {}
+        }
+    }
+    let _ = kernel;
+    std::array::from_fn(|r| scalar(w.bits(), codes[r], &x.codes, &scales[r * blocks..][..blocks]))
+}
+
+/// The product of one row, in portable code.
+fn scalar(bits: CodeBits, codes: &[u8], x: &[i16], scales: &[f32]) -> f32 {
+    let block = bits.bytes(UNIT);
+    let each = codes.chunks_exact(block).zip(x.chunks_exact(UNIT)).zip(scales);
+    each.map(|((codes, x), scale)| {
+        let sum: i32 = match bits {
+            CodeBits::Eight => {
+                codes.iter().zip(x).map(|(&c, &x)| i32::from(c as i8) * i32::from(x)).sum()
+            }
+            CodeBits::Four => {
+                let (low, high) = x.split_at(UNIT / 2);
+                let product = |half: u8, x: i16| (i32::from(half) - 8) * i32::from(x);
+                let pairs = codes.iter().zip(low).zip(high);
+                pairs.map(|((&c, &a), &b)| product(c & 15, a) + product(c >> 4, b)).sum()
+            }
+        };
+        scale * sum as f32
+    })
+    .sum()
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::super::kernel;
+    use super::UNIT;
+    use std::arch::x86_64::*;
+    use std::sync::OnceLock;
+
+    /// Whether the machine multiplies pairs of 16-bit integers and adds them in one step.
+    pub(super) fn has_vnni() -> bool {
+        static VNNI: OnceLock<bool> = OnceLock::new();
+        *VNNI.get_or_init(|| is_x86_feature_detected!("avx512vnni"))
+    }
+
+    /// The products of `N` rows with codes of `BITS` bits, a block of 32 at a time.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX-512 F, BW, VL and VNNI. Every row has `4 * BITS` bytes, `x` has
+    /// 32 numbers and `scales` one per row for each block; the scales of a row are
+    /// consecutive.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
+    pub(super) unsafe fn sums_avx512<const N: usize, const BITS: usize>(
+        rows: [&[u8]; N],
+        x: &[i16],
+        scales: &[f32],
+    ) -> [f32; N] {
+        let blocks = x.len() / UNIT;
+        let bytes = 4 * BITS;
+        assert!(rows.iter().all(|row| row.len() == blocks * bytes), "codes of all blocks");
+        assert_eq!(scales.len(), N * blocks, "a scale for each block of each row");
+        let mut sums = [_mm512_setzero_ps(); N];
+        let (low, eight) = (_mm_set1_epi8(15), _mm256_set1_epi8(8));
+        // SAFETY: by the assertions; loads need no alignment.
+        unsafe {
+            for b in 0..blocks {
+                let x = _mm512_loadu_si512(x.as_ptr().add(UNIT * b).cast());
+                for r in 0..N {
+                    let at = rows[r].as_ptr().add(bytes * b);
+                    if BITS == 8 && b % 2 == 0 || b % 4 == 0 {
+                        kernel::prefetch(at);
+                    }
+                    let codes = match BITS {
+                        8 => _mm256_loadu_si256(at.cast()),
+                        _ => {
+                            let both = _mm_loadu_si128(at.cast());
+                            let high = _mm_and_si128(_mm_srli_epi16::<4>(both), low);
+                            let codes = _mm256_set_m128i(high, _mm_and_si128(both, low));
+                            _mm256_sub_epi8(codes, eight)
+                        }
+                    };
+                    let products =
+                        _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_cvtepi8_epi16(codes), x);
+                    let scale = _mm512_set1_ps(*scales.get_unchecked(r * blocks + b));
+                    sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sums[r]);
+                }
+            }
+        }
+        let mut out = [0.0; N];
+        for r in 0..N {
+            out[r] = _mm512_reduce_add_ps(sums[r]);
+        }
+        out
+    }
+
+    /// The same with AVX2.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX2 and FMA; otherwise as for [`sums_avx512`].
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn sums_avx2<const N: usize, const BITS: usize>(
+        rows: [&[u8]; N],
+        x: &[i16],
+        scales: &[f32],
+    ) -> [f32; N] {
+        let blocks = x.len() / UNIT;
+        let bytes = 4 * BITS;
+        assert!(rows.iter().all(|row| row.len() == blocks * bytes), "codes of all blocks");
+        assert_eq!(scales.len(), N * blocks, "a scale for each block of each row");
+        let mut sums = [_mm256_setzero_ps(); N];
+        let (low, eight) = (_mm_set1_epi8(15), _mm_set1_epi8(8));
+        // SAFETY: by the assertions; loads need no alignment.
+        unsafe {
+            for b in 0..blocks {
+                let x0 = _mm256_loadu_si256(x.as_ptr().add(UNIT * b).cast());
+                let x1 = _mm256_loadu_si256(x.as_ptr().add(UNIT * b + 16).cast());
+                for r in 0..N {
+                    let at = rows[r].as_ptr().add(bytes * b);
+                    if BITS == 8 && b % 2 == 0 || b % 4 == 0 {
+                        kernel::prefetch(at);
+                    }
+                    let first = _mm_loadu_si128(at.cast());
+                    let (a, b2) = match BITS {
+                        8 => (first, _mm_loadu_si128(at.add(16).cast())),
+                        _ => {
+                            let high = _mm_and_si128(_mm_srli_epi16::<4>(first), low);
+                            let codes = _mm_and_si128(first, low);
+                            (_mm_sub_epi8(codes, eight), _mm_sub_epi8(high, eight))
+                        }
+                    };
+                    let products = _mm256_add_epi32(
+                        _mm256_madd_epi16(_mm256_cvtepi8_epi16(a), x0),
+                        _mm256_madd_epi16(_mm256_cvtepi8_epi16(b2), x1),
+                    );
+                    let scale = _mm256_set1_ps(*scales.get_unchecked(r * blocks + b));
+                    sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), scale, sums[r]);
+                }
+            }
+        }
+        let mut out = [0.0; N];
+        for r in 0..N {
+            let sum = sums[r];
+            let four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            out[r] = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(i: usize) -> f32 {
+        ((i * 7919 + 13) % 257) as f32 / 128.0 - 1.0
+    }
+
+    #[test]
+    fn kernels_equal_their_slow_twin_at_every_size() {
+        for bits in [CodeBits::Eight, CodeBits::Four] {
+            for group in super::super::GROUPS {
+                for k in (1..=70).chain([128, 129, 257]) {
+                    let rows = 1 + k % 10;
+                    let mut w = Quantized::new(bits, group);
+                    (0..rows).for_each(|r| {
+                        w.push(&(0..k).map(|i| number(r * k + i)).collect::<Vec<_>>());
+                    });
+                    let x: Vec<f32> = (0..k).map(|i| number(i + 500)).collect();
+                    let mut row = vec![0.0; k];
+                    for kernel in Kernel::available() {
+                        let mut y = vec![f32::NAN; rows];
+                        matvec(&w, 0..rows, &x, &mut y, kernel);
+                        for (r, &y) in y.iter().enumerate() {
+                            w.read(r * k.div_ceil(group), &mut row);
+                            let exact = |(w, x): (&f32, &f32)| f64::from(*w) * f64::from(*x);
+                            let want: f64 = row.iter().zip(&x).map(exact).sum();
+                            // Half a step of 16 bits for every entry.
+                            let far = 1.6e-5 * (1.0 + k as f64);
+                            assert!((f64::from(y) - want).abs() <= far, "{kernel:?} {k}: {want}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_so() {
+        let mut w = Quantized::new(CodeBits::Eight, 32);
+        w.push(&[1.0; 40]);
+        for odd in [f32::NAN, f32::INFINITY] {
+            let mut x = vec![1.0; 40];
+            x[35] = odd;
+            for kernel in Kernel::available() {
+                let mut y = [0.0];
+                matvec(&w, 0..1, &x, &mut y, kernel);
+                assert!(!y[0].is_finite(), "{kernel:?}");
+            }
+        }
+    }
+}
