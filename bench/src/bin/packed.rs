@@ -4,7 +4,7 @@ use clap::Parser;
 use half::bf16;
 use openwork::linalg::matvec::Element;
 use openwork::linalg::{Threads, gemm};
-use openwork::sparse::{Packed, Values, ValuesRef};
+use openwork::sparse::{self, Encoding, Packed, Values, ValuesRef};
 use openwork::{Mask, Matrix};
 use openwork_bench::timing::interleave;
 use openwork_bench::{Failed, bind, finish, random, record};
@@ -19,9 +19,12 @@ struct Args {
     /// Patterns, separated by semicolons
     #[arg(
         long,
-        default_value = "2:4;2:4@8;1:4;rows16;block(16,16);6:8;8:16;16:32;rowwise(50%);2:4x2"
+        default_value = "2:4;2:4@8;1:4;rows16;block(16,16);6:8;7:8;4:8;8:16;12:16;16:32;24:32;rowwise(50%);unstructured(50%);2:4x2"
     )]
     patterns: String,
+    /// Value types, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "bf16")]
+    values: Vec<String>,
     /// Rows of the matrix of the matrix-vector product; a multiple of 1024
     #[arg(long, default_value_t = 16384)]
     rows: usize,
@@ -60,6 +63,7 @@ fn packed(args: Args) -> Result<(), Failed> {
     let head = [
         "threads",
         "pattern",
+        "values",
         "format",
         "ratio to dense",
         "limit",
@@ -73,6 +77,7 @@ fn packed(args: Args) -> Result<(), Failed> {
     let head = [
         "threads",
         "pattern",
+        "values",
         "rows",
         "against f32 gemm",
         "median",
@@ -80,65 +85,79 @@ fn packed(args: Args) -> Result<(), Failed> {
         "gemm",
     ];
     let mut products = vec![head.map(String::from).to_vec()];
+    let instructions = sparse::kernel()?;
     for pattern in args.patterns.split(';') {
-        let piece = sparse(pattern, PIECE, args.columns)?;
+        let piece = prune(pattern, PIECE, args.columns)?;
         let tall = repeated(pattern, &piece, args.rows / PIECE)?;
         let dense: Vec<bf16> = match piece.unpack() {
             Values::Bf16(w) => w.repeat(args.rows / PIECE),
             _ => unreachable!("packed as bf16"),
         };
-        for &threads in &args.threads {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-            let row = pool.install(|| vector(pattern, &tall, &dense, args.repeats));
-            let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
-            vectors.push(vec![
-                threads.to_string(),
-                format!("`{pattern}`"),
-                tall.format().name.to_string(),
-                format!("{:.4}", number("share")),
-                format!("{:.2}", 1.0 / number("share")),
-                format!("{:.2}", number("speedup")),
-                format!("{:.2}", number("median_speedup")),
-                format!("{:.1}", number("rate")),
-                format!("{:.1}", number("dense_rate")),
-                format!("{:.1}", number("stream_rate")),
-            ]);
-            eprintln!("{}", vectors[vectors.len() - 1].join("  "));
-            results.push(json!({"threads": threads, "kind": "vector", "result": row}));
-        }
-        drop((tall, dense));
-        let square = repeated(pattern, &sparse(pattern, PIECE, args.side)?, args.side / PIECE)?;
-        for &threads in &args.threads {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-            for &batch in &args.batch {
-                let row = pool.install(|| product(pattern, &square, batch, args.repeats.min(16)));
+        let square = repeated(pattern, &prune(pattern, PIECE, args.side)?, args.side / PIECE)?;
+        for kind in &args.values {
+            let encoding = Encoding::new(kind, Encoding::DEFAULT_GROUP)?;
+            let tall = tall.with_values(encoding)?;
+            for &threads in &args.threads {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+                let row = pool.install(|| vector(pattern, &tall, &dense, args.repeats));
                 let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
-                products.push(vec![
+                vectors.push(vec![
                     threads.to_string(),
                     format!("`{pattern}`"),
-                    batch.to_string(),
+                    kind.clone(),
+                    tall.format().name.to_string(),
+                    format!("{:.4}", number("share")),
+                    format!("{:.2}", 1.0 / number("share")),
                     format!("{:.2}", number("speedup")),
                     format!("{:.2}", number("median_speedup")),
-                    format!("{:.1}", number("gflops")),
-                    format!("{:.1}", number("gemm_gflops")),
+                    format!("{:.1}", number("rate")),
+                    format!("{:.1}", number("dense_rate")),
+                    format!("{:.1}", number("stream_rate")),
                 ]);
-                eprintln!("{}", products[products.len() - 1].join("  "));
-                results.push(json!({"threads": threads, "kind": "product", "result": row}));
+                eprintln!("{}", vectors[vectors.len() - 1].join("  "));
+                results.push(json!({"threads": threads, "kind": "vector", "result": row}));
+            }
+            let square = square.with_values(encoding)?;
+            for &threads in &args.threads {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+                for &batch in &args.batch {
+                    let row =
+                        pool.install(|| product(pattern, &square, batch, args.repeats.min(16)));
+                    let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+                    products.push(vec![
+                        threads.to_string(),
+                        format!("`{pattern}`"),
+                        kind.clone(),
+                        batch.to_string(),
+                        format!("{:.2}", number("speedup")),
+                        format!("{:.2}", number("median_speedup")),
+                        format!("{:.1}", number("gflops")),
+                        format!("{:.1}", number("gemm_gflops")),
+                    ]);
+                    eprintln!("{}", products[products.len() - 1].join("  "));
+                    results.push(json!({"threads": threads, "kind": "product", "result": row}));
+                }
             }
         }
     }
-    println!("{} x {}, bf16, one vector\n", args.rows, args.columns);
-    println!("{}\n{} x {}, bf16 against f32\n", record::markdown(&vectors), args.side, args.side);
+    println!("{} x {}, one vector, against dense bf16; {instructions}\n", args.rows, args.columns);
+    println!(
+        "{}\n{} x {}, many rows, against dense f32\n",
+        record::markdown(&vectors),
+        args.side,
+        args.side
+    );
     println!("{}", record::markdown(&products));
     let record = json!({
         "benchmark": "packed", "machine": record::machine(), "load": load.trim(),
+        "instructions": instructions,
         "rows": args.rows, "columns": args.columns, "side": args.side, "results": results,
     });
     record::save(args.record.as_deref(), &record)
 }
 
 /// A random matrix, pruned by magnitude and packed.
-fn sparse(pattern: &str, rows: usize, cols: usize) -> Result<Packed, Failed> {
+fn prune(pattern: &str, rows: usize, cols: usize) -> Result<Packed, Failed> {
     let spec = bind(pattern, rows, cols)?;
     let w = random(rows, cols, 3);
     let score = |scope, block| {
@@ -182,9 +201,11 @@ fn vector(pattern: &str, packed: &Packed, dense: &[bf16], repeats: usize) -> Val
     std::hint::black_box(sum);
     let [fast, slow, read] = turns.least();
     let worst = y.iter().zip(&z).map(|(y, z)| (y - z).abs()).fold(0.0, f32::max);
-    assert!(worst < 1e-2, "{pattern}: the products differ by {worst}");
+    let codes = packed.values().codes().is_some(); // of other values than the dense ones
+    assert!(codes || worst < 1e-2, "{pattern}: the products differ by {worst}");
     json!({
         "pattern": pattern, "format": packed.format().name,
+        "values": packed.values().encoding().kind().name,
         "share": packed.bytes() as f64 / packed.dense_bytes() as f64,
         "seconds": fast, "dense_seconds": slow, "speedup": slow / fast, "median_speedup": turns.median_speedup(),
         "rate": packed.bytes() as f64 / fast / 1e9,
@@ -215,8 +236,7 @@ fn stream(words: &[u64]) -> u64 {
 
 fn product(pattern: &str, packed: &Packed, batch: usize, repeats: usize) -> Value {
     let (rows, cols) = (packed.rows(), packed.cols());
-    let Values::Bf16(w) = packed.unpack() else { unreachable!("packed as bf16") };
-    let w = Matrix::from_vec(rows, cols, w.into_iter().map(|w| w.wide()).collect());
+    let w = Matrix::from_vec(rows, cols, packed.unpack().view().to_f32());
     let x = random(batch, cols, 5);
     let (mut y, mut z) = (Matrix::zeros(batch, rows), Matrix::zeros(batch, rows));
     let turns = interleave(
@@ -231,6 +251,7 @@ fn product(pattern: &str, packed: &Packed, batch: usize, repeats: usize) -> Valu
     let flops = 2.0 * (batch * rows * cols) as f64 / 1e9;
     json!({
         "pattern": pattern, "format": packed.format().name, "batch": batch,
+        "values": packed.values().encoding().kind().name,
         "seconds": fast, "gemm_seconds": slow, "speedup": slow / fast, "median_speedup": turns.median_speedup(),
         "gflops": flops / fast, "gemm_gflops": flops / slow,
     })

@@ -389,3 +389,73 @@ fn a_fragment_is_mapped_or_refused_by_name() {
         assert!(words.contains(part), "{args}: {words}");
     }
 }
+
+#[test]
+fn values_become_codes_and_come_back_as_what_they_stand_for() {
+    let folder = pruned("models/llama", "2:4");
+    for (values, head, most) in [("int8", "int8", 0.36), ("int4", "int8", 0.25)] {
+        let out = format!("packed-{values}");
+        let args = format!("pack pruned --out {out} --values {values} --head {head}");
+        let summary = folder.json(&args)["summary"].clone();
+        let tensors = summary["tensors"].as_array().unwrap();
+        let of = |name: &str| {
+            let found = tensors.iter().find(|tensor| tensor["name"] == name);
+            found.unwrap_or_else(|| panic!("{name} in {summary}")).clone()
+        };
+        let embedding = of("model.embed_tokens.weight");
+        assert_eq!((&embedding["format"], &embedding["values"]), (&"dense".into(), &head.into()));
+        let linear = of("model.layers.0.mlp.up_proj.weight");
+        assert_eq!((&linear["format"], &linear["values"]), (&"nm".into(), &values.into()));
+        let share = linear["bytes"].as_f64().unwrap() / linear["dense_bytes"].as_f64().unwrap();
+        assert!(share <= most, "{values}: {share}");
+        let inspected = folder.json(&format!("inspect {out}"));
+        let found = inspected["tensors"].as_array().unwrap().iter();
+        let dtypes: Vec<&str> = found
+            .filter(|tensor| !tensor["packed"].is_null())
+            .map(|tensor| tensor["packed"]["values"].as_str().unwrap())
+            .collect();
+        assert!(dtypes.contains(&values) && dtypes.contains(&head), "{dtypes:?}");
+        let text = "the wall lets the light in and the open work of a wall holds";
+        folder.bytes("text.txt", text.repeat(8).as_bytes());
+        let perplexity = |model: &str| {
+            let found = folder.json(&format!("eval {model} --text text.txt --seq-len 16"));
+            found["token_perplexity"].as_f64().unwrap()
+        };
+        let again = format!("again-{values}");
+        folder.json(&format!("unpack {out} --out {again}"));
+        let (packed, dense) = (perplexity(&out), perplexity(&again));
+        assert!((packed / dense - 1.0).abs() < 1e-4, "{values}: {packed} and {dense}");
+        let said = folder.run_list(&["generate", &out, "--prompt", "the", "--max-new-tokens", "4"]);
+        assert_eq!(said.code, 0, "{}", said.err);
+    }
+}
+
+#[test]
+fn a_model_that_is_not_pruned_may_have_codes() {
+    let folder = Folder::new();
+    let args = format!("pack {} --out small --values int8", model("models/qwen2"));
+    let summary = folder.json(&args)["summary"].clone();
+    let formats: Vec<&str> = summary["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tensor| tensor["format"].as_str().unwrap())
+        .collect();
+    assert_eq!(formats, vec!["dense"; 14]);
+    let bench = folder.json("bench small --tokens 2 --turns 1");
+    assert!(bench["share"].as_f64().unwrap() < 0.6, "{bench}");
+}
+
+#[test]
+fn wrong_value_types_are_refused() {
+    let folder = pruned("models/llama", "2:4");
+    for (args, part) in [
+        ("--values int5", "value type `int5` is unknown; choose one of f32, f16, bf16, int8, int4"),
+        ("--values int4 --group 48", "a group has 32, 64 or 128 values, not 48"),
+        ("--head q8_0", "--head q8_0: value type `q8_0` is unknown"),
+        ("--values int8 --format cutlass", "--values and --head apply to --format openwork"),
+    ] {
+        let words = folder.refused(&format!("pack pruned --out packed {args}"));
+        assert!(words.contains(part), "{args}: {words}");
+    }
+}

@@ -7,6 +7,8 @@
 //! keep the same number of blocks.
 
 use super::kernel::Value;
+#[cfg(target_arch = "x86_64")]
+use super::source::{CodesView, Numbers, Source};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
     panel,
@@ -219,16 +221,28 @@ impl Layout for Block {
     ) {
         let size = self.kept * self.size();
         assert!((strips.get(S - 1) + 1) * size <= w.values.len(), "values of all strips");
-        let panels = self.b / panel::ROWS;
-        for panel in (0..panels).step_by(2) {
-            // SAFETY: all strips are within the values; the machine has the kernel.
-            unsafe {
-                match panels - panel {
-                    1 => self.two_panels::<T, S, 1>(w, strips, panel, x, y),
-                    _ => self.two_panels::<T, S, 2>(w, strips, panel, x, y),
-                }
-            }
-        }
+        let stored = std::array::from_fn(|s| Numbers(w.values[strips.get(s) * size..].as_ptr()));
+        // SAFETY: all strips are within the values; the machine has the kernel.
+        unsafe { self.strips_avx2::<_, S>(w.index, stored, strips, x, y) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes_avx2<const S: usize, const BITS: usize>(
+        &self,
+        w: CodesView<'_>,
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        let count = self.kept * self.size();
+        let stored = std::array::from_fn(|s| w.strip::<BITS>(strips.get(s), count));
+        // SAFETY: every strip has its codes; the machine has the kernel.
+        unsafe { self.strips_avx2::<_, S>(w.index, stored, strips, x, y) }
+    }
+
+    fn has_codes_avx2(&self) -> bool {
+        true
     }
 
     /// `cursor` counts the kept blocks that lie wholly before `cols`.
@@ -265,22 +279,49 @@ impl Layout for Block {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::super::kernel;
     use super::*;
     use std::arch::x86_64::*;
 
     impl Block {
+        /// The rows of `S` strips.
+        ///
+        /// # Safety
+        ///
+        /// The machine has AVX2, FMA and F16C; every source has the values of a strip.
+        #[inline]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        pub(super) unsafe fn strips_avx2<V: Source, const S: usize>(
+            &self,
+            index: &[u8],
+            stored: [V; S],
+            strips: Strips,
+            x: &[f32],
+            y: &mut [f32],
+        ) {
+            let panels = self.b / panel::ROWS;
+            for panel in (0..panels).step_by(2) {
+                // SAFETY: as for this function.
+                unsafe {
+                    match panels - panel {
+                        1 => self.two_panels::<V, S, 1>(index, stored, strips, panel, x, y),
+                        _ => self.two_panels::<V, S, 2>(index, stored, strips, panel, x, y),
+                    }
+                }
+            }
+        }
+
         /// The rows of `P` panels, from `panel` on, of all blocks of some strips. The
         /// sums stay in registers, eight of them for four strips.
         ///
         /// # Safety
         ///
-        /// The machine has AVX2, FMA and F16C; the strips are within `w.values`.
+        /// As for [`strips_avx2`](Self::strips_avx2), and the panels exist.
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        pub(super) unsafe fn two_panels<T: Value, const S: usize, const P: usize>(
+        unsafe fn two_panels<V: Source, const S: usize, const P: usize>(
             &self,
-            w: PackedView<'_, T>,
+            index: &[u8],
+            stored: [V; S],
             strips: Strips,
             panel: usize,
             x: &[f32],
@@ -288,17 +329,14 @@ mod avx2 {
         ) {
             let (size, c) = (panel::ROWS * self.c, self.c);
             let mut columns: [SetBits<'_>; S] =
-                std::array::from_fn(|s| self.kept_blocks(w.index, strips.get(s)));
-            let mut stored: [*const T; S] = std::array::from_fn(|s| {
-                w.values[strips.get(s) * self.kept * self.size() + panel * size..].as_ptr()
-            });
+                std::array::from_fn(|s| self.kept_blocks(index, strips.get(s)));
             let mut sums = [[_mm256_setzero_ps(); P]; S];
             // Every strip has `kept` blocks; there is none after the last.
             let mut next = [0; S];
             for s in 0..S {
                 next[s] = columns[s].next().unwrap_or(0);
             }
-            for _ in 0..self.kept {
+            for block in 0..self.kept {
                 let mut inputs = [x.as_ptr(); S];
                 for s in 0..S {
                     inputs[s] = x[next[s] * c..][..c].as_ptr();
@@ -313,11 +351,10 @@ mod avx2 {
                             // SAFETY: `c` is even, so x and the panels of this block have
                             // both columns.
                             unsafe {
-                                let at = stored[s].add(p * size + panel::ROWS * column);
-                                if (column * panel::ROWS * size_of::<T>()).is_multiple_of(64) {
-                                    kernel::prefetch(at);
-                                }
-                                let (even, odd) = T::pairs(at);
+                                let first = block * self.size() + (panel + p) * size;
+                                let at = first + panel::ROWS * column;
+                                stored[s].prefetch(at);
+                                let (even, odd) = stored[s].pairs(at);
                                 let x0 = _mm256_broadcast_ss(&*inputs[s].add(column));
                                 let x1 = _mm256_broadcast_ss(&*inputs[s].add(column + 1));
                                 sums[s][p] = _mm256_fmadd_ps(even, x0, sums[s][p]);
@@ -325,9 +362,6 @@ mod avx2 {
                             }
                         }
                     }
-                }
-                for s in 0..S {
-                    stored[s] = stored[s].wrapping_add(self.size());
                 }
             }
             for s in 0..S {

@@ -1,6 +1,10 @@
 //! The matrix-vector product: distributes strips over a layout's kernels.
 
 use super::kernel::{Kernel, Value};
+#[cfg(target_arch = "x86_64")]
+use super::quant::CodeBits;
+#[cfg(target_arch = "x86_64")]
+use super::source::CodesView;
 use super::{Layout, PackedView, Strips};
 use std::ops::Range;
 
@@ -52,6 +56,46 @@ fn vectorized<L: Layout, T: Value>(
     }
     for first in step * streams..whole {
         call::<L, T, 1>(layout, w, Strips { base, first, step: 0 }, x, y, kernel);
+    }
+}
+
+/// `y = W x` for whole strips from `base` on, with codes.
+///
+/// # Panics
+///
+/// If the layout has no kernel for codes, or `kernel` is scalar.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn codes<L: Layout>(
+    layout: &L,
+    w: CodesView<'_>,
+    base: usize,
+    x: &[f32],
+    y: &mut [f32],
+    kernel: Kernel,
+) {
+    assert!(kernel >= Kernel::Avx2 && layout.has_codes_avx2(), "a kernel for codes");
+    let whole = y.len() / layout.strip();
+    let streams = 4;
+    let step = whole / streams;
+    for first in 0..step {
+        let strips = Strips { base, first, step };
+        // SAFETY: the layout and the machine have the kernel.
+        unsafe {
+            match w.bits() {
+                CodeBits::Eight => layout.codes_avx2::<4, 8>(w, strips, x, y),
+                CodeBits::Four => layout.codes_avx2::<4, 4>(w, strips, x, y),
+            }
+        }
+    }
+    for first in step * streams..whole {
+        let strips = Strips { base, first, step: 0 };
+        // SAFETY: as above.
+        unsafe {
+            match w.bits() {
+                CodeBits::Eight => layout.codes_avx2::<1, 8>(w, strips, x, y),
+                CodeBits::Four => layout.codes_avx2::<1, 4>(w, strips, x, y),
+            }
+        }
     }
 }
 

@@ -37,6 +37,8 @@ mod panel;
 mod quant;
 mod rank;
 mod rows16;
+#[cfg(target_arch = "x86_64")]
+mod source;
 
 #[cfg(test)]
 mod tests;
@@ -213,6 +215,29 @@ trait Layout: Sized {
     ) {
         // SAFETY: a machine with AVX-512 has AVX2.
         unsafe { self.matvec_avx2::<T, S>(w, strips, x, y) }
+    }
+
+    /// `y = W x` for `S` strips with codes of `BITS` bits, all of whose rows exist.
+    ///
+    /// # Safety
+    ///
+    /// [`has_codes_avx2`](Self::has_codes_avx2), and the machine has
+    /// [`Kernel::Avx2`](kernel::Kernel::Avx2).
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn codes_avx2<const S: usize, const BITS: usize>(
+        &self,
+        _: source::CodesView<'_>,
+        _: Strips,
+        _: &[f32],
+        _: &mut [f32],
+    ) {
+        unreachable!("a layout without a kernel for codes");
+    }
+
+    /// Whether the layout has a vector kernel for codes; otherwise they are converted to
+    /// f32 first.
+    fn has_codes_avx2(&self) -> bool {
+        false
     }
 
     /// Adds the products of a strip with some input columns to `acc`, which has a

@@ -18,7 +18,9 @@
 //! are zero in the index.
 
 use super::axpy::{self, List};
-use super::kernel::{self, Kernel, Value};
+use super::kernel::{Kernel, Value};
+#[cfg(target_arch = "x86_64")]
+use super::source::{CodesView, Numbers, Source};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
 };
@@ -298,17 +300,37 @@ impl Layout for Nm {
         x: &[f32],
         y: &mut [f32],
     ) {
-        // SAFETY: as for this function. With a constant share the shifts are constants.
-        let sums = unsafe {
-            match self.share {
-                Share::None => self.sums::<T, S, { avx2::NONE }>(w, strips, x),
-                Share::Eight => self.sums::<T, S, { avx2::EIGHT }>(w, strips, x),
-                Share::Four => self.sums::<T, S, { avx2::FOUR }>(w, strips, x),
-            }
-        };
+        assert!((strips.get(S - 1) + 1) * self.cols <= w.values.len(), "values of all strips");
+        let stored =
+            std::array::from_fn(|s| Numbers(w.values[strips.get(s) * self.cols..].as_ptr()));
+        // SAFETY: as for this function; every strip has its values.
+        let mut sums: [[f32; 8]; S] = unsafe { self.all_sums(w.index, stored, strips, x) };
+        for (s, lanes) in sums.iter_mut().enumerate() {
+            self.lanes(w, strips.get(s), self.cols / UNIT, x, lanes);
+            self.sum_lanes(*lanes, &mut y[strips.in_output(s) * self.strip()..][..self.strip()]);
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes_avx2<const S: usize, const BITS: usize>(
+        &self,
+        w: CodesView<'_>,
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        let stored = std::array::from_fn(|s| w.strip::<BITS>(strips.get(s), self.cols));
+        // SAFETY: as for this function; every strip has its codes.
+        let sums: [[f32; 8]; S] = unsafe { self.all_sums(w.index, stored, strips, x) };
         for (s, lanes) in sums.into_iter().enumerate() {
             self.sum_lanes(lanes, &mut y[strips.in_output(s) * self.strip()..][..self.strip()]);
         }
+    }
+
+    /// Whole units only.
+    fn has_codes_avx2(&self) -> bool {
+        self.cols.is_multiple_of(UNIT)
     }
 
     fn accumulate<T: Value>(
@@ -380,18 +402,19 @@ mod avx2 {
     ///
     /// # Safety
     ///
-    /// The machine has AVX2, FMA and F16C, and from `values` on there are 16.
+    /// The machine has AVX2, FMA and F16C, and there are 16 values from `at` on.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn unit<T: Value>(
-        values: *const T,
+    unsafe fn unit<P: Source>(
+        values: P,
+        at: usize,
         word: i32,
         shifts: [__m256i; 2],
         x: [__m256; 2],
         sums: &mut [__m256; 2],
     ) {
         // SAFETY: there are sixteen.
-        let (even, odd) = unsafe { T::pairs(values) };
+        let (even, odd) = unsafe { values.pairs(at) };
         let positions = _mm256_set1_epi32(word);
         // The permutation reads two bits of each lane and no more.
         let x0 = _mm256_permutevar_ps(x[0], _mm256_srlv_epi32(positions, shifts[0]));
@@ -401,31 +424,47 @@ mod avx2 {
     }
 
     impl Nm {
-        /// The lanes' sums of `S` whole strips.
+        /// The lanes' sums of the whole units of `S` whole strips.
         ///
         /// # Safety
         ///
-        /// The machine has AVX2, FMA and F16C, and `SHARE` is the layout's own.
+        /// The machine has AVX2, FMA and F16C, and every source has `self.cols` values.
+        #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        pub(super) unsafe fn sums<T: Value, const S: usize, const SHARE: u8>(
+        pub(super) unsafe fn all_sums<P: Source, const S: usize>(
             &self,
-            w: PackedView<'_, T>,
+            index: &[u8],
+            stored: [P; S],
             strips: Strips,
             x: &[f32],
         ) -> [[f32; 8]; S] {
-            let PackedView { index, values } = w;
+            // SAFETY: as for this function. With a constant share the shifts are constants.
+            unsafe {
+                match self.share {
+                    Share::None => self.sums::<P, S, NONE>(index, stored, strips, x),
+                    Share::Eight => self.sums::<P, S, EIGHT>(index, stored, strips, x),
+                    Share::Four => self.sums::<P, S, FOUR>(index, stored, strips, x),
+                }
+            }
+        }
+
+        /// # Safety
+        ///
+        /// As for [`all_sums`](Self::all_sums), and `SHARE` is the layout's own.
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn sums<P: Source, const S: usize, const SHARE: u8>(
+            &self,
+            index: &[u8],
+            stored: [P; S],
+            strips: Strips,
+            x: &[f32],
+        ) -> [[f32; 8]; S] {
             let whole = self.cols / UNIT;
             let bytes = if SHARE == NONE { 4 } else { 2 };
-            assert!(
-                (strips.get(S - 1) + 1) * self.cols <= values.len(),
-                "values of the last strip"
-            );
             assert!((strips.get(S - 1) + 1) * self.units() * bytes <= index.len(), "and its index");
             assert_eq!(x.len(), self.cols, "a vector as long as a row");
             let words: [*const u8; S] =
                 std::array::from_fn(|s| index[strips.get(s) * self.units() * bytes..].as_ptr());
-            let stored: [*const T; S] =
-                std::array::from_fn(|s| values[strips.get(s) * self.cols..].as_ptr());
             let mut sums = [[_mm256_setzero_ps(); 2]; S];
             // Two units at a time: a line of values. 32 bits are read of every word,
             // also of one with 16, so the last of those goes alone.
@@ -441,13 +480,10 @@ mod avx2 {
                             _mm256_loadu_ps(x.as_ptr().add(at + 8)),
                         ];
                         for s in 0..S {
-                            let stored = stored[s].add(at);
-                            if half == 0 || size_of::<T>() == 4 {
-                                kernel::prefetch(stored);
-                            }
+                            stored[s].prefetch(at);
                             let word = words[s].add(bytes * (u + half)).cast::<i32>();
                             let word = word.read_unaligned();
-                            unit(stored, word, shifts::<SHARE>(), x, &mut sums[s]);
+                            unit(stored[s], at, word, shifts::<SHARE>(), x, &mut sums[s]);
                         }
                     }
                 }
@@ -463,7 +499,7 @@ mod avx2 {
                             NONE => word.cast::<i32>().read_unaligned(),
                             _ => i32::from(word.cast::<u16>().read_unaligned()),
                         };
-                        unit(stored[s].add(at), word, shifts::<SHARE>(), x, &mut sums[s]);
+                        unit(stored[s], at, word, shifts::<SHARE>(), x, &mut sums[s]);
                     }
                 }
             }
@@ -472,7 +508,6 @@ mod avx2 {
                 let sum = _mm256_add_ps(sums[s][0], sums[s][1]);
                 // SAFETY: there is room for eight.
                 unsafe { _mm256_storeu_ps(lanes[s].as_mut_ptr(), sum) };
-                self.lanes(w, strips.get(s), whole, x, &mut lanes[s]);
             }
             lanes
         }

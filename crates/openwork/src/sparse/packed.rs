@@ -5,6 +5,8 @@ use super::error::{PackError, PartsError};
 use super::kept::{Kind, kept, mask};
 use super::kernel::{Kernel, Value};
 use super::quant::{CodeBits, CodesRef, Quantized};
+#[cfg(target_arch = "x86_64")]
+use super::source::CodesView;
 use super::{
     Encoding, FORMATS, Format, IndexStorage, Layout, PackedValues, PackedView, Shape, ValueType,
     Values, ValuesRef, bitmask, dense_codes, general, layout, matmul, matvec,
@@ -534,6 +536,15 @@ impl Packed {
         }
         let height = self.strip_rows();
         let first = rows.start / height;
+        #[cfg(target_arch = "x86_64")]
+        if let PackedValues::Codes(codes) = &self.values
+            && kernel >= Kernel::Avx2
+            && rows.end.is_multiple_of(height)
+            && layout!(&self.shape, l => l.has_codes_avx2())
+        {
+            let w = CodesView { index: &self.index, codes, groups: &self.groups };
+            return layout!(&self.shape, l => matvec::codes(l, w, first, x, y, kernel));
+        }
         layout!(&self.shape, l => {
             let strips = rows.end.div_ceil(height) - first;
             let count = l.values_of(first..first + strips).len();

@@ -2,7 +2,9 @@
 //! value `16 (c / 2) + 2 r + c % 2`. Sixteen consecutive values are eight rows of an
 //! even column interleaved with the same rows of the next.
 
-use super::kernel::{self, Kernel, Value};
+use super::kernel::{Kernel, Value};
+#[cfg(target_arch = "x86_64")]
+use super::source::Source;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -26,13 +28,14 @@ pub(super) fn sums<T: Value>(values: &[T], x: &[f32]) -> [f32; ROWS] {
 ///
 /// # Safety
 ///
-/// The machine has AVX2, FMA and F16C; from each of `values` on there are
-/// `8 cols` values, from each of `x` on `cols` numbers; `cols` is even.
+/// The machine has AVX2, FMA and F16C; each of `values` has `8 cols` values from `first`,
+/// a multiple of 16, on; from each of `x` on there are `cols` numbers; `cols` is even.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
-    values: [*const T; S],
+pub(super) unsafe fn sums_avx2<P: Source, const S: usize>(
+    values: [P; S],
+    first: usize,
     x: [*const f32; S],
     cols: usize,
 ) -> [[__m256; 2]; S] {
@@ -41,11 +44,9 @@ pub(super) unsafe fn sums_avx2<T: Value, const S: usize>(
         for s in 0..S {
             // SAFETY: columns c and c + 1 are there, and their sixteen values.
             unsafe {
-                let at = values[s].add(ROWS * c);
-                if (c * ROWS * size_of::<T>()).is_multiple_of(64) {
-                    kernel::prefetch(at);
-                }
-                let (even, odd) = T::pairs(at);
+                let at = first + ROWS * c;
+                values[s].prefetch(at);
+                let (even, odd) = values[s].pairs(at);
                 let (x0, x1) =
                     (_mm256_broadcast_ss(&*x[s].add(c)), _mm256_broadcast_ss(&*x[s].add(c + 1)));
                 sums[s][0] = _mm256_fmadd_ps(even, x0, sums[s][0]);

@@ -6,6 +6,8 @@
 //! along the strip; the index has `M / 16` rows of `K / 16` bytes.
 
 use super::kernel::Value;
+#[cfg(target_arch = "x86_64")]
+use super::source::{CodesView, Numbers, Source};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
     panel,
@@ -124,42 +126,30 @@ impl Layout for Rows16 {
         x: &[f32],
         y: &mut [f32],
     ) {
-        let panels = self.panels();
-        let chosen: [*const u8; S] =
-            std::array::from_fn(|s| index[strips.get(s) * panels..][..panels].as_ptr());
-        let stored: [*const T; S] =
-            std::array::from_fn(|s| values[strips.get(s) * panels * PANEL..].as_ptr());
-        assert!((strips.get(S - 1) + 1) * panels * PANEL <= values.len(), "values of all strips");
-        assert_eq!(x.len(), panels * SIDE, "a vector as long as a row");
-        let mut rows = [[_mm256_setzero_ps(); 2]; S];
-        let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-        for i in 0..panels {
-            // SAFETY: panel i of every strip is within the values by the
-            // assertion above, x has its 16 numbers and every strip its byte. With a
-            // bounds check here the sums would be spilled to memory.
-            let (sums, bytes) = unsafe {
-                let panel = std::array::from_fn(|s| stored[s].wrapping_add(i * PANEL));
-                let bytes: [u8; S] = std::array::from_fn(|s| *chosen[s].add(i));
-                let x = x.as_ptr().add(i * SIDE);
-                (panel::sums_avx2::<T, S>(panel, [x; S], SIDE), bytes)
-            };
-            for s in 0..S {
-                let sum = _mm256_add_ps(sums[s][0], sums[s][1]);
-                let byte = _mm256_set1_epi32(i32::from(bytes[s]));
-                let second = _mm256_cmpeq_epi32(_mm256_and_si256(byte, bits), bits);
-                let second = _mm256_castsi256_ps(second);
-                rows[s][0] = _mm256_add_ps(rows[s][0], _mm256_andnot_ps(second, sum));
-                rows[s][1] = _mm256_add_ps(rows[s][1], _mm256_and_ps(second, sum));
-            }
-        }
-        for s in 0..S {
-            let y = &mut y[strips.in_output(s) * SIDE..][..SIDE];
-            // SAFETY: sixteen entries.
-            unsafe {
-                _mm256_storeu_ps(y.as_mut_ptr(), rows[s][0]);
-                _mm256_storeu_ps(y.as_mut_ptr().add(panel::ROWS), rows[s][1]);
-            }
-        }
+        let count = self.panels() * PANEL;
+        assert!((strips.get(S - 1) + 1) * count <= values.len(), "values of all strips");
+        let stored = std::array::from_fn(|s| Numbers(values[strips.get(s) * count..].as_ptr()));
+        // SAFETY: as for this function; every strip has its values.
+        unsafe { self.strips_avx2::<_, S>(index, stored, strips, x, y) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes_avx2<const S: usize, const BITS: usize>(
+        &self,
+        w: CodesView<'_>,
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        let count = self.panels() * PANEL;
+        let stored = std::array::from_fn(|s| w.strip::<BITS>(strips.get(s), count));
+        // SAFETY: as for this function; every strip has its codes.
+        unsafe { self.strips_avx2::<_, S>(w.index, stored, strips, x, y) }
+    }
+
+    fn has_codes_avx2(&self) -> bool {
+        true
     }
 
     fn accumulate<T: Value>(
@@ -184,6 +174,57 @@ impl Layout for Rows16 {
             let wide = &scratch.wide[i * PANEL..][..PANEL];
             let xt = &xt[i * SIDE * width..][..SIDE * width];
             panel::multiply(wide, xt, width, rows, acc, scratch.kernel);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Rows16 {
+    /// The rows of `S` strips.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX2, FMA and F16C; every source has the values of a strip.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn strips_avx2<P: Source, const S: usize>(
+        &self,
+        index: &[u8],
+        stored: [P; S],
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        let panels = self.panels();
+        let chosen: [*const u8; S] =
+            std::array::from_fn(|s| index[strips.get(s) * panels..][..panels].as_ptr());
+        assert_eq!(x.len(), panels * SIDE, "a vector as long as a row");
+        let mut rows = [[_mm256_setzero_ps(); 2]; S];
+        let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        for i in 0..panels {
+            // SAFETY: panel i of every strip is within its values by the contract, x has its 16 numbers and every strip its byte. With a
+            // bounds check here the sums would be spilled to memory.
+            let (sums, bytes) = unsafe {
+                let bytes: [u8; S] = std::array::from_fn(|s| *chosen[s].add(i));
+                let x = x.as_ptr().add(i * SIDE);
+                (panel::sums_avx2::<P, S>(stored, i * PANEL, [x; S], SIDE), bytes)
+            };
+            for s in 0..S {
+                let sum = _mm256_add_ps(sums[s][0], sums[s][1]);
+                let byte = _mm256_set1_epi32(i32::from(bytes[s]));
+                let second = _mm256_cmpeq_epi32(_mm256_and_si256(byte, bits), bits);
+                let second = _mm256_castsi256_ps(second);
+                rows[s][0] = _mm256_add_ps(rows[s][0], _mm256_andnot_ps(second, sum));
+                rows[s][1] = _mm256_add_ps(rows[s][1], _mm256_and_ps(second, sum));
+            }
+        }
+        for s in 0..S {
+            let y = &mut y[strips.in_output(s) * SIDE..][..SIDE];
+            // SAFETY: sixteen entries.
+            unsafe {
+                _mm256_storeu_ps(y.as_mut_ptr(), rows[s][0]);
+                _mm256_storeu_ps(y.as_mut_ptr().add(panel::ROWS), rows[s][1]);
+            }
         }
     }
 }
