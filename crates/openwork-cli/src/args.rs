@@ -154,6 +154,8 @@ pub enum Command {
     Tensor(crate::commands::tensor::Tensor),
     /// Prune a model layer by layer
     Prune(Box<crate::commands::prune::Prune>),
+    /// Train what pruning left, towards the dense model
+    Recover(Box<crate::commands::recover::Recover>),
     /// Remove pruned heads and channels from a model
     Shrink(crate::commands::shrink::Shrink),
     /// Compute a Hessian from inputs, to reuse in many runs

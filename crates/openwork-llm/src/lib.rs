@@ -2,6 +2,7 @@
 //! evaluating models on the CPU, and pruning them layer by layer.
 
 pub mod checkpoint;
+pub mod chunk_store;
 pub mod demo;
 pub mod detokenize;
 pub mod disk;
@@ -13,6 +14,7 @@ pub mod model;
 pub mod output;
 pub mod pack;
 pub mod pipeline;
+pub mod recover;
 pub mod report;
 pub mod shrink;
 mod spec_json;

@@ -89,7 +89,13 @@ fn by_hand(
 
 fn job(calibration: &Calibration) -> Job {
     let calibration = calibration.clone();
-    Job { calibration, evaluation: None, dtype: Dtype::BF16, state_memory_limit: None }
+    Job {
+        calibration,
+        evaluation: None,
+        dtype: Dtype::BF16,
+        state_memory_limit: None,
+        recovery: None,
+    }
 }
 
 /// Runs a recipe of one pass.

@@ -89,7 +89,13 @@ fn run_recipe(
     let passes = Passes::new(recipe, &TensorFilter::default(), model.config(), true);
     let passes = passes.map_err(|error| error.to_string())?;
     let calibration = calibration(4, 16);
-    let job = Job { calibration, evaluation, dtype: Dtype::F32, state_memory_limit: None };
+    let job = Job {
+        calibration,
+        evaluation,
+        dtype: Dtype::F32,
+        state_memory_limit: None,
+        recovery: None,
+    };
     let run = PreparedRun::new(model, job, passes, out, start);
     run.run(&(), &mut LocalExecutor::default()).map_err(|error| error.to_string())
 }

@@ -162,7 +162,7 @@ impl EventQueue {
 
 impl Observer for EventQueue {
     fn on_event(&self, event: Event<'_>) {
-        let progress = matches!(event, Event::Progress { .. });
+        let progress = event.is_progress();
         let event = event.to_json().to_string();
         if self.print && !progress {
             eprintln!("{event}");

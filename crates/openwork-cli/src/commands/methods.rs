@@ -3,6 +3,7 @@
 use crate::args::Global;
 use crate::failure::Failure;
 use openwork::prune::{DAMPING, METHODS, MODIFIERS, Method, MethodInfo, Needs, OptionInfo};
+use openwork_llm::recover::{STAGES, StageInfo};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -29,6 +30,7 @@ impl Methods {
                 "methods": METHODS.iter().map(as_json).collect::<Vec<_>>(),
                 "modifiers": MODIFIERS.iter().map(as_json).collect::<Vec<_>>(),
                 "options": [option_json(&DAMPING)],
+                "recovery": STAGES.iter().map(stage_json).collect::<Vec<_>>(),
             }));
         }
         let mut text = String::from("Methods (--method NAME)\n\n");
@@ -39,6 +41,8 @@ impl Methods {
         }
         text += "Option of every method, shared by its modifiers\n\n";
         text += &option_text(&DAMPING);
+        text += "\nRecovery (--recover STAGE, or a chain such as blocks+model)\n\n";
+        STAGES.iter().for_each(|stage| text += &stage_text(stage));
         crate::print::text(&text)
     }
 }
@@ -55,6 +59,20 @@ fn as_json(method: &MethodInfo) -> Value {
         "damping": damping(method),
         "options": method.options.iter().map(option_json).collect::<Vec<_>>(),
     })
+}
+
+fn stage_json(stage: &StageInfo) -> Value {
+    json!({
+        "name": stage.name,
+        "summary": stage.summary,
+        "options": stage.options.iter().map(option_json).collect::<Vec<_>>(),
+    })
+}
+
+fn stage_text(stage: &StageInfo) -> String {
+    let mut text = format!("  {}\n    {}\n", stage.name, stage.summary);
+    stage.options.iter().for_each(|option| text += &option_text(option));
+    text + "\n"
 }
 
 fn option_json(option: &OptionInfo) -> Value {

@@ -14,6 +14,7 @@ pub mod methods;
 pub mod pack;
 pub mod presets;
 pub mod prune;
+pub mod recover;
 pub mod report;
 pub mod show;
 pub mod shrink;
@@ -33,6 +34,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Tensor(command) => command.run(&global),
         Command::Prune(command) => command.run(&global),
         Command::Report(command) => command.run(&global),
+        Command::Recover(command) => command.run(&global),
         Command::Shrink(command) => command.run(&global),
         Command::Hessian(command) => command.run(&global),
         Command::Methods(command) => command.run(&global),

@@ -12,8 +12,10 @@ use std::process::{Command, Stdio};
 /// Flags whose value is an output, removed before the command runs.
 const OUTPUTS: &[&str] = &["--out", "-o", "--svg", "--save", "--details"];
 /// Commands whose positional arguments are models or folders of runs.
-const ON_MODELS: &[&str] =
-    &["bench", "eval", "generate", "inspect", "pack", "prune", "report", "shrink", "unpack"];
+const ON_MODELS: &[&str] = &[
+    "bench", "eval", "generate", "inspect", "pack", "prune", "recover", "report", "shrink",
+    "unpack",
+];
 /// Positions of the tiny model unless a command asks for longer windows.
 const POSITIONS: usize = 40;
 /// Layers of the tiny model: as many as SmolLM2 has, so that ranges of layers match.
@@ -70,6 +72,7 @@ impl Sandbox {
         // Absolute paths are meant to be inside the folder.
         let mut words: Vec<String> =
             words.iter().map(|word| word.trim_start_matches('/').to_string()).collect();
+        quicken(&mut words);
         self.prepare(&words);
         if let Some(at) = words.iter().position(|word| word == "--resume") {
             let resume = words.remove(at);
@@ -157,7 +160,10 @@ impl Sandbox {
                 self.text(word);
             } else if word.ends_with(".toml") && !self.folder.path(word).exists() {
                 self.write(word, "spec = \"2:4\"\nmethod = \"sparsegpt\"\n");
-            } else if word.ends_with(".gguf") || flag == Some("--model") || is_model {
+            } else if word.ends_with(".gguf")
+                || is_model
+                || flag.is_some_and(|flag| ["--model", "--reference"].contains(&flag))
+            {
                 self.model(&command, word, positions.max(POSITIONS));
             }
         }
@@ -250,6 +256,23 @@ impl Sandbox {
             }
             _ => self.must(&format!("pack {base} --format gguf-q8_0 --out {name}")),
         }
+    }
+}
+
+/// Shortens recoveries, which take minutes with their default numbers of steps.
+fn quicken(words: &mut Vec<String>) {
+    if let Some(at) = words.iter().position(|word| word == "--recover") {
+        let stages = words[at + 1].split('+').map(|stage| match stage.split('[').next() {
+            Some("model") => "model[steps=2]".to_string(),
+            name => format!("{}[epochs=1]", name.unwrap_or_default()),
+        });
+        words[at + 1] = stages.collect::<Vec<_>>().join("+");
+    } else if words[0] == "recover" {
+        words.extend(["--recover".to_string(), "blocks[epochs=1]+model[steps=2]".to_string()]);
+    }
+    if words.iter().any(|word| word == "--recover") && !words.iter().any(|word| word == "--samples")
+    {
+        words.extend(["--samples".to_string(), "4".to_string()]);
     }
 }
 

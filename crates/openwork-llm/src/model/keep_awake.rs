@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_micros(300);
 /// Runs `work` in the thread pool while the other threads spin looking for tasks.
 /// A thread without tasks sleeps after a few microseconds, and waking it takes
 /// longer than a loop over one small matrix.
-pub(super) fn keep_awake<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn keep_awake<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     if rayon::current_num_threads() == 1 {
         return work();
     }

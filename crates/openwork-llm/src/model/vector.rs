@@ -324,6 +324,55 @@ vectorized! {
     }
 }
 
+/// The coefficients of one step of Adam, see [`adam`].
+#[derive(Clone, Copy, Debug)]
+pub struct AdamStep {
+    /// Learning rate.
+    pub lr: f32,
+    /// Decay of the means of the gradients.
+    pub beta1: f32,
+    /// Decay of the means of their squares.
+    pub beta2: f32,
+    /// `1 / (1 - beta1^t)`.
+    pub correction1: f32,
+    /// `1 / (1 - beta2^t)`.
+    pub correction2: f32,
+    /// Added to the root.
+    pub eps: f32,
+    /// Whether weights that are zero stay zero, and others never become zero.
+    pub sparse: bool,
+}
+
+vectorized! {
+    /// A step of Adam on the weights `w`, given their gradients `g` and the means `m` of
+    /// the gradients and `v` of their squares. With `sparse`, a zero weight is one that
+    /// was pruned: it stays zero, and a weight that would become zero takes the smallest
+    /// number instead.
+    pub fn adam(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &AdamStep) {
+        let AdamStep { lr, beta1, beta2, correction1, correction2, eps, sparse } = *step;
+        for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
+            *m = madd::<FMA>(beta1, *m, (1.0 - beta1) * g);
+            *v = madd::<FMA>(beta2, *v, (1.0 - beta2) * g * g);
+            let root = (*v * correction2).sqrt() + eps;
+            let mut new = *w - lr * (*m * correction1) / root;
+            if sparse {
+                new = if new == 0.0 { f32::MIN_POSITIVE } else { new };
+                new = if *w == 0.0 { 0.0 } else { new };
+            }
+            *w = new;
+        }
+    }
+}
+
+vectorized! {
+    /// `w <- w + a (to - w)`.
+    pub fn pull(w: &mut [f32], to: &[f32], a: f32) {
+        for (w, to) in w.iter_mut().zip(to) {
+            *w = madd::<FMA>(a, to - *w, *w);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

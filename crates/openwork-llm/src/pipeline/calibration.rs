@@ -52,13 +52,23 @@ impl Calibration {
         (name, text): (&str, &str),
         how: Sampling,
     ) -> Result<Self, PipelineError> {
+        let tokens = tokenizer.encode(text)?;
+        Self::from_tokens(tokenizer, (name, text.len()), &tokens, how)
+    }
+
+    /// As [`draw`](Self::draw), from the tokens of a text, given with its name and bytes.
+    pub fn from_tokens(
+        tokenizer: &Tokenizer,
+        (name, text_bytes): (&str, usize),
+        tokens: &[u32],
+        how: Sampling,
+    ) -> Result<Self, PipelineError> {
         let Sampling { samples, length, seed, .. } = how;
         if samples == 0 {
             return Err(PipelineError::option("samples", 0, "give at least one window"));
         }
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-        let tokens = tokenizer.encode(text)?;
-        let windows = random_windows(&tokens, length, samples, seed, bos)?;
+        let windows = random_windows(tokens, length, samples, seed, bos)?;
         let short = 1 + usize::from(bos.is_some());
         let single_tokens = match how.single_tokens {
             Some(asked) if asked > tokens.len() => {
@@ -69,8 +79,8 @@ impl Calibration {
             Some(asked) => asked,
             None => (samples * length / Sampling::SHARE).min(tokens.len()),
         };
-        let single_tokens = random_windows(&tokens, short, single_tokens, seed, bos)?;
-        Ok(Self { windows, single_tokens, text: name.to_string(), text_bytes: text.len(), seed })
+        let single_tokens = random_windows(tokens, short, single_tokens, seed, bos)?;
+        Ok(Self { windows, single_tokens, text: name.to_string(), text_bytes, seed })
     }
 
     /// Tokens per window.

@@ -65,6 +65,14 @@ pub(super) fn text(record: &Record) -> String {
     if !record.passes.is_empty() {
         put("");
     }
+    if !record.recovery.is_empty() {
+        let stages: Vec<String> =
+            record.recovery.iter().map(|stage| format!("`{}`", stage.stage)).collect();
+        put(&format!(
+            "What was left was then trained towards the dense model, with the zeros in place: {}.\n",
+            stages.join(", then ")
+        ));
+    }
     if let Some(last) = record.last() {
         put("| | token perplexity | word perplexity |\n|---|---|---|");
         if let Some(dense) = record.dense() {

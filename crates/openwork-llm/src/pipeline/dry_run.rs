@@ -69,6 +69,8 @@ impl DryRun<'_> {
             "memory_bytes": self.memory(),
             "spilled_bytes": if self.run.spills() { needs.spilled } else { 0 },
             "disk_bytes": needs.disk,
+            "recovery": job.recovery.as_ref().map(|plan| plan.recovery.to_string()),
+            "recovery_seconds": needs.recovery_seconds,
             "forward_seconds": needs.forward_seconds,
             "prune_seconds": needs.prune_seconds,
         })
@@ -97,6 +99,9 @@ impl fmt::Display for DryRun<'_> {
             ),
             if passes.sequential { "again after each site" } else { "once per layer" },
         )?;
+        if let Some(plan) = &job.recovery {
+            writeln!(f, "recovery     {}", plan.recovery)?;
+        }
         let spilled = match self.run.spills() {
             true => format!(", {} in a file", format_bytes(needs.spilled)),
             false => String::new(),
@@ -108,10 +113,14 @@ impl fmt::Display for DryRun<'_> {
         writeln!(f, "disk         {}", format_bytes(needs.disk))?;
         writeln!(
             f,
-            "time         about {} (forward {}, pruning {})",
-            format_estimate(needs.forward_seconds + needs.prune_seconds),
+            "time         about {} (forward {}, pruning {}{})",
+            format_estimate(needs.forward_seconds + needs.prune_seconds + needs.recovery_seconds),
             format_estimate(needs.forward_seconds),
-            format_estimate(needs.prune_seconds)
+            format_estimate(needs.prune_seconds),
+            match job.recovery.is_some() {
+                true => format!(", recovery {}", format_estimate(needs.recovery_seconds)),
+                false => String::new(),
+            }
         )
     }
 }

@@ -4,6 +4,7 @@ use super::plan::{Plan, TaskPlan};
 use super::run::Job;
 use super::states::chunk_windows;
 use crate::model::{Config, Layer, Model, Site};
+use crate::recover::{StageOptions, Unit};
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::Needs;
 use openwork::{Matrix, MatrixRef};
@@ -43,6 +44,8 @@ pub struct Estimate {
     pub forward_seconds: f64,
     /// Seconds of pruning, within a factor of about two.
     pub prune_seconds: f64,
+    /// Seconds of training what is left.
+    pub recovery_seconds: f64,
 }
 
 impl Estimate {
@@ -55,6 +58,7 @@ impl Estimate {
             disk: self.disk.max(other.disk),
             forward_seconds: self.forward_seconds + other.forward_seconds,
             prune_seconds: self.prune_seconds + other.prune_seconds,
+            recovery_seconds: self.recovery_seconds + other.recovery_seconds,
         }
     }
 
@@ -72,6 +76,7 @@ impl Estimate {
             disk: self.disk,
             forward_seconds: self.forward_seconds * slower,
             prune_seconds: self.prune_seconds * slower,
+            recovery_seconds: self.recovery_seconds,
         }
     }
 }
@@ -131,7 +136,44 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
         disk,
         forward_seconds: forward / (0.75 * rate),
         prune_seconds: prune / (0.4 * rate),
+        recovery_seconds: 0.0,
     }
+}
+
+/// Estimates what a recovery needs on this machine. A window costs a forward and a
+/// backward pass, which is about three forward passes.
+pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
+    let Some(plan) = &job.recovery else { return Estimate::default() };
+    let c = model.config();
+    let layer: u64 = Layer::linear_shapes(c).iter().map(|[n, k]| (n * k) as u64).sum();
+    let (layers, float) = (c.layers as u64, size_of::<f32>() as u64);
+    let head = (c.vocab * c.hidden) as u64;
+    let rate = 0.75 * gemm_rate();
+    let stage = |stage: &StageOptions| -> Estimate {
+        let (t, trained, weights) = match stage.unit {
+            Unit::Model => {
+                (stage.window(c.max_positions), stage.steps * stage.batch, layers * layer)
+            }
+            Unit::Block | Unit::Half => {
+                (job.calibration.seq_len(), stage.epochs * job.calibration.windows.len(), layer)
+            }
+        };
+        let tokens = (trained * t) as f64;
+        let mut flops = 3.0 * forward_flops(c, t) * c.layers as f64;
+        // Weights, gradients, both moments, and those to go back to.
+        let mut memory = 5 * weights * float;
+        memory += (t * (7 * c.hidden + 4 * c.q_width() + 4 * c.kv_width() + 7 * c.ff)) as u64
+            * float
+            * if stage.unit == Unit::Model { layers } else { 1 };
+        if stage.unit == Unit::Model {
+            flops += 8.0 * head as f64;
+            memory += 2 * head * float + 2 * tokens as u64 * c.hidden as u64 * float / 2;
+        }
+        let recovery_seconds = tokens * flops / rate;
+        Estimate { memory, memory_spilled: memory, recovery_seconds, ..Estimate::default() }
+    };
+    let stages = plan.recovery.stages.iter().map(stage);
+    stages.reduce(|all, one| all.and(&one)).unwrap_or_default()
 }
 
 /// The most that any capture of any layer takes.

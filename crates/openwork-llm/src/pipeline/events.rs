@@ -1,7 +1,8 @@
 //! Progress events of a run, and its cancellation.
 
 use super::PipelineError;
-use crate::report::{EvaluationRecord, LayerRecord, LinearRecord};
+use crate::recover::Progress;
+use crate::report::{EvaluationRecord, LayerRecord, LinearRecord, RecoveryRecord};
 use serde_json::{Value, json};
 
 /// Something that happened in a run.
@@ -29,6 +30,13 @@ pub enum Event<'a> {
         /// How much of it is done.
         share: f64,
     },
+    /// A share of a training is done.
+    Training {
+        /// The layer that is trained; `None` for the whole model.
+        layer: Option<usize>,
+        /// How much is done and the losses.
+        progress: Progress,
+    },
     /// A linear was pruned.
     Pruned {
         /// Its layer.
@@ -38,6 +46,8 @@ pub enum Event<'a> {
     },
     /// A layer was pruned and its shard written.
     Layer(&'a LayerRecord),
+    /// A stage of the recovery trained the whole model.
+    Recovered(&'a RecoveryRecord),
     /// A perplexity was measured.
     Evaluated(&'a EvaluationRecord),
     /// Something the user should know.
@@ -45,6 +55,11 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
+    /// Whether it only tells how far the run is: such events come often.
+    pub fn is_progress(&self) -> bool {
+        matches!(self, Self::Progress { .. } | Self::Training { .. })
+    }
+
     /// The event as `--events` prints it and as Python's progress function gets it.
     pub fn to_json(&self) -> Value {
         match self {
@@ -54,6 +69,10 @@ impl Event<'_> {
             }),
             Self::Progress { layer, stage, share } => json!({
                 "event": "progress", "layer": layer, "stage": stage.name(), "share": share,
+            }),
+            Self::Training { layer, progress: Progress { share, loss, held_out } } => json!({
+                "event": "progress", "layer": layer, "stage": Stage::Recover.name(),
+                "share": share, "loss": loss, "held_out": held_out,
             }),
             Self::Pruned { layer, linear } => {
                 json!({"event": "pruned", "layer": layer, "linear": linear})
@@ -66,12 +85,22 @@ impl Event<'_> {
                     prune_seconds,
                     decoder_error,
                     linears,
+                    recovery,
                 } = record;
-                json!({
+                let mut event = json!({
                     "event": "layer", "layer": index, "seconds": seconds,
                     "forward_seconds": forward_seconds, "prune_seconds": prune_seconds,
                     "decoder_error": decoder_error, "linears": linears,
-                })
+                });
+                if let Some(recovery) = recovery {
+                    event["recovery"] = json!(recovery);
+                }
+                event
+            }
+            Self::Recovered(record) => {
+                let mut event = json!(record);
+                event["event"] = json!("recovered");
+                event
             }
             Self::Evaluated(record) => {
                 let EvaluationRecord {
@@ -103,6 +132,8 @@ pub enum Stage {
     Calibrate,
     /// Linears are pruned.
     Prune,
+    /// What is left is trained.
+    Recover,
     /// Windows go through the pruned layer.
     Advance,
     /// Perplexity is measured.
@@ -117,6 +148,7 @@ impl Stage {
             Self::Probe => "probe",
             Self::Calibrate => "calibrate",
             Self::Prune => "prune",
+            Self::Recover => "recover",
             Self::Advance => "advance",
             Self::Evaluate => "evaluate",
         }

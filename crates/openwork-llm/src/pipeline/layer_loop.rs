@@ -4,16 +4,18 @@ use super::PipelineError;
 use super::budget;
 use super::events::{Event, Observer, Stage};
 use super::executor::{Capture, Executor};
-use super::plan::{Plan, TaskPlan};
+use super::plan::{LayerPlan, Plan, TaskPlan};
+use super::recovery::LayerRecoverer;
 use super::run::Job;
 use super::run_dir::{LayerDone, RunDir};
 use super::stages::{Sums, TaskResult};
-use crate::checkpoint::Checkpoint;
 use crate::checkpoint::write::{self, Data, Listed, Part};
-use crate::model::{LINEARS, Layer, Model, ModelError, Site, Storage};
+use crate::checkpoint::{Checkpoint, Dtype, Tensor};
+use crate::model::{Layer, Model, ModelError, Parameter, Site, Storage};
 use crate::report::{EvaluationRecord, LayerRecord, LinearRecord};
 use openwork::hessian::{Hessian, HessianSum};
 use openwork::prune::measure::OutputError;
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
@@ -25,6 +27,8 @@ pub(super) struct LayerLoop<'a> {
     pub dir: &'a RunDir,
     pub observer: &'a dyn Observer,
     pub executor: &'a mut dyn Executor,
+    /// Trains each layer after it is pruned, if asked for.
+    pub recoverer: Option<LayerRecoverer<'a>>,
 }
 
 impl LayerLoop<'_> {
@@ -42,9 +46,19 @@ impl LayerLoop<'_> {
         let started = Instant::now();
         let earlier = done.last().map_or(0.0, |last| last.elapsed);
         let densities = self.densities()?;
-        self.executor.start(self.job, self.model, self.dir.folder())?;
+        let prunes = self.plan.layers.iter().any(|layer| !layer.tasks.is_empty());
+        if prunes {
+            self.executor.start(self.job, self.model, self.dir.folder())?;
+        }
         for index in 0..done.len() {
             let layer = pruned_layer(self.model, self.dir, index)?;
+            if let Some(recoverer) = &mut self.recoverer {
+                self.observer.progress(index, Stage::Replay, 0.0)?;
+                recoverer.replay(&layer)?;
+            }
+            if !prunes {
+                continue;
+            }
             let tasks = &self.plan.layers[index].tasks;
             let pruned: Vec<usize> =
                 tasks.iter().flat_map(|task| task.linears.iter().copied()).collect();
@@ -52,7 +66,7 @@ impl LayerLoop<'_> {
             self.executor.advance(&layer, Stage::Replay, self.observer)?;
         }
         for index in done.len()..layers {
-            let (record, sha256) = self.layer(index, densities.as_deref())?;
+            let (record, sha256) = self.layer(index, densities.as_deref(), prunes)?;
             self.observer.on_event(Event::Layer(&record));
             let evaluation = evaluate(index)?;
             let elapsed = earlier + started.elapsed().as_secs_f64();
@@ -77,11 +91,13 @@ impl LayerLoop<'_> {
         Ok(Some(densities))
     }
 
-    /// Prunes one layer, writes its shard, and runs the windows through it.
+    /// Prunes one layer, trains what is left, writes its shard, and runs the windows
+    /// through it, unless the pass prunes nothing.
     fn layer(
         &mut self,
         index: usize,
         densities: Option<&[f64]>,
+        prunes: bool,
     ) -> Result<(LayerRecord, String), PipelineError> {
         let started = Instant::now();
         let (mut forward_seconds, mut prune_seconds) = (0.0, 0.0);
@@ -113,24 +129,51 @@ impl LayerLoop<'_> {
         }
 
         let at = Instant::now();
+        let recovery = match &mut self.recoverer {
+            Some(recoverer) => Some(recoverer.train(&mut layer, self.observer)?),
+            None => None,
+        };
+        if recovery.is_some() {
+            for (i, record) in linears.iter_mut().enumerate() {
+                record.density = layer.linears()[i].matrix().map_or(1.0, |m| density(m.data()));
+            }
+        }
+        let trained = at.elapsed().as_secs_f64();
+        let mut decoder_error = 0.0;
+        if prunes {
+            decoder_error = self.advance(&layer, &plan)?;
+        }
+        forward_seconds += at.elapsed().as_secs_f64() - trained;
+        let sha256 = self.write_layer(&layer, recovery.is_some())?;
+        let seconds = started.elapsed().as_secs_f64();
+        let record = LayerRecord {
+            index,
+            seconds,
+            forward_seconds,
+            prune_seconds,
+            decoder_error,
+            linears,
+            recovery,
+        };
+        Ok((record, sha256))
+    }
+
+    /// Runs the windows through a finished layer; the error of its outputs.
+    fn advance(&mut self, layer: &Layer, plan: &LayerPlan) -> Result<f64, PipelineError> {
         if plan.captures.is_empty() {
             // Nothing to prune: the windows only go through the layer.
             let capture = Capture { begin: true, attend: false, sites: &[] };
-            self.executor.capture(&layer, capture, self.observer)?;
+            self.executor.capture(layer, capture, self.observer)?;
         }
-        let errors = self.executor.advance(&layer, Stage::Advance, self.observer)?;
+        let index = layer.index();
+        let errors = self.executor.advance(layer, Stage::Advance, self.observer)?;
         let decoder_error = errors.into_iter().sum::<OutputError>().relative();
         if !decoder_error.is_finite() {
             return Err(PipelineError::Plan(format!(
                 "the outputs of layer {index} are NaN or infinite after pruning; give {{method}} a higher damping, such as s-obs[damping=diag:0.3]"
             )));
         }
-        forward_seconds += at.elapsed().as_secs_f64();
-        let sha256 = self.write_layer(&layer)?;
-        let seconds = started.elapsed().as_secs_f64();
-        let record =
-            LayerRecord { index, seconds, forward_seconds, prune_seconds, decoder_error, linears };
-        Ok((record, sha256))
+        Ok(decoder_error)
     }
 
     /// Puts new weights, rounded as they will be written, into the layer.
@@ -164,19 +207,47 @@ impl LayerLoop<'_> {
     }
 
     /// Writes the shard of a layer; its hash.
-    fn write_layer(&self, layer: &Layer) -> Result<String, PipelineError> {
-        let mut parts = Vec::new();
-        for name in self.model.layer_tensors(layer.index()) {
-            let tensor = self.model.checkpoint().tensor(&name)?;
-            let linear = (0..LINEARS.len()).find(|&i| Layer::weight_name(layer.index(), i) == name);
-            let data = match linear.and_then(|i| layer.linears()[i].matrix()) {
-                Some(matrix) => Data::F32(matrix.data()),
-                None => Data::Tensor(tensor),
-            };
-            parts.push(Part::new(&name, self.job.dtype, tensor.shape(), data));
-        }
+    fn write_layer(&self, layer: &Layer, trained: bool) -> Result<String, PipelineError> {
+        let tensors = tensor_parts(self.model, layer, trained)?;
+        let parts: Vec<Part<'_>> =
+            tensors.iter().map(|tensor| tensor.part(self.job.dtype)).collect();
         Ok(write::shard(&self.dir.shard(layer.index()), &parts, &[])?.sha256)
     }
+}
+
+/// A tensor of a layer, with new numbers if it may have changed.
+pub(super) struct LayerTensor<'a> {
+    tensor: Tensor<'a>,
+    numbers: Option<Cow<'a, [f32]>>,
+}
+
+impl LayerTensor<'_> {
+    /// The tensor, to be written.
+    pub fn part(&self, dtype: Dtype) -> Part<'_> {
+        let data = match &self.numbers {
+            Some(numbers) => Data::F32(numbers),
+            None => Data::Tensor(self.tensor),
+        };
+        Part::new(self.tensor.name(), dtype, self.tensor.shape(), data)
+    }
+}
+
+/// The tensors of a layer: weights of linears as the layer has them; norms and biases
+/// too, if they were `trained`, else as they are in the file.
+pub(super) fn tensor_parts<'a>(
+    model: &'a Model<'_>,
+    layer: &'a Layer,
+    trained: bool,
+) -> Result<Vec<LayerTensor<'a>>, PipelineError> {
+    let tensor = |name: String| {
+        let parameter = Layer::parameter_named(model.config(), layer.index(), &name);
+        let changed = |p: &Parameter| trained || matches!(p, Parameter::Weight(_));
+        Ok(LayerTensor {
+            tensor: model.checkpoint().tensor(&name)?,
+            numbers: parameter.filter(changed).map(|parameter| layer.stored(parameter)),
+        })
+    };
+    model.layer_tensors(layer.index()).into_iter().map(tensor).collect()
 }
 
 /// A pruned layer, from its shard.

@@ -8,6 +8,7 @@
 use super::PipelineError;
 use crate::checkpoint::Dtype;
 use crate::format::parse_bytes;
+use crate::recover::{Recovery, RecoveryError};
 use regex::Regex;
 use std::ffi::OsString;
 use std::fmt;
@@ -206,6 +207,13 @@ impl Field for PathBuf {
     }
 }
 
+impl Field for Recovery {
+    const KIND: OptionKind = OptionKind::Text;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        String::read(value)?.parse().map_err(|error: RecoveryError| error.to_string())
+    }
+}
+
 impl Field for Regex {
     const KIND: OptionKind = OptionKind::Text;
     fn read(value: OptionValue) -> Result<Self, String> {
@@ -329,7 +337,7 @@ macro_rules! options {
     (@value $default:literal) => { $default };
 }
 
-const PATTERN: &str = "Pattern and method";
+pub(super) const PATTERN: &str = "Pattern and method";
 const CALIBRATION: &str = "Calibration";
 const EVALUATION: &str = "Evaluation";
 const OUTPUT: &str = "Output";
@@ -350,6 +358,8 @@ options! {
     exclude: Option<Regex> => { group: PATTERN, value: "REGEX" };
     /// Remove pruned heads and channels from the tensors: a smaller dense model
     remove: bool => { group: PATTERN };
+    /// Train what is left, mask in place: blocks, halves, model or a chain such as blocks+model
+    recover: Option<Recovery> => { group: PATTERN, value: "STAGES" };
     /// Calibration text: a .txt file, a .jsonl file with a `text` field, or `demo`
     calib: PathBuf => { group: CALIBRATION, value: "TEXT" };
     /// Number of calibration windows

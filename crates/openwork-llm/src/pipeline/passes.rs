@@ -35,7 +35,8 @@ pub struct Pass {
     pub remove: bool,
     /// Sizes of the model before and after.
     pub change: Change,
-    builder: PlanBuilder,
+    /// None if nothing is pruned.
+    builder: Option<PlanBuilder>,
 }
 
 impl Passes {
@@ -60,6 +61,21 @@ impl Passes {
             list.push(pass);
         }
         Ok(Self { list, recipe: recipe.clone(), filter: filter.clone(), sequential })
+    }
+
+    /// One pass that prunes nothing: the model is only trained.
+    pub fn unpruned(config: &Config) -> Self {
+        let sizes = Sizes::new(config);
+        let pass = Pass {
+            spec: None,
+            plan: Plan::empty(config.layers),
+            depth: None,
+            remove: false,
+            change: Change { before: sizes, after: sizes },
+            builder: None,
+        };
+        let (recipe, filter) = (Recipe::default(), TensorFilter::default());
+        Self { list: vec![pass], recipe, filter, sequential: false }
     }
 
     /// Whether there is one pass, and it leaves all shapes as they are.
@@ -115,6 +131,7 @@ impl Pass {
             }
             let change = Change { before, after: Sizes { layers: kept, ..before } };
             let plan = Plan::empty(config.layers);
+            let builder = Some(builder);
             return Ok(Self { spec, plan, depth: Some(kept), remove: false, change, builder });
         }
         let plan = builder.plan(config)?;
@@ -127,15 +144,16 @@ impl Pass {
             }
             change = predicted(&plan, config)?;
         }
+        let builder = Some(builder);
         Ok(Self { spec, plan, depth: None, remove: recipe.remove, change, builder })
     }
 
     /// The plan for the model that the pass before left: its shapes are those that
     /// were predicted, or smaller by chance.
     pub(super) fn plan_for(&self, config: &Config) -> Result<Plan, PipelineError> {
-        match Sizes::new(config) == self.change.before {
-            true => Ok(self.plan.clone()),
-            false => self.builder.plan(config),
+        match &self.builder {
+            Some(builder) if Sizes::new(config) != self.change.before => builder.plan(config),
+            _ => Ok(self.plan.clone()),
         }
     }
 

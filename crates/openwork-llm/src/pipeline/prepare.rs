@@ -1,9 +1,10 @@
 //! From options to a run that can start: everything is read and checked here,
 //! for the command and for Python.
 
-use super::estimate::{Estimate, Workers, estimate};
+use super::estimate::{Estimate, Workers, estimate, recovery};
 use super::options::{ByteCount, SEQ_LEN};
 use super::passes::Passes;
+use super::recovery::RecoveryPlan;
 use super::run::{Evaluation, Job};
 use super::{
     Calibration, PipelineError, Recipe, RunOptions, Sampling, Start, TensorFilter, check_folder,
@@ -12,8 +13,11 @@ use crate::checkpoint::{Checkpoint, Dtype, Format};
 use crate::disk;
 use crate::evaluate::{self, EvaluateError, ScoredWindows};
 use crate::format::format_bytes;
+use crate::inspect::{Check, inspect};
 use crate::model::Model;
 use crate::output::{self, OutputError};
+use crate::recover::{Recovery, Unit};
+use crate::report::Record;
 use crate::tokens::{TextUse, Tokenizer, load_text};
 use std::fs::File;
 use std::io::Read;
@@ -28,6 +32,10 @@ const MAX_RECIPE: u64 = 1 << 20;
 pub struct PreparedRun<'a> {
     /// The model, read as it will be written ([`Checkpoint::rounded`]).
     pub model: Model<'a>,
+    /// The model that what is left is trained towards, if not the one that is pruned.
+    pub reference: Option<Model<'a>>,
+    /// The record of the run that pruned the model, if it is only trained.
+    pub earlier: Option<Record>,
     /// What all passes share.
     pub job: Job,
     /// The passes, each with its plan.
@@ -47,7 +55,8 @@ impl<'a> PreparedRun<'a> {
     pub fn new(model: Model<'a>, job: Job, passes: Passes, out: &Path, start: Start) -> Self {
         let needs = needs(&job, &passes, &model);
         let (workers, notes, out) = (None, passes.notes(), out.to_path_buf());
-        Self { model, job, passes, needs, workers, notes, out, start }
+        let (reference, earlier) = (None, None);
+        Self { model, reference, earlier, job, passes, needs, workers, notes, out, start }
     }
 
     /// Whether hidden states spill to a file.
@@ -117,13 +126,52 @@ impl RunOptions {
         workers: Option<Workers>,
     ) -> Result<PreparedRun<'a>, PipelineError> {
         let model = Model::open(source)?;
+        let filter = TensorFilter { include: self.include.clone(), exclude: self.exclude.clone() };
+        let passes = Passes::new(&self.recipe()?, &filter, model.config(), self.sequential)?;
+        self.check_recovery(&passes, workers)?;
+        let mut run = self.prepare_passes(model, passes)?;
+        run.workers = workers;
+        if let Some(workers) = workers {
+            run.needs = run.needs.among(workers);
+        }
+        self.check_resources(run)
+    }
+
+    /// Reads and checks everything for training a pruned model, `source`, towards
+    /// `reference`.
+    pub fn prepare_recovery<'a>(
+        &self,
+        source: &'a Checkpoint,
+        reference: &'a Checkpoint,
+    ) -> Result<PreparedRun<'a>, PipelineError> {
+        let (model, dense) = (Model::open(source)?, Model::open(reference)?);
+        let earlier = Record::read(source.path()).ok();
+        let recovery = self.recover.as_ref();
+        let layers = recovery.is_some_and(|r| r.stages.iter().any(|s| s.unit != Unit::Model));
+        check_reference(&model, &dense, layers)?;
+        if let Some(earlier) = &earlier {
+            check_conforms(source, earlier)?;
+        }
+        let passes = Passes::unpruned(model.config());
+        let mut run = self.prepare_passes(model, passes)?;
+        (run.reference, run.earlier) = (Some(dense), earlier);
+        self.check_resources(run)
+    }
+
+    /// Reads the texts of a run with these passes.
+    fn prepare_passes<'a>(
+        &self,
+        model: Model<'a>,
+        passes: Passes,
+    ) -> Result<PreparedRun<'a>, PipelineError> {
+        let source = model.checkpoint();
         let tokenizer = source.tokenizer()?;
         let mut notes = model.config().notes.clone();
         notes.extend_from_slice(tokenizer.notes());
-        let filter = TensorFilter { include: self.include.clone(), exclude: self.exclude.clone() };
-        let passes = Passes::new(&self.recipe()?, &filter, model.config(), self.sequential)?;
+        let (calibration, recovery) = self.calibration(&model, &tokenizer)?;
         let job = Job {
-            calibration: self.calibration(&model, &tokenizer)?,
+            calibration,
+            recovery,
             evaluation: self.evaluation(&model, &tokenizer)?,
             dtype: self.dtype(source)?,
             state_memory_limit: self.spill_over.as_ref().map(|limit| limit.bytes),
@@ -137,10 +185,13 @@ impl RunOptions {
                     .to_string(),
             );
         }
-        run.workers = workers;
-        if let Some(workers) = workers {
-            run.needs = run.needs.among(workers);
-        }
+        Ok(run)
+    }
+
+    fn check_resources<'a>(
+        &self,
+        mut run: PreparedRun<'a>,
+    ) -> Result<PreparedRun<'a>, PipelineError> {
         if let Some(most) = &self.max_memory {
             run.limit_memory(most)?;
         }
@@ -184,7 +235,7 @@ impl RunOptions {
         &self,
         model: &Model<'_>,
         tokenizer: &Tokenizer,
-    ) -> Result<Calibration, PipelineError> {
+    ) -> Result<(Calibration, Option<RecoveryPlan>), PipelineError> {
         let text = load_text(&self.calib, TextUse::Calibrate)?;
         let length = window("seq_len", self.seq_len, SEQ_LEN, model)?;
         let name = file_name(&self.calib);
@@ -194,11 +245,42 @@ impl RunOptions {
             error @ PipelineError::Option { .. } => error,
             error => PipelineError::option("calib", &name, error.to_string()),
         };
-        let drawn = Calibration::draw(tokenizer, (&name, &text), how).map_err(wrong)?;
-        for windows in [&drawn.windows, &drawn.single_tokens] {
+        let tokens = tokenizer.encode(&text).map_err(|error| wrong(error.into()))?;
+        let drawn = Calibration::from_tokens(tokenizer, (&name, text.len()), &tokens, how);
+        let drawn = drawn.map_err(wrong)?;
+        let plan = |recovery: &Recovery| {
+            let limits = (drawn.windows.len(), model.config().max_positions);
+            RecoveryPlan::new(recovery.clone(), tokenizer, &tokens, limits, seed)
+        };
+        let recovery = self.recover.as_ref().map(plan).transpose()?;
+        let trained = recovery.iter().flat_map(|plan| &plan.windows);
+        let trained = trained.flat_map(|windows| [&windows.train, &windows.held_out]);
+        for windows in [&drawn.windows, &drawn.single_tokens].into_iter().chain(trained) {
             model.check_tokens(windows).map_err(|error| wrong(error.into()))?;
         }
-        Ok(drawn)
+        Ok((drawn, recovery))
+    }
+
+    /// Refuses a recovery that this run cannot do.
+    fn check_recovery(
+        &self,
+        passes: &Passes,
+        workers: Option<Workers>,
+    ) -> Result<(), PipelineError> {
+        let Some(recovery) = &self.recover else { return Ok(()) };
+        let wrong = |why: &str| Err(PipelineError::option("recover", recovery, why));
+        if workers.is_some() {
+            return wrong(
+                "training runs in one process; prune without it, then use `openwork recover`",
+            );
+        }
+        let layers = recovery.stages.iter().find(|stage| stage.unit != Unit::Model);
+        if layers.is_some() && passes.list.iter().any(|pass| pass.depth.is_some()) {
+            return wrong(
+                "it trains each layer towards the same layer of the dense model, and the recipe drops layers; use `model`",
+            );
+        }
+        Ok(())
     }
 
     fn evaluation(
@@ -250,6 +332,57 @@ impl RunOptions {
     }
 }
 
+/// Refuses a reference that a model cannot be trained towards; `layers` if layers are
+/// trained towards layers.
+fn check_reference(
+    model: &Model<'_>,
+    reference: &Model<'_>,
+    layers: bool,
+) -> Result<(), PipelineError> {
+    let (a, b) = (model.config(), reference.config());
+    let sizes = [
+        ("vocabulary", a.vocab, b.vocab, true),
+        ("hidden size", a.hidden, b.hidden, layers),
+        ("number of layers", a.layers, b.layers, layers),
+    ];
+    let wrong = |why: String| {
+        Err(PipelineError::Plan(format!(
+            "{}: {why}; give the dense model that {} was pruned from",
+            reference.checkpoint().path().display(),
+            model.checkpoint().path().display()
+        )))
+    };
+    if a.family.name != b.family.name {
+        let (pruned, dense) = (a.family.name, b.family.name);
+        return wrong(format!("it is a {dense} model, the pruned one a {pruned} model"));
+    }
+    if let Some((what, pruned, dense, _)) =
+        sizes.into_iter().find(|(_, pruned, dense, checked)| *checked && pruned != dense)
+    {
+        return wrong(format!("its {what} is {dense}, that of the pruned model {pruned}"));
+    }
+    const SAMPLE: &str = "The quick brown fox, 12.5 %; naïve fiancée\n\tdef f(x): return x**2";
+    let tokens = |model: &Model<'_>| -> Result<Vec<u32>, PipelineError> {
+        Ok(model.checkpoint().tokenizer()?.encode(SAMPLE)?)
+    };
+    match tokens(model)? == tokens(reference)? {
+        true => Ok(()),
+        false => wrong("its tokenizer differs from that of the pruned model".to_string()),
+    }
+}
+
+/// Refuses a model whose weights do not have the patterns of its record.
+fn check_conforms(source: &Checkpoint, record: &Record) -> Result<(), PipelineError> {
+    let found = inspect(source, Check::Record(record), &mut |_| {});
+    match found.tensors.iter().find_map(|t| Some((&t.name, t.spec.as_ref()?, t.breach.as_ref()?))) {
+        Some((name, spec, breach)) => Err(PipelineError::Plan(format!(
+            "{}: {name} does not have the pattern {spec} that its record names: {breach}; prune the model again",
+            source.path().display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// A note if the weights take more bytes in the output than in the model, as
 /// those of a quantized GGUF file do.
 fn larger_output(source: &Checkpoint, run: &PreparedRun<'_>) -> Option<String> {
@@ -275,6 +408,10 @@ fn needs(job: &Job, passes: &Passes, model: &Model<'_>) -> Estimate {
         // The folders of the passes, until the last is complete.
         needs.disk *= 1 + passes.list.len() as u64;
     }
+    let training = recovery(job, model);
+    needs.memory += training.memory;
+    needs.memory_spilled += training.memory_spilled;
+    needs.recovery_seconds = training.recovery_seconds;
     needs
 }
 

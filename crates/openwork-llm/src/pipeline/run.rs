@@ -18,16 +18,20 @@ use super::layer_loop::{LayerLoop, pruned_layer, write_rest};
 use super::passes::Passes;
 use super::prepare::PreparedRun;
 use super::recipe::Recipe;
-use super::run_dir::{Fingerprint, RECIPE, RECORD, RunDir, Start, WORK, files};
+use super::recovery::{LayerRecoverer, ModelStage, RecoveryPlan, layer_stage_record};
+use super::run_dir::{
+    Fingerprint, RECIPE, RECORD, REDO, RunDir, Start, WORK, files, read_sealed, write_sealed,
+};
 use super::{PipelineError, card, depth};
 use crate::checkpoint::write;
 use crate::checkpoint::{Checkpoint, Dtype};
 use crate::disk::sha256;
 use crate::evaluate::{ScoredWindows, nats};
 use crate::model::{Config, LINEARS, Layer, Model, ModelError, Storage};
+use crate::recover::StageOptions;
 use crate::report::{
     self, EvaluationRecord, EvaluationText, LayerRecord, LinearRecord, ModelSize, PassRecord,
-    Record, SizeChange, Totals, distinct,
+    Record, RecoveryRecord, SizeChange, Totals, distinct,
 };
 use crate::shrink::{self, Removable, ShrinkError, ShrinkPlan, Sizes, Uneven};
 use std::path::{Path, PathBuf};
@@ -45,6 +49,8 @@ pub struct Job {
     /// Bytes of hidden states that one process keeps in memory; more of them
     /// spill to files.
     pub state_memory_limit: Option<u64>,
+    /// The training of what is left, if asked for.
+    pub recovery: Option<RecoveryPlan>,
 }
 
 /// A text that perplexity is measured on.
@@ -89,6 +95,21 @@ impl PreparedRun<'_> {
         Run { prepared: self, dir, work, observer, executor, started, earlier }.run()
     }
 
+    /// The model that what is left is trained towards.
+    fn dense_model(&self) -> &Model<'_> {
+        self.reference.as_ref().unwrap_or(&self.model)
+    }
+
+    /// The stages that train the model when all its layers are pruned.
+    fn model_stages(&self) -> &[StageOptions] {
+        self.job.recovery.as_ref().map_or(&[], |plan| plan.recovery.model_stages())
+    }
+
+    /// Whether the layers are pruned straight into the run's folder.
+    fn in_place(&self) -> bool {
+        self.passes.is_plain() && self.model_stages().is_empty()
+    }
+
     /// Everything that determines the result of pruning `model` by a recipe, whose
     /// plan is given as lines, into a model of so many layers.
     fn fingerprint(
@@ -108,6 +129,8 @@ impl PreparedRun<'_> {
             sequential: *sequential,
             include: filter.include.as_ref().map(ToString::to_string),
             exclude: filter.exclude.as_ref().map(ToString::to_string),
+            recovery: self.job.recovery.as_ref().map(|plan| plan.recovery.to_string()),
+            reference: self.reference.as_ref().map_or(Vec::new(), |m| m.checkpoint().hashes()),
             recipe: recipe.clone(),
             plan,
             files: files(model.checkpoint(), layers)?,
@@ -144,6 +167,7 @@ struct Outcome {
     evaluations: Vec<EvaluationRecord>,
     totals: Totals,
     passes: Vec<PassRecord>,
+    recovery: Vec<RecoveryRecord>,
     /// Size of the model that was written, if structures were removed.
     size: Option<ModelSize>,
 }
@@ -162,6 +186,10 @@ impl Run<'_> {
             let PassResult { folder, pruned, record } = self.pass(number, model)?;
             match pruned {
                 Some((layers, evaluations)) => {
+                    let stage = self.prepared.job.recovery.as_ref();
+                    let stage = stage.and_then(|plan| plan.recovery.layer_stage());
+                    let recovered = stage.and_then(|stage| layer_stage_record(stage, &layers));
+                    outcome.recovery.extend(recovered);
                     outcome.totals = totals(&layers);
                     outcome.layers = layers;
                     outcome.evaluations.extend(evaluations);
@@ -176,17 +204,64 @@ impl Run<'_> {
                 result = Some(smaller);
             }
         }
+        for number in 0..self.prepared.model_stages().len() {
+            let source = result.as_ref().expect("with such stages no pass is in place");
+            let model = Model::open(source)?;
+            if number == 0 {
+                let last = model.config().layers - 1;
+                let layer = |index| model.layer(index, Storage::F32);
+                outcome.evaluations.extend(self.evaluate(&model, Some(last), &layer)?);
+            }
+            let (folder, record) = self.recover(number, &model)?;
+            outcome.recovery.push(record);
+            drop(model);
+            result = Some(Checkpoint::open(&folder)?.rounded(self.prepared.job.dtype));
+        }
         match result {
             None => self.finish_in_place(outcome),
             Some(result) => self.finish(outcome, &Model::open(&result)?),
         }
     }
 
+    /// Runs stage `number` of those that train the whole model; the folder of its result.
+    fn recover(
+        &self,
+        number: usize,
+        model: &Model<'_>,
+    ) -> Result<(PathBuf, RecoveryRecord), PipelineError> {
+        let stages = self.prepared.model_stages();
+        let work = self.work.join(format!("recover-{}", number + 1));
+        let out = match number + 1 == stages.len() {
+            true => self.dir.folder().to_path_buf(),
+            false => work.join("model"),
+        };
+        let done = work.join("done.json");
+        if complete(&out)
+            && let Some(record) = read_sealed(&done, REDO)?
+        {
+            return Ok((out, record));
+        }
+        let Some(plan) = &self.prepared.job.recovery else {
+            return Err(PipelineError::Executor("there is no recovery".to_string()));
+        };
+        let stage = ModelStage {
+            reference: self.prepared.dense_model(),
+            model,
+            options: &stages[number],
+            windows: &plan.windows[number],
+            job: &self.prepared.job,
+            folder: &work,
+        };
+        let record = stage.run(&out, self.observer)?;
+        write_sealed(&done, &record)?;
+        self.observer.on_event(Event::Recovered(&record));
+        Ok((out, record))
+    }
+
     /// The record of a run that is finished already. If perplexity is asked for and
     /// was not measured, only that is added.
     fn finished(&self) -> Result<Option<Record>, PipelineError> {
-        let plain = self.prepared.passes.is_plain();
-        if plain && self.dir.done()?.len() < self.prepared.passes.layers() {
+        if self.prepared.in_place() && self.dir.done()?.len() < self.prepared.passes.layers() {
             return Ok(None);
         }
         let Some(mut record) = self.dir.finished() else { return Ok(None) };
@@ -255,7 +330,7 @@ impl Run<'_> {
         let started = Instant::now();
         let passes = &self.prepared.passes;
         let pass = &passes.list[number];
-        let last = number + 1 == passes.list.len();
+        let last = number + 1 == passes.list.len() && self.prepared.model_stages().is_empty();
         let work = self.work.join(format!("pass-{}", number + 1));
         let target = if last { self.dir.folder().to_path_buf() } else { work.join("small") };
         let before = Sizes::new(model.config());
@@ -284,7 +359,7 @@ impl Run<'_> {
         }
 
         let plan = pass.plan_for(model.config())?;
-        let masked = match passes.is_plain() {
+        let masked = match self.prepared.in_place() {
             true => None,
             false => {
                 let (recipe, layers) = (&passes.recipe.each_pass()[number], before.layers);
@@ -297,7 +372,7 @@ impl Run<'_> {
         let earlier = done.last().map_or(0.0, |last| last.elapsed);
         self.start(number, done.len(), before.layers);
         let every = self.prepared.job.evaluation.as_ref().and_then(|e| e.every);
-        let every = every.filter(|_| passes.is_plain());
+        let every = every.filter(|_| self.prepared.in_place());
         let (prepared, observer) = (self.prepared, self.observer);
         let evaluate = |index: usize| match every {
             Some(n) if (index + 1).is_multiple_of(n) && index + 1 < before.layers => {
@@ -306,16 +381,36 @@ impl Run<'_> {
             _ => Ok(None),
         };
         let executor = &mut *self.executor;
-        let mut layers =
-            LayerLoop { job: &prepared.job, model, plan: &plan, dir, observer, executor };
+        let stage = prepared.job.recovery.as_ref().and_then(|plan| plan.recovery.layer_stage());
+        let recoverer = match stage {
+            Some(stage) if done.len() < before.layers => Some(LayerRecoverer::new(
+                model,
+                prepared.dense_model(),
+                stage,
+                &prepared.job,
+                dir.folder(),
+            )?),
+            _ => None,
+        };
+        let job = &prepared.job;
+        let mut layers = LayerLoop { job, model, plan: &plan, dir, observer, executor, recoverer };
         let done = layers.run(done, &evaluate)?;
         self.earlier += earlier;
         let evaluations = done.iter().filter_map(|layer| layer.evaluation.clone()).collect();
-        let layers: Vec<LayerRecord> = done.into_iter().map(|layer| layer.record).collect();
+        let mut layers: Vec<LayerRecord> = done.into_iter().map(|layer| layer.record).collect();
+        if let Some(earlier) = &prepared.earlier {
+            inherit(&mut layers, earlier);
+        }
         let specs = layers.iter().flat_map(|layer| &layer.linears);
         record.spec = distinct(specs.filter_map(|linear| linear.spec.as_deref())).join(" | ");
-        record.spec_as_written = Some(plan.specs());
-        record.method = plan.methods();
+        record.spec_as_written = match &prepared.earlier {
+            Some(earlier) => Some(earlier.spec_as_written()),
+            None => Some(plan.specs()),
+        };
+        record.method = match &prepared.earlier {
+            Some(earlier) => earlier.method.clone(),
+            None => plan.methods(),
+        };
         record.mean_error = totals(&layers).mean_error;
         let mut folder = None;
         if let Some(dir) = &masked {
@@ -398,7 +493,7 @@ impl Run<'_> {
     /// The record of the whole run. Its layers are those of the last pass that
     /// pruned, with the names and shapes that were written.
     fn record(&mut self, outcome: Outcome) -> Record {
-        let Outcome { layers, evaluations, mut totals, passes, size: after } = outcome;
+        let Outcome { layers, evaluations, mut totals, passes, recovery, size: after } = outcome;
         let PreparedRun { model, job, passes: plan, .. } = self.prepared;
         totals.seconds = self.earlier + self.started.elapsed().as_secs_f64();
         totals.peak_rss_bytes = peak_rss_bytes();
@@ -427,6 +522,7 @@ impl Run<'_> {
             totals,
             evaluation: job.evaluation.as_ref().map(Evaluation::record),
             sizes: after.map(|after| SizeChange { before: size(model), after }),
+            recovery,
             notes: plan.notes(),
             passes: if plan.is_plain() { Vec::new() } else { passes },
             cluster: self.executor.record(),
@@ -505,6 +601,16 @@ fn totals(layers: &[LayerRecord]) -> Totals {
         density: kept / all.max(1.0),
         weights: all as u64,
         ..Totals::default()
+    }
+}
+
+/// Gives linears the specs and errors of the run that pruned them.
+fn inherit(layers: &mut [LayerRecord], earlier: &Record) {
+    for linear in layers.iter_mut().flat_map(|layer| &mut layer.linears) {
+        if let Some(known) = earlier.linears().find(|known| known.name == linear.name) {
+            let density = linear.density;
+            *linear = LinearRecord { density, ..known.clone() };
+        }
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) const RECIPE: &str = "openwork/recipe.toml";
 const LINKS: &[&str] = &["openwork", "openwork/layers", "openwork/work", LOCK];
 
 /// Advice on a damaged layer file.
-const REDO: &str = "remove it, and the run computes it again";
+pub(super) const REDO: &str = "remove it, and the run computes it again";
 
 /// Size limit of plan and layer files.
 const MAX_SEALED: u64 = 1 << 28;
@@ -78,6 +78,13 @@ pub struct Fingerprint {
     pub include: Option<String>,
     /// Leave tensors whose names match dense.
     pub exclude: Option<String>,
+    /// The recovery, if what is left is trained.
+    #[serde(default)]
+    pub recovery: Option<String>,
+    /// Files of the model that it is trained towards, if that is not the one that is
+    /// pruned, and their sha256.
+    #[serde(default)]
+    pub reference: Vec<(String, String)>,
     /// The recipe.
     pub recipe: Recipe,
     /// What is done to every tensor, one line per task.
@@ -101,6 +108,7 @@ impl Fingerprint {
         differ("{dtype}", self.dtype.clone(), other.dtype.clone());
         let order = |sequential| if sequential { "on" } else { "off" }.to_string();
         differ("{sequential}", order(self.sequential), order(other.sequential));
+        differ("{recover}", given(&self.recovery), given(&other.recovery));
         if self.calibration.sha256 != other.calibration.sha256 {
             let (was, is) = (&self.calibration, &other.calibration);
             differ("{calib}", was.text.clone(), is.text.clone());
@@ -132,6 +140,9 @@ impl Fingerprint {
         }
         if self.model != other.model {
             found.push(changed_files(&self.model, &other.model));
+        }
+        if self.reference != other.reference {
+            found.push(format!("{} (reference)", changed_files(&self.reference, &other.reference)));
         }
         if found.is_empty() && self.calibration.sha256 != other.calibration.sha256 {
             found.push(format!("the text of {{calib}} {} changed", other.calibration.text));
@@ -407,7 +418,7 @@ fn exists(path: &Path) -> bool {
 }
 
 /// Writes JSON, preceded by its SHA-256.
-fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<(), PipelineError> {
+pub(super) fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<(), PipelineError> {
     let body = serde_json::to_string(value)
         .map_err(|error| PipelineError::io(path, std::io::Error::other(error)))?;
     let text = format!("{}\n{body}\n", disk::sha256(body.as_bytes()));
@@ -417,7 +428,10 @@ fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<(), PipelineErro
 
 /// Reads a file of [`write_sealed`]; `None` if there is none. `advice` on a
 /// damaged file completes the error.
-fn read_sealed<T: DeserializeOwned>(path: &Path, advice: &str) -> Result<Option<T>, PipelineError> {
+pub(super) fn read_sealed<T: DeserializeOwned>(
+    path: &Path,
+    advice: &str,
+) -> Result<Option<T>, PipelineError> {
     let wrong = |why: &str| PipelineError::State {
         path: path.to_path_buf(),
         why: format!("{why}; {advice}"),

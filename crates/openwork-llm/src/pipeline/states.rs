@@ -1,8 +1,8 @@
 //! Hidden states of the calibration windows between stages, chunk by chunk.
 
-use super::chunk_store::ChunkStore;
 use super::stages::{Chunk, Sums};
 use super::{Calibration, PipelineError};
+use crate::chunk_store::ChunkStore;
 use crate::model::{Config, Layer, Site};
 use openwork::prune::measure::OutputError;
 use std::io;

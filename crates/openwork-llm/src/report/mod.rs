@@ -18,7 +18,7 @@ pub use groups::warnings;
 pub use html::{is_page, page};
 pub(crate) use record::distinct;
 pub use record::{
-    Calibration, EvaluationRecord, EvaluationText, LayerRecord, LinearRecord, ModelSize, Options,
-    PassRecord, Record, RecordError, SizeChange, Totals, mean,
+    Calibration, EvaluationRecord, EvaluationText, LayerRecord, LayerRecovery, LinearRecord,
+    ModelSize, Options, PassRecord, Record, RecordError, RecoveryRecord, SizeChange, Totals, mean,
 };
 pub use summary::summary;

@@ -3,6 +3,7 @@
 
 use crate::checkpoint::{CheckpointError, Fault, unfinished_layers};
 use crate::disk;
+use crate::recover::CurvePoint;
 use crate::shrink::Sizes;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,9 @@ pub struct Record {
     pub evaluations: Vec<EvaluationRecord>,
     /// Totals over all layers.
     pub totals: Totals,
+    /// The stages of the recovery, if what is left was trained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recovery: Vec<RecoveryRecord>,
     /// Notes about the run as a whole.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -167,6 +171,54 @@ pub struct LayerRecord {
     pub decoder_error: f64,
     /// Its linear layers in the order of the forward pass.
     pub linears: Vec<LinearRecord>,
+    /// How it was recovered, if it was trained after pruning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<LayerRecovery>,
+}
+
+/// The recovery of one layer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerRecovery {
+    /// Loss of the held-out windows before: mean over tokens of the squared distance to
+    /// the dense model's output of the layer, relative to that output.
+    #[serde(deserialize_with = "number")]
+    pub before: f64,
+    /// Loss of the held-out windows after.
+    #[serde(deserialize_with = "number")]
+    pub after: f64,
+    /// The learning rate; `None` if none lowered the loss, and nothing was changed.
+    pub lr: Option<f64>,
+    /// Tokens that were trained on, repetitions included.
+    pub tokens: u64,
+    /// Wall time.
+    #[serde(deserialize_with = "number")]
+    pub seconds: f64,
+}
+
+/// A stage of a recovery.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecoveryRecord {
+    /// The stage with its options, as in `blocks[epochs=2]`.
+    pub stage: String,
+    /// Loss of the held-out windows before; the mean over layers, if layers were trained.
+    #[serde(deserialize_with = "number")]
+    pub before: f64,
+    /// Loss of the held-out windows after.
+    #[serde(deserialize_with = "number")]
+    pub after: f64,
+    /// Wall time.
+    #[serde(deserialize_with = "number")]
+    pub seconds: f64,
+    /// Tokens that were trained on, repetitions included; the mean over layers, if layers
+    /// were trained.
+    pub tokens: u64,
+    /// The learning rate of a stage that trains the whole model; `None` if none lowered
+    /// the loss, and nothing was changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
+    /// Losses of a stage that trains the whole model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curve: Vec<CurvePoint>,
 }
 
 /// Measurements of one linear layer.

@@ -36,6 +36,17 @@ pub fn summary(record: &Record) -> String {
         put(format!("density      {} of the weights in linears", percent(record.totals.density)));
     }
     put(format!("mean error   {:.4}", record.totals.mean_error));
+    for (i, stage) in record.recovery.iter().enumerate() {
+        let name = if i == 0 { "recovery" } else { "" };
+        put(format!(
+            "{name:<13}{}: held-out loss {:.4} before, {:.4} after, {} tokens in {}",
+            stage.stage,
+            stage.before,
+            stage.after,
+            grouped(stage.tokens),
+            format_seconds(stage.seconds)
+        ));
+    }
     if let Some(last) = record.last() {
         let dense = record
             .dense()

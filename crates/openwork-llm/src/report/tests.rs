@@ -38,6 +38,7 @@ fn fake(layers: usize, quality: f64) -> Record {
         prune_seconds: 3.5,
         decoder_error: error(index, 4),
         linears: (0..LINEARS.len()).map(|i| linear(index, i)).collect(),
+        recovery: None,
     };
     let evaluation = |after_layer: Option<usize>| EvaluationRecord {
         after_layer,
@@ -70,6 +71,7 @@ fn fake(layers: usize, quality: f64) -> Record {
             sha256: "aa".to_string(),
         }),
         sizes: None,
+        recovery: Vec::new(),
         layers: (0..layers).map(layer).collect(),
         evaluations: evaluations.map(evaluation).collect(),
         totals: Totals {

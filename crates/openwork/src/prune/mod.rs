@@ -37,7 +37,9 @@ mod text;
 
 pub use problem::{Group, Problem, Weights};
 pub use stored::prune_stored;
-pub use text::{Build, DAMPING, Method, MethodError, OptionInfo, Settings, split_list};
+pub use text::{
+    Build, DAMPING, Method, MethodError, OptionInfo, Settings, hint, parse_chain, split_list,
+};
 
 use crate::hessian::{Curvature, Damping, Hessian, HessianError, Note};
 use crate::mask::Mask;

@@ -34,6 +34,20 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The options in the order given, with their values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.given.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// A name with these options in brackets, as [`parse_chain`] reads it.
+    pub fn display(&self, name: &str) -> String {
+        let options: Vec<_> = self.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        match options.is_empty() {
+            true => name.to_string(),
+            false => format!("{name}[{}]", options.join(",")),
+        }
+    }
+
     /// The text given for an option.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.given.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
@@ -134,16 +148,11 @@ impl FromStr for Method {
     fn from_str(text: &str) -> Result<Self, MethodError> {
         let shown: String = text.chars().take(80).collect();
         let wrong = |why: String| MethodError { text: shown.clone(), why };
-        if text.len() > MAX_TEXT {
-            return Err(wrong(format!("the text exceeds the limit of {MAX_TEXT} bytes")));
-        }
-        let parts = split_outside_brackets(text, '+').map_err(&wrong)?;
         let mut damping: Option<Damping> = None;
         let mut base: Option<(Box<dyn Pruner>, Damping)> = None;
         let mut modifiers: Vec<Box<dyn Modifier>> = Vec::new();
         let mut printed = Vec::new();
-        for (i, part) in parts.iter().enumerate() {
-            let (name, settings) = settings(part).map_err(&wrong)?;
+        for (i, (name, settings)) in parse_chain(text).map_err(&wrong)?.into_iter().enumerate() {
             let table = if i == 0 { METHODS } else { MODIFIERS };
             let method = find(table, &name, i == 0).map_err(&wrong)?;
             for (option, value) in &settings.given {
@@ -171,17 +180,26 @@ impl FromStr for Method {
                     base = base.map(|(base, _)| (base, method.damping));
                 }
             }
-            let options: Vec<_> =
-                settings.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            printed.push(if options.is_empty() {
-                method.name.to_string()
-            } else {
-                format!("{}[{}]", method.name, options.join(","))
-            });
+            printed.push(settings.display(method.name));
         }
         let (base, usual) = base.ok_or_else(|| wrong("expected a method".to_string()))?;
         Ok(Self { text: printed.join("+"), damping: damping.unwrap_or(usual), base, modifiers })
     }
+}
+
+/// Splits `a[x=1]+b` into names and their options.
+///
+/// ```
+/// let chain = openwork::prune::parse_chain("blocks[epochs=2]+model").unwrap();
+/// assert_eq!(chain[0].0, "blocks");
+/// assert_eq!(chain[0].1.get("epochs"), Some("2"));
+/// assert_eq!(chain[1].1.display(&chain[1].0), "model");
+/// ```
+pub fn parse_chain(text: &str) -> Result<Vec<(String, Settings)>, String> {
+    if text.len() > MAX_TEXT {
+        return Err(format!("the text exceeds the limit of {MAX_TEXT} bytes"));
+    }
+    split_outside_brackets(text, '+')?.into_iter().map(settings).collect()
 }
 
 /// The constructor of a table row.
@@ -214,7 +232,7 @@ fn unknown_option(method: &MethodInfo, option: &str) -> String {
 }
 
 /// The nearest of some names as a question, if one is near.
-fn hint(name: &str, names: &[&str]) -> String {
+pub fn hint(name: &str, names: &[&str]) -> String {
     let name = name.to_ascii_lowercase();
     let near = names.iter().map(|known| (distance(&name, known), known)).min();
     match near {

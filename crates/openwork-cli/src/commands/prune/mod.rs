@@ -1,14 +1,14 @@
 //! `openwork prune MODEL --spec S --method M --calib TEXT --out DIR`.
 
-mod options;
-mod show;
+pub mod options;
+pub mod show;
 
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::{interrupt, print};
 use openwork_llm::pipeline::{
-    Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
+    Event, LocalExecutor, Observer, OptionValue, PipelineError, PreparedRun, RunOptions, Spelling,
 };
 use openwork_llm::report::summary;
 use options::Options;
@@ -31,6 +31,7 @@ use std::path::PathBuf;
   openwork prune MODEL --spec 'heads keep 2' --method s-obs+refit --remove \\
       --calib c4.jsonl --out smaller
   openwork prune MODEL --spec 'layers keep 24' --calib c4.jsonl --out shorter
+  openwork prune MODEL --spec 2:4 --recover blocks+model --calib c4.jsonl --out pruned
 
 mlp, heads, query-heads and layers are structures of the model (docs/structures.md).
 
@@ -76,38 +77,8 @@ impl Prune {
         let path = self.model.or(self.model_flag).unwrap_or_default();
         let options = RunOptions::from_values(self.options.0).map_err(failure)?;
         let source = options.open(&path).map_err(failure)?;
-        let reading = (!options.events).then(|| Progress::start(global, "reading the texts"));
-        if let Some(reading) = &reading {
-            let texts = std::iter::once(&options.calib).chain(&options.eval);
-            let bytes = |path: &PathBuf| std::fs::metadata(path).map_or(0, |found| found.len());
-            reading.announce_tokenizing(texts.map(bytes).sum());
-        }
-        let run = options.prepare(&source, None).map_err(failure);
-        reading.into_iter().for_each(Progress::end);
-        let run = run?;
-        if options.dry_run {
-            let dry_run = run.dry_run();
-            return match global.json {
-                true => print::line(dry_run.to_json()),
-                false => print::text(&dry_run.to_string()),
-            };
-        }
-        let screen = show::Screen::new(global, options.events, run.model.config().layers);
-        run.notes.iter().for_each(|note| screen.on_event(Event::Note(note)));
-        interrupt::say_on_interrupt(&format!(
-            "\nstopped; finished layers are kept. To resume:\n  {}\n",
-            interrupt::resume_command()
-        ));
-        let record = run.run(&screen, &mut LocalExecutor::default());
-        screen.end();
-        let record = record.map_err(failure)?;
-        if !options.events && screen.worked() {
-            global.wrote_folder(&options.out);
-        }
-        if global.json {
-            return print::line(serde_json::to_string(&record).map_err(Failure::running)?);
-        }
-        print::text(&summary(&record))
+        let run = reading(&options, global, || options.prepare(&source, None))?;
+        execute(&run, &options, global)
     }
 
     /// The pattern by Wanda's names.
@@ -133,6 +104,54 @@ impl Prune {
             kind => kind.map(String::from),
         })
     }
+}
+
+/// Prepares a run, which reads and tokenizes its texts, and says so meanwhile.
+pub fn reading<T>(
+    options: &RunOptions,
+    global: &Global,
+    prepare: impl FnOnce() -> Result<T, PipelineError>,
+) -> Result<T, Failure> {
+    let bar = (!options.events).then(|| Progress::start(global, "reading the texts"));
+    if let Some(bar) = &bar {
+        let texts = std::iter::once(&options.calib).chain(&options.eval);
+        let bytes = |path: &PathBuf| std::fs::metadata(path).map_or(0, |found| found.len());
+        bar.announce_tokenizing(texts.map(bytes).sum());
+    }
+    let prepared = prepare().map_err(failure);
+    bar.into_iter().for_each(Progress::end);
+    prepared
+}
+
+/// Runs a prepared run, or prints its plan, and shows what it did.
+pub fn execute(
+    run: &PreparedRun<'_>,
+    options: &RunOptions,
+    global: &Global,
+) -> Result<(), Failure> {
+    if options.dry_run {
+        let dry_run = run.dry_run();
+        return match global.json {
+            true => print::line(dry_run.to_json()),
+            false => print::text(&dry_run.to_string()),
+        };
+    }
+    let screen = show::Screen::new(global, options.events, run.model.config().layers);
+    run.notes.iter().for_each(|note| screen.on_event(Event::Note(note)));
+    interrupt::say_on_interrupt(&format!(
+        "\nstopped; finished layers are kept. To resume:\n  {}\n",
+        interrupt::resume_command()
+    ));
+    let record = run.run(&screen, &mut LocalExecutor::default());
+    screen.end();
+    let record = record.map_err(failure)?;
+    if !options.events && screen.worked() {
+        global.wrote_folder(&options.out);
+    }
+    if global.json {
+        return print::line(serde_json::to_string(&record).map_err(Failure::running)?);
+    }
+    print::text(&summary(&record))
 }
 
 /// The share of the weights that `N:M` removes.

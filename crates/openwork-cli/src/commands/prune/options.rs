@@ -6,30 +6,52 @@ use openwork_llm::pipeline::{OPTIONS, OptionKind, OptionValue, RunOption};
 use std::path::PathBuf;
 
 /// The options that were given, by name.
+pub type Given = Vec<(&'static str, OptionValue)>;
+
+/// The options of `openwork prune`.
 #[derive(Clone, Debug)]
-pub struct Options(pub Vec<(&'static str, OptionValue)>);
+pub struct Options(pub Given);
 
-impl clap::Args for Options {
-    fn augment_args(command: Command) -> Command {
-        OPTIONS.iter().fold(command, |command, option| command.arg(arg(option)))
-    }
+/// The options of `openwork recover`: those that are not about pruning.
+#[derive(Clone, Debug)]
+pub struct RecoverOptions(pub Given);
 
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
+/// Which options `openwork recover` takes.
+fn recovers(option: &RunOption) -> bool {
+    let about_pruning = ["spec", "method", "recipe", "include", "exclude", "remove"];
+    !about_pruning.contains(&option.name) && !["sequential", "single_tokens"].contains(&option.name)
 }
 
-impl clap::FromArgMatches for Options {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = |option: &'static RunOption| Some((option.name, value(option, matches)?));
-        Ok(Self(OPTIONS.iter().filter_map(given).collect()))
-    }
+/// Makes a type take the options that a function accepts.
+macro_rules! take_options {
+    ($type:ident, $accepts:expr) => {
+        impl clap::Args for $type {
+            fn augment_args(command: Command) -> Command {
+                OPTIONS.iter().filter($accepts).fold(command, |command, o| command.arg(arg(o)))
+            }
 
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
+            fn augment_args_for_update(command: Command) -> Command {
+                Self::augment_args(command)
+            }
+        }
+
+        impl clap::FromArgMatches for $type {
+            fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+                let given =
+                    |option: &'static RunOption| Some((option.name, value(option, matches)?));
+                Ok(Self(OPTIONS.iter().filter($accepts).filter_map(given).collect()))
+            }
+
+            fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+                *self = Self::from_arg_matches(matches)?;
+                Ok(())
+            }
+        }
+    };
 }
+
+take_options!(Options, |_: &&RunOption| true);
+take_options!(RecoverOptions, |option: &&RunOption| recovers(option));
 
 fn arg(option: &'static RunOption) -> Arg {
     let arg = Arg::new(option.name)

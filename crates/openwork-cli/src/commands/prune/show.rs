@@ -3,9 +3,10 @@
 use crate::args::Global;
 use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
-use openwork_llm::format::format_estimate;
+use openwork_llm::format::{format_estimate, format_seconds};
 use openwork_llm::pipeline::{Event, Observer, Stage};
-use openwork_llm::report::{LayerRecord, mean};
+use openwork_llm::recover::Progress;
+use openwork_llm::report::{LayerRecord, LayerRecovery, mean};
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -33,6 +34,10 @@ struct State {
     layers: usize,
     /// Whether the run did anything.
     worked: bool,
+    /// When a training started, and its share then.
+    trained: Option<(Instant, f64)>,
+    /// The share of it that was shown last.
+    shown: f64,
 }
 
 impl Screen {
@@ -61,7 +66,15 @@ impl Screen {
         let now = Instant::now();
         Self {
             output,
-            state: Mutex::new(State { started: now, drawn: now, first: 0, layers, worked: false }),
+            state: Mutex::new(State {
+                started: now,
+                drawn: now,
+                first: 0,
+                layers,
+                worked: false,
+                trained: None,
+                shown: 0.0,
+            }),
         }
     }
 
@@ -84,6 +97,32 @@ impl Screen {
             Output::Bars { overall, .. } => overall.suspend(|| print::aside(text)),
             _ => {}
         }
+    }
+
+    /// The training of a layer, on its bar; of the whole model, also as a line for every
+    /// tenth.
+    fn training(&self, state: &mut State, layer: Option<usize>, progress: Progress) {
+        let Progress { share, loss, held_out } = progress;
+        if state.trained.is_none() || state.trained.is_some_and(|(_, before)| share < before) {
+            state.trained = Some((Instant::now(), share));
+        }
+        let Some((started, first)) = state.trained else { return };
+        let left = match share > first {
+            true => started.elapsed().as_secs_f64() * (1.0 - share) / (share - first),
+            false => 0.0,
+        };
+        let losses = format!("loss {loss:.4}, held-out {held_out:.4}");
+        let tenth = |share: f64| (10.0 * share + 1e-9) as usize;
+        if layer.is_none() && tenth(share) > tenth(state.shown) && share < 1.0 {
+            let percent = 10 * tenth(share);
+            let left = format_estimate(left);
+            self.line(format!("training  {percent} %  {losses}, about {left} left"));
+        }
+        state.shown = if share < 1.0 { share } else { 0.0 };
+        let Output::Bars { layer: bar, .. } = &self.output else { return };
+        bar.set_prefix(layer.map_or("model".to_string(), |layer| format!("layer {layer}")));
+        bar.set_position((1000.0 * share.clamp(0.0, 1.0)) as u64);
+        bar.set_message(format!("recover: {losses}"));
     }
 
     fn stage(&self, state: &mut State, layer: usize, stage: Stage, share: f64) {
@@ -110,7 +149,7 @@ impl Observer for Screen {
     fn on_event(&self, event: Event<'_>) {
         if let Output::Events = &self.output {
             // Progress comes too often for lines.
-            if !matches!(event, Event::Progress { .. }) {
+            if !event.is_progress() {
                 print::aside(event.to_json());
             }
             return;
@@ -128,8 +167,16 @@ impl Observer for Screen {
                 }
             }
             Event::Progress { layer, stage, share } => self.stage(&mut state, layer, stage, share),
+            Event::Training { layer, progress } => self.training(&mut state, layer, progress),
             Event::Pruned { .. } => {}
             Event::Layer(record) => self.line(layer_line(record, &state)),
+            Event::Recovered(stage) => self.line(format!(
+                "{}  held-out loss {:.4} before, {:.4} after  {}",
+                stage.stage,
+                stage.before,
+                stage.after,
+                format_seconds(stage.seconds)
+            )),
             Event::Evaluated(found) => {
                 let what = match found.after_layer {
                     None => "dense".to_string(),
@@ -153,12 +200,18 @@ fn layer_line(record: &LayerRecord, state: &State) -> String {
         true => "dense".to_string(),
         false => format!("mean error {:.4}", mean(&errors)),
     };
+    let recovered = match &record.recovery {
+        Some(LayerRecovery { before, after, .. }) => {
+            format!("  recovered {before:.4} to {after:.4}")
+        }
+        None => String::new(),
+    };
     let done = record.index + 1;
     let left = state.layers.saturating_sub(done);
     let each =
         state.started.elapsed().as_secs_f64() / done.saturating_sub(state.first).max(1) as f64;
     format!(
-        "layer {:>3}  {error}  decoder error {:.4}  {:.1} s  ({done} of {} done, {} left)",
+        "layer {:>3}  {error}  decoder error {:.4}{recovered}  {:.1} s  ({done} of {} done, {} left)",
         record.index,
         record.decoder_error,
         record.seconds,

@@ -10,7 +10,7 @@
 use super::attention::{Forward, Gradients};
 use crate::model::config::Activation;
 use crate::model::hidden::Scratch;
-use crate::model::layer::{ACTIVATION_CHUNK, Layer, Linear, NormSlot};
+use crate::model::layer::{ACTIVATION_CHUNK, Half, Layer, Linear, NormSlot, Parameter};
 use crate::model::norm::Norm;
 use crate::model::tap::NoTap;
 use crate::model::vector;
@@ -97,7 +97,19 @@ impl Layer {
     /// As [`forward`](Self::forward) on one window `[T, hidden]` that begins at
     /// position 0, keeping in `kept` what [`backward`](Self::backward) needs.
     pub fn forward_saving(&self, h: &mut [f32], kept: &mut Activations) {
-        let Activations { input, attention, raw_heads, middle, mlp, raw_gate, .. } = kept;
+        Half::ALL.into_iter().for_each(|half| self.forward_half_saving(half, h, kept));
+    }
+
+    /// One half of [`forward_saving`](Self::forward_saving).
+    pub fn forward_half_saving(&self, half: Half, h: &mut [f32], kept: &mut Activations) {
+        match half {
+            Half::Attention => self.attention_saving(h, kept),
+            Half::Mlp => self.mlp_saving(h, kept),
+        }
+    }
+
+    fn attention_saving(&self, h: &mut [f32], kept: &mut Activations) {
+        let Activations { input, attention, raw_heads, .. } = kept;
         copy(input, h);
         self.attention_input(h, attention, &mut NoTap);
         self.project_heads(h.len(), attention);
@@ -107,32 +119,22 @@ impl Layer {
         }
         self.rotate_heads(h.len(), 0, attention);
         self.mix(h.len(), None, attention, &mut NoTap);
-        let x = MatrixRef::new(
-            &attention.mixed,
-            h.len() / self.config().hidden,
-            self.config().q_width(),
-        );
-        self.add_residual_saving(
-            x,
-            &self.linears()[3],
-            self.norm(NormSlot::AfterAttention),
-            &mut attention.out,
-            h,
-        );
+        let (t, q_width) = (h.len() / self.config().hidden, self.config().q_width());
+        let x = MatrixRef::new(&attention.mixed, t, q_width);
+        let norm = self.norm(NormSlot::AfterAttention);
+        self.add_residual_saving(x, &self.linears()[3], norm, &mut attention.out, h);
+    }
 
+    fn mlp_saving(&self, h: &mut [f32], kept: &mut Activations) {
+        let Activations { middle, mlp, raw_gate, .. } = kept;
         copy(middle, h);
         self.mlp_input(h, mlp, &mut NoTap);
         self.project_gate(h.len(), mlp);
         copy(raw_gate, &mlp.gate);
         self.activate_gate(h.len(), mlp, &mut NoTap);
         let x = MatrixRef::new(&mlp.gate, h.len() / self.config().hidden, self.config().ff);
-        self.add_residual_saving(
-            x,
-            &self.linears()[6],
-            self.norm(NormSlot::AfterMlp),
-            &mut mlp.out,
-            h,
-        );
+        let norm = self.norm(NormSlot::AfterMlp);
+        self.add_residual_saving(x, &self.linears()[6], norm, &mut mlp.out, h);
     }
 
     /// `h <- h + norm(x W' + b)`, leaving the norm's input in `out`.
@@ -164,9 +166,29 @@ impl Layer {
     ///
     /// If the layer does not hold f32 weights.
     pub fn backward(&self, kept: &mut Activations, d: &mut [f32], grads: &mut LayerGradients) {
-        grads.norms.iter_mut().for_each(|norm| norm.fill(0.0));
-        self.mlp_backward(kept, d, grads);
-        self.attention_backward(kept, d, grads);
+        Half::ALL.into_iter().rev().for_each(|half| self.backward_half(half, kept, d, grads));
+    }
+
+    /// One half of [`backward`](Self::backward); the gradients of the other half are left
+    /// as they are.
+    ///
+    /// # Panics
+    ///
+    /// If the layer does not hold f32 weights.
+    pub fn backward_half(
+        &self,
+        half: Half,
+        kept: &mut Activations,
+        d: &mut [f32],
+        grads: &mut LayerGradients,
+    ) {
+        for slot in NormSlot::ALL.into_iter().filter(|&slot| Parameter::Norm(slot).half() == half) {
+            grads.norms[slot as usize].fill(0.0);
+        }
+        match half {
+            Half::Attention => self.attention_backward(kept, d, grads),
+            Half::Mlp => self.mlp_backward(kept, d, grads),
+        }
     }
 
     fn mlp_backward(&self, kept: &mut Activations, d: &mut [f32], grads: &mut LayerGradients) {

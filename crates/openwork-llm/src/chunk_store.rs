@@ -1,5 +1,6 @@
 //! Storage for hidden states by chunk, in memory or in a file.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -38,6 +39,14 @@ impl ChunkStore {
             .collect();
         file.set_len(start)?;
         Ok(Self::File { file, spans })
+    }
+
+    /// Reads a chunk, which stays.
+    pub fn get(&mut self, chunk: usize) -> io::Result<Cow<'_, [f32]>> {
+        match self {
+            Self::Memory(chunks) => Ok(Cow::Borrowed(&chunks[chunk])),
+            Self::File { .. } => self.take(chunk).map(Cow::Owned),
+        }
     }
 
     /// Takes a chunk out.
@@ -99,6 +108,7 @@ mod tests {
                     store.put(i, chunks[i].clone()).unwrap();
                 }
                 for i in order {
+                    assert_eq!(store.get(i).unwrap().as_ref(), chunks[i]);
                     assert_eq!(store.take(i).unwrap(), chunks[i]);
                 }
             }

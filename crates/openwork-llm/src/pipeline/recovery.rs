@@ -1,0 +1,314 @@
+//! Recovery within a run: layers are trained as they are pruned, and the model when
+//! all its layers are.
+
+use super::PipelineError;
+use super::events::{Event, Observer};
+use super::layer_loop::tensor_parts;
+use super::run::Job;
+use crate::checkpoint::Dtype;
+use crate::checkpoint::write::{self, Data, Part, shard_name};
+use crate::model::{Layer, Model, Norm, Storage};
+use crate::recover::{
+    Chain, Distilled, Distiller, LayerTrainer, MIN_WINDOWS, Progress, RecoverError, Recovery,
+    StageOptions, Unit,
+};
+use crate::report::{LayerRecord, LayerRecovery, RecoveryRecord, mean};
+use crate::tokens::{Tokenizer, random_windows};
+use std::path::Path;
+use std::time::Instant;
+
+/// A recovery with the windows that its stages train on.
+#[derive(Clone, Debug)]
+pub struct RecoveryPlan {
+    /// The stages.
+    pub recovery: Recovery,
+    /// For each of [`Recovery::model_stages`] that trains the whole model, its windows.
+    pub windows: Vec<StageWindows>,
+}
+
+/// The windows of a stage that trains the whole model.
+#[derive(Clone, Debug, Default)]
+pub struct StageWindows {
+    /// To train on.
+    pub train: Vec<Vec<u32>>,
+    /// To measure the loss on.
+    pub held_out: Vec<Vec<u32>>,
+}
+
+/// Windows that a stage for the whole model measures its loss on.
+const HELD_OUT: usize = 8;
+/// The share of the text that they are drawn from: its end.
+const HELD_OUT_SHARE: usize = 16;
+
+impl RecoveryPlan {
+    /// Draws the windows of all stages from the tokens of the calibration text, of which
+    /// `calibration` windows were drawn already.
+    pub fn new(
+        recovery: Recovery,
+        tokenizer: &Tokenizer,
+        tokens: &[u32],
+        (calibration, limit): (usize, usize),
+        seed: u64,
+    ) -> Result<Self, PipelineError> {
+        let layers = recovery.stages.iter().find(|stage| stage.unit != Unit::Model);
+        if let Some(stage) = layers.filter(|_| calibration < MIN_WINDOWS) {
+            let why = format!(
+                "{stage} trains on calibration windows and holds some of them out; give at least {MIN_WINDOWS}"
+            );
+            return Err(PipelineError::option("samples", calibration, why));
+        }
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let draw = |stage: &StageOptions| -> Result<StageWindows, PipelineError> {
+            if stage.unit != Unit::Model {
+                return Ok(StageWindows::default());
+            }
+            let length = stage.window(limit);
+            let wrong = |why: String| PipelineError::option("recover", stage, why);
+            if length > limit {
+                return Err(wrong(format!(
+                    "seq_len={length}: the model takes at most {limit} tokens"
+                )));
+            }
+            // Text for as many windows as are held out, if there is so much.
+            let tail = (tokens.len() / HELD_OUT_SHARE).max(2 * length).min(tokens.len() / 2);
+            let (train, held_out) = tokens.split_at(tokens.len() - tail);
+            let few = |text: &[u32]| (text.len() + 1).saturating_sub(length);
+            if few(train) == 0 || few(held_out) == 0 {
+                return Err(wrong(format!(
+                    "the text has {} tokens, too few for windows of {length} to train on and others to measure the loss on; use a longer text, or a smaller seq_len",
+                    tokens.len()
+                )));
+            }
+            let count = (stage.steps * stage.batch).min(few(train));
+            let seed = seed.wrapping_add(1);
+            Ok(StageWindows {
+                train: random_windows(train, length, count, seed, bos)?,
+                held_out: random_windows(held_out, length, HELD_OUT.min(few(held_out)), seed, bos)?,
+            })
+        };
+        let windows = recovery.model_stages().iter().map(draw).collect::<Result<_, _>>()?;
+        Ok(Self { recovery, windows })
+    }
+}
+
+/// The recovery of layers, one after the other.
+pub(super) struct LayerRecoverer<'a> {
+    reference: &'a Model<'a>,
+    options: &'a StageOptions,
+    dtype: Dtype,
+    seed: u64,
+    chain: Chain,
+}
+
+impl<'a> LayerRecoverer<'a> {
+    /// Before the first layer of `model`.
+    pub fn new(
+        model: &Model<'_>,
+        reference: &'a Model<'a>,
+        options: &'a StageOptions,
+        job: &Job,
+        folder: &Path,
+    ) -> Result<Self, PipelineError> {
+        let (windows, memory) = (&job.calibration.windows, job.state_memory_limit);
+        let chain = Chain::new(model, reference, windows, memory, folder)?;
+        let (dtype, seed) = (job.dtype, job.calibration.seed);
+        Ok(Self { reference, options, dtype, seed, chain })
+    }
+
+    /// Passes through a layer that is finished already.
+    pub fn replay(&mut self, layer: &Layer) -> Result<(), PipelineError> {
+        let dense = self.reference.layer(layer.index(), Storage::F32)?;
+        Ok(self.chain.replay(layer, &dense)?)
+    }
+
+    /// Trains a layer.
+    pub fn train(
+        &mut self,
+        layer: &mut Layer,
+        observer: &dyn Observer,
+    ) -> Result<LayerRecovery, PipelineError> {
+        let started = Instant::now();
+        let (index, dtype) = (layer.index(), self.dtype);
+        let dense = self.reference.layer(index, Storage::F32)?;
+        let round = |numbers: &mut [f32]| dtype.round(numbers);
+        let trainer = LayerTrainer { options: self.options, seed: self.seed, round: &round };
+        let mut seen = on_progress(observer, Some(index));
+        let trained = trainer.train(layer, &dense, &mut self.chain, &mut seen)?;
+        if trained.lr.is_none() {
+            let note = format!(
+                "layer {index}: training did not lower the held-out loss, so the layer is left as it was pruned"
+            );
+            observer.on_event(Event::Note(&note));
+        }
+        Ok(LayerRecovery {
+            before: trained.before,
+            after: trained.after,
+            lr: trained.lr,
+            tokens: trained.tokens,
+            seconds: started.elapsed().as_secs_f64(),
+        })
+    }
+}
+
+/// Reports the progress of a training, until the run is cancelled.
+fn on_progress(observer: &dyn Observer, layer: Option<usize>) -> impl FnMut(Progress) -> bool + '_ {
+    move |progress| {
+        observer.on_event(Event::Training { layer, progress });
+        !observer.cancelled()
+    }
+}
+
+/// The record of a stage that trained layers.
+pub(super) fn layer_stage_record(
+    stage: &StageOptions,
+    layers: &[LayerRecord],
+) -> Option<RecoveryRecord> {
+    let layers: Vec<&LayerRecovery> =
+        layers.iter().filter_map(|layer| layer.recovery.as_ref()).collect();
+    let all = |of: fn(&LayerRecovery) -> f64| -> Vec<f64> {
+        layers.iter().map(|&layer| of(layer)).collect()
+    };
+    (!layers.is_empty()).then(|| RecoveryRecord {
+        stage: stage.to_string(),
+        before: mean(&all(|layer| layer.before)),
+        after: mean(&all(|layer| layer.after)),
+        seconds: all(|layer| layer.seconds).iter().sum(),
+        tokens: layers.iter().map(|layer| layer.tokens).sum::<u64>() / layers.len() as u64,
+        lr: None,
+        curve: Vec::new(),
+    })
+}
+
+/// A stage on a model whose layers are all pruned.
+pub(super) struct ModelStage<'a> {
+    pub reference: &'a Model<'a>,
+    pub model: &'a Model<'a>,
+    pub options: &'a StageOptions,
+    pub windows: &'a StageWindows,
+    pub job: &'a Job,
+    /// For temporary files.
+    pub folder: &'a Path,
+}
+
+impl ModelStage<'_> {
+    /// Trains, and writes the result to a folder.
+    pub fn run(
+        &self,
+        out: &Path,
+        observer: &dyn Observer,
+    ) -> Result<RecoveryRecord, PipelineError> {
+        let started = Instant::now();
+        std::fs::create_dir_all(self.folder)
+            .map_err(|error| PipelineError::io(self.folder, error))?;
+        let (layers, norm, mut record) = match self.options.unit {
+            Unit::Model => self.distill(observer)?,
+            Unit::Block | Unit::Half => self.train_layers(observer)?,
+        };
+        write_model(self.model, &layers, &norm, self.job.dtype, out)?;
+        record.seconds = started.elapsed().as_secs_f64();
+        Ok(record)
+    }
+
+    fn distill(
+        &self,
+        observer: &dyn Observer,
+    ) -> Result<(Vec<Layer>, Norm, RecoveryRecord), PipelineError> {
+        let dtype = self.job.dtype;
+        let round = |numbers: &mut [f32]| dtype.round(numbers);
+        let distiller = Distiller {
+            reference: self.reference,
+            model: self.model,
+            options: self.options,
+            windows: &self.windows.train,
+            held_out: &self.windows.held_out,
+            seed: self.job.calibration.seed,
+            round: &round,
+            memory: self.job.state_memory_limit,
+            folder: self.folder,
+        };
+        let mut seen = on_progress(observer, None);
+        let Distilled { layers, norm, before, after, lr, tokens, curve } =
+            distiller.run(&mut seen)?;
+        if lr.is_none() {
+            observer.on_event(Event::Note(&format!(
+                "{}: training did not lower the held-out loss, so the model is left as it was",
+                self.options
+            )));
+        }
+        let stage = self.options.to_string();
+        let record = RecoveryRecord { stage, before, after, seconds: 0.0, tokens, lr, curve };
+        Ok((layers, norm, record))
+    }
+
+    fn train_layers(
+        &self,
+        observer: &dyn Observer,
+    ) -> Result<(Vec<Layer>, Norm, RecoveryRecord), PipelineError> {
+        let Self { reference, model, options, job, folder, .. } = *self;
+        let mut recoverer = LayerRecoverer::new(model, reference, options, job, folder)?;
+        let (mut layers, mut records) = (Vec::new(), Vec::new());
+        for index in 0..model.config().layers {
+            let mut layer = model.layer(index, Storage::F32)?;
+            records.push(recoverer.train(&mut layer, observer)?);
+            layers.push(layer);
+        }
+        let of = |of: fn(&LayerRecovery) -> f64| mean(&records.iter().map(of).collect::<Vec<_>>());
+        let record = RecoveryRecord {
+            stage: options.to_string(),
+            before: of(|layer| layer.before),
+            after: of(|layer| layer.after),
+            seconds: 0.0,
+            tokens: records.iter().map(|layer| layer.tokens).sum::<u64>() / records.len() as u64,
+            lr: None,
+            curve: Vec::new(),
+        };
+        Ok((layers, model.head()?.norm.clone(), record))
+    }
+}
+
+/// Writes a model with other layers and another last norm, its index last.
+fn write_model(
+    model: &Model<'_>,
+    layers: &[Layer],
+    norm: &Norm,
+    dtype: Dtype,
+    out: &Path,
+) -> Result<(), PipelineError> {
+    std::fs::create_dir_all(out).map_err(|error| PipelineError::io(out, error))?;
+    let (source, config) = (model.checkpoint(), model.config());
+    let count = layers.len() + 1;
+    let offset = config.family.norm_offset;
+    let norm: Vec<f32> = norm.factors().iter().map(|factor| factor - offset).collect();
+    let rest: Vec<Part<'_>> = source
+        .tensors()
+        .filter(|t| !t.name().starts_with("model.layers."))
+        .filter(|t| !config.tied || t.name() != "lm_head.weight")
+        .map(|t| {
+            let data = match t.name() == "model.norm.weight" {
+                true => Data::F32(&norm),
+                false => Data::Tensor(t),
+            };
+            Part::new(t.name(), dtype, t.shape(), data)
+        })
+        .collect();
+    let mut listed = vec![write::listed_shard(&out.join(shard_name(1, count)), &rest, &[])?];
+    for (i, layer) in layers.iter().enumerate() {
+        let numbers = tensor_parts(model, layer, true)?;
+        let parts: Vec<Part<'_>> = numbers.iter().map(|tensor| tensor.part(dtype)).collect();
+        listed.push(write::listed_shard(&out.join(shard_name(i + 2, count)), &parts, &[])?);
+    }
+    write::companions(source, out, dtype, |_| {})?;
+    write::index(out, &listed)?;
+    Ok(())
+}
+
+impl From<RecoverError> for PipelineError {
+    fn from(error: RecoverError) -> Self {
+        match error {
+            RecoverError::Model(error) => error.into(),
+            RecoverError::Io { path, error } => Self::Io { path, error },
+            RecoverError::Write(error) => error.into(),
+            RecoverError::Stopped => Self::Stopped,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Trains a layer, or one half of it after the other, towards the dense model's
+//! states.
+//!
+//! ```text
+//! min over the parameters of    mean over tokens t of  |f(x_t) - y_t|^2 / |y_t|^2
+//! ```
+//!
+//! with the inputs `x` of the pruned model and the outputs `y` that the dense model
+//! computes from its own inputs.
+
+use super::chain::Chain;
+use super::optimizer::{Moments, Update, pull, scale};
+use super::text::{StageOptions, Unit};
+use super::{OnProgress, Progress, RecoverError, held_out};
+use crate::model::backward::{Activations, LayerGradients, token_loss};
+use crate::model::keep_awake::keep_awake;
+use crate::model::{Half, Layer, Parameter};
+use openwork::MatrixRef;
+use openwork::random::SplitMix64;
+
+/// Learning rates that are tried until one lowers the held-out loss, if none is given.
+const RATES: [f64; 3] = [1e-3, 3e-4, 1e-4];
+
+/// Trains layers of a chain.
+pub struct LayerTrainer<'a> {
+    /// The stage.
+    pub options: &'a StageOptions,
+    /// Random seed of the order of windows.
+    pub seed: u64,
+    /// Rounds parameters as they will be stored.
+    pub round: &'a dyn Fn(&mut [f32]),
+}
+
+/// What training a layer did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainedLayer {
+    /// Loss of the held-out windows before.
+    pub before: f64,
+    /// Loss of the held-out windows after, with parameters as stored.
+    pub after: f64,
+    /// The learning rate; `None` if none lowered the loss, and nothing was changed.
+    pub lr: Option<f64>,
+    /// Tokens that were trained on, repetitions included.
+    pub tokens: u64,
+}
+
+/// The parameters of a layer at some moment, in the order of [`Parameter::all`].
+type Snapshot = Vec<Vec<f32>>;
+
+fn snapshot(layer: &mut Layer) -> Snapshot {
+    layer.parameters_mut().map(|(_, numbers)| numbers.to_vec()).collect()
+}
+
+fn restore(layer: &mut Layer, from: &Snapshot) {
+    for ((_, numbers), from) in layer.parameters_mut().zip(from) {
+        numbers.copy_from_slice(from);
+    }
+}
+
+impl LayerTrainer<'_> {
+    /// Trains a layer, given the dense model's, and advances the chain through both.
+    pub fn train(
+        &self,
+        layer: &mut Layer,
+        dense: &Layer,
+        chain: &mut Chain,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<TrainedLayer, RecoverError> {
+        let groups: &[&[Half]] = match self.options.unit {
+            Unit::Half => &[&[Half::Attention], &[Half::Mlp]],
+            _ => &[&Half::ALL],
+        };
+        let mut result: Option<TrainedLayer> = None;
+        for (i, halves) in groups.iter().enumerate() {
+            chain.advance_dense(dense, halves)?;
+            let mut part = |mut progress: Progress| {
+                progress.share = (i as f64 + progress.share) / groups.len() as f64;
+                on_progress(progress)
+            };
+            let mut training = Training { trainer: self, halves, chain: &mut *chain };
+            let one = training.run(layer, &mut part)?;
+            chain.advance_pruned(layer, halves)?;
+            result = Some(match result {
+                None => one,
+                // The loss after the MLP is that of the layer.
+                Some(first) => TrainedLayer {
+                    tokens: first.tokens + one.tokens,
+                    lr: one.lr.or(first.lr),
+                    ..one
+                },
+            });
+        }
+        Ok(result.expect("a layer has halves"))
+    }
+}
+
+/// The training of some halves of a layer.
+struct Training<'a> {
+    trainer: &'a LayerTrainer<'a>,
+    halves: &'a [Half],
+    chain: &'a mut Chain,
+}
+
+impl Training<'_> {
+    fn run(
+        &mut self,
+        layer: &mut Layer,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<TrainedLayer, RecoverError> {
+        let options = self.trainer.options;
+        let start = snapshot(layer);
+        let before = self.held_out_loss(layer)?;
+        let rates = options.lr.map_or(RATES.to_vec(), |lr| vec![lr]);
+        let mut tokens = 0;
+        for lr in rates {
+            let best = self.attempt(layer, &start, before, lr, &mut tokens, on_progress)?;
+            if let Some(best) = best {
+                restore(layer, &best);
+                layer.round(self.trainer.round);
+                let after = self.held_out_loss(layer)?;
+                if after < before {
+                    return Ok(TrainedLayer { before, after, lr: Some(lr), tokens });
+                }
+            }
+            restore(layer, &start);
+        }
+        Ok(TrainedLayer { before, after: before, lr: None, tokens })
+    }
+
+    /// Trains with one learning rate; the parameters with the lowest held-out loss, if
+    /// that is below `before`.
+    fn attempt(
+        &mut self,
+        layer: &mut Layer,
+        start: &Snapshot,
+        before: f64,
+        lr: f64,
+        tokens: &mut u64,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<Option<Snapshot>, RecoverError> {
+        let StageOptions { epochs, batch, schedule, trained, decay, .. } = *self.trainer.options;
+        let windows = self.chain.windows() - held_out(self.chain.windows());
+        let steps = epochs * windows.div_ceil(batch);
+        let halves = self.halves;
+        let moved = |p: Parameter| trained.includes(p) && halves.contains(&p.half());
+        let sizes = start.iter().zip(Parameter::all());
+        let mut moments =
+            Moments::new(sizes.map(|(numbers, p)| if moved(p) { numbers.len() } else { 0 }));
+        let mut sum = LayerGradients::new(layer);
+        let mut one = (batch > 1).then(|| LayerGradients::new(layer));
+        let mut kept = Activations::default();
+        let mut best: Option<(f64, Snapshot)> = None;
+        let mut random = SplitMix64(self.trainer.seed ^ (layer.index() as u64) << 32);
+        let (mut step, mut held) = (0, before);
+        for _ in 0..epochs {
+            for batch in shuffled(windows, &mut random).chunks(batch) {
+                let mut loss = 0.0;
+                for (i, &window) in batch.iter().enumerate() {
+                    match one.as_mut().filter(|_| i > 0) {
+                        None => loss += self.gradients(layer, window, &mut kept, &mut sum)?,
+                        Some(one) => {
+                            loss += self.gradients(layer, window, &mut kept, one)?;
+                            sum.add(one);
+                        }
+                    }
+                }
+                let latest = loss / batch.len() as f64;
+                if !latest.is_finite() {
+                    return Ok(best.map(|(_, best)| best));
+                }
+                if batch.len() > 1 {
+                    let share = 1.0 / batch.len() as f32;
+                    sum.slices_mut().for_each(|gradient| scale(gradient, share));
+                }
+                let rate = lr * schedule.share(step, steps);
+                let updates = layer.parameters_mut().zip(sum.slices());
+                moments.step(
+                    step,
+                    rate,
+                    updates.map(|((parameter, numbers), gradient)| Update {
+                        sparse: matches!(parameter, Parameter::Weight(_)),
+                        numbers,
+                        gradient,
+                    }),
+                );
+                if decay > 0.0 {
+                    let share = (rate * decay).min(1.0) as f32;
+                    for ((parameter, numbers), to) in layer.parameters_mut().zip(start) {
+                        if moved(parameter) {
+                            pull(numbers, to, share);
+                        }
+                    }
+                }
+                step += 1;
+                *tokens += (batch.len() * self.chain.seq_len()) as u64;
+                let share = step as f64 / steps as f64;
+                if !on_progress(Progress { share, loss: latest, held_out: held }) {
+                    return Err(RecoverError::Stopped);
+                }
+            }
+            held = self.held_out_loss(layer)?;
+            if held < best.as_ref().map_or(before, |(best, _)| *best) {
+                best = Some((held, snapshot(layer)));
+            } else if !held.is_finite() || held > 1.5 * before {
+                break;
+            }
+        }
+        Ok(best.map(|(_, best)| best))
+    }
+
+    /// The gradients of one window's loss, which is returned.
+    fn gradients(
+        &mut self,
+        layer: &Layer,
+        window: usize,
+        kept: &mut Activations,
+        into: &mut LayerGradients,
+    ) -> Result<f64, RecoverError> {
+        let halves = self.halves;
+        let (t, width) = (self.chain.seq_len(), self.chain.width());
+        let [x, y] = self.chain.pair(window)?;
+        let mut h = x.into_owned();
+        Ok(keep_awake(|| {
+            halves.iter().for_each(|&half| layer.forward_half_saving(half, &mut h, kept));
+            let loss = token_loss(&mut h, MatrixRef::new(&y, t, width));
+            halves.iter().rev().for_each(|&half| layer.backward_half(half, kept, &mut h, into));
+            loss
+        }))
+    }
+
+    /// The mean loss of the held-out windows, which are the last ones.
+    fn held_out_loss(&mut self, layer: &Layer) -> Result<f64, RecoverError> {
+        let windows = self.chain.windows();
+        let first = windows - held_out(windows);
+        let (t, width) = (self.chain.seq_len(), self.chain.width());
+        let mut kept = Activations::default();
+        let mut sum = 0.0;
+        for window in first..windows {
+            let [x, y] = self.chain.pair(window)?;
+            let mut h = x.into_owned();
+            sum += keep_awake(|| {
+                for &half in self.halves {
+                    layer.forward_half_saving(half, &mut h, &mut kept);
+                }
+                token_loss(&mut h, MatrixRef::new(&y, t, width))
+            });
+        }
+        Ok(sum / (windows - first) as f64)
+    }
+}
+
+/// The numbers below `n` in random order.
+pub(super) fn shuffled(n: usize, random: &mut SplitMix64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..n).collect();
+    for i in (1..n).rev() {
+        order.swap(i, random.below(i as u64 + 1) as usize);
+    }
+    order
+}

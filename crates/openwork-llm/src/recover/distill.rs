@@ -1,0 +1,469 @@
+//! Trains all layers of a pruned model together, towards the dense model's
+//! distribution of the next token.
+//!
+//! The dense model runs once: its last hidden states are kept, and its logits are
+//! computed from them when they are needed. A step runs one batch of windows forward
+//! and backward. Several times in a stage the held-out loss is measured, and the
+//! weights with the lowest are kept; then the state of the optimizer is saved, from
+//! which an interrupted stage continues with the same bytes.
+
+use super::block::shuffled;
+use super::optimizer::{Moments, Update, pull, scale, sum_of_squares};
+use super::state::{Saved, StateDir};
+use super::text::{LossKind, StageOptions};
+use super::{OnProgress, Progress, RecoverError};
+use crate::chunk_store::ChunkStore;
+use crate::model::backward::{Activations, LayerGradients, Objective, Reference};
+use crate::model::keep_awake::keep_awake;
+use crate::model::{EmbeddingRows, Head, Layer, Model, NoTap, Norm, Parameter, Storage, Weight};
+use openwork::random::SplitMix64;
+use openwork::{Matrix, MatrixRef};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Learning rates that are tried until one lowers the held-out loss, if none is given.
+const RATES: [f64; 3] = [2e-4, 7e-5, 2e-5];
+
+/// Gradients of a step are scaled down to this norm.
+const MAX_NORM: f64 = 1.0;
+
+/// How often the held-out loss is measured and the state saved.
+const EVALUATIONS: usize = 8;
+
+/// Bytes of activations that are kept for the backward pass; if a window has more,
+/// layers run forward a second time.
+const ACTIVATION_BYTES: usize = 3 << 30;
+
+/// Bytes of the dense model's last hidden states that are held in memory, if the user
+/// sets no limit.
+const STATE_BYTES: u64 = 2 << 30;
+
+/// A point of the curve of losses.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CurvePoint {
+    /// Steps done.
+    pub step: usize,
+    /// Mean loss of the windows that were trained on since the point before.
+    pub loss: Option<f64>,
+    /// Loss of the held-out windows.
+    pub held_out: f64,
+}
+
+/// A stage that trains a whole model.
+pub struct Distiller<'a> {
+    /// The dense model.
+    pub reference: &'a Model<'a>,
+    /// The pruned model.
+    pub model: &'a Model<'a>,
+    /// The stage.
+    pub options: &'a StageOptions,
+    /// Windows to train on, all of one length.
+    pub windows: &'a [Vec<u32>],
+    /// Windows of the same length that the loss is measured on.
+    pub held_out: &'a [Vec<u32>],
+    /// Random seed of the order of windows.
+    pub seed: u64,
+    /// Rounds parameters as they will be stored.
+    pub round: &'a dyn Fn(&mut [f32]),
+    /// Bytes of hidden states that may be held in memory.
+    pub memory: Option<u64>,
+    /// The folder for the state of the optimizer.
+    pub folder: &'a Path,
+}
+
+/// The result of a stage.
+pub struct Distilled {
+    /// The trained layers; they hold f32 weights, rounded as they will be stored.
+    pub layers: Vec<Layer>,
+    /// The trained last norm.
+    pub norm: Norm,
+    /// Loss of the held-out windows before.
+    pub before: f64,
+    /// Loss of the held-out windows after.
+    pub after: f64,
+    /// The learning rate; `None` if none lowered the loss, and nothing was changed.
+    pub lr: Option<f64>,
+    /// Tokens that were trained on, repetitions included.
+    pub tokens: u64,
+    /// Losses along the way.
+    pub curve: Vec<CurvePoint>,
+}
+
+/// The weights in training.
+struct Student {
+    layers: Vec<Layer>,
+    norm: Norm,
+    /// What is added to the stored weights of the norm.
+    offset: f32,
+}
+
+/// The gradients of a window.
+struct Gradients {
+    layers: Vec<LayerGradients>,
+    norm: Vec<f32>,
+}
+
+impl Gradients {
+    fn new(student: &Student) -> Self {
+        Self {
+            layers: student.layers.iter().map(LayerGradients::new).collect(),
+            norm: vec![0.0; student.norm.width()],
+        }
+    }
+
+    fn slices(&self) -> impl Iterator<Item = &[f32]> {
+        self.layers.iter().flat_map(LayerGradients::slices).chain([self.norm.as_slice()])
+    }
+
+    fn slices_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        let layers = self.layers.iter_mut().flat_map(LayerGradients::slices_mut);
+        layers.chain([self.norm.as_mut_slice()])
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, other) in self.layers.iter_mut().zip(&other.layers) {
+            sum.add(other);
+        }
+        self.norm.iter_mut().zip(&other.norm).for_each(|(sum, other)| *sum += other);
+    }
+}
+
+impl Student {
+    fn load(model: &Model<'_>) -> Result<Self, RecoverError> {
+        let layers = 0..model.config().layers;
+        let layers: Result<Vec<Layer>, _> =
+            layers.map(|index| model.layer(index, Storage::F32)).collect();
+        let offset = model.config().family.norm_offset;
+        Ok(Self { layers: layers?, norm: model.head()?.norm.clone(), offset })
+    }
+
+    /// Every parameter; the last norm comes last, and is `None`.
+    fn parameters_mut(&mut self) -> impl Iterator<Item = (Option<Parameter>, &mut [f32])> {
+        let layers = self.layers.iter_mut().flat_map(Layer::parameters_mut);
+        layers
+            .map(|(parameter, numbers)| (Some(parameter), numbers))
+            .chain([(None, self.norm.factors_mut())])
+    }
+
+    fn round(&mut self, round: &dyn Fn(&mut [f32])) {
+        self.layers.iter_mut().for_each(|layer| layer.round(round));
+        let (norm, offset) = (self.norm.factors_mut(), self.offset);
+        norm.iter_mut().for_each(|x| *x -= offset);
+        round(norm);
+        norm.iter_mut().for_each(|x| *x += offset);
+    }
+}
+
+/// What the windows are trained towards.
+struct Targets {
+    /// The dense model's last hidden states, by window; those that are held out come
+    /// last.
+    states: ChunkStore,
+    head: Weight,
+    norm: Norm,
+}
+
+/// Buffers of the forward and backward pass.
+struct Buffers {
+    /// One for each layer if all are kept, else one.
+    activations: Vec<Activations>,
+    /// Inputs of the layers, if activations are not kept.
+    inputs: Vec<Vec<f32>>,
+}
+
+impl Distiller<'_> {
+    /// Trains, continuing an interrupted stage.
+    pub fn run(&self, on_progress: &mut OnProgress<'_>) -> Result<Distilled, RecoverError> {
+        let dir = StateDir::new(self.folder);
+        let mut targets = self.targets()?;
+        let head = load_head(self.model)?;
+        let mut student = Student::load(self.model)?;
+        let rates = self.options.lr.map_or(RATES.to_vec(), |lr| vec![lr]);
+        let mut run = Run {
+            distiller: self,
+            buffers: self.buffers(),
+            targets: &mut targets,
+            head: &head,
+            moments: Moments { mean: Vec::new(), square: Vec::new() },
+            dir: &dir,
+        };
+        let mut saved = match dir.load(&mut student, &mut run.moments)? {
+            Some(saved) => saved,
+            None => {
+                let before = run.held_out_loss(&student)?;
+                Saved { before, best: before, ..Saved::default() }
+            }
+        };
+        while saved.attempt < rates.len() {
+            if saved.step == 0 {
+                run.moments = self.moments(&mut student);
+            }
+            let lr = rates[saved.attempt];
+            if run.attempt(&mut student, &mut saved, lr, on_progress)? {
+                dir.load_best(&mut student)?;
+                student.round(self.round);
+                let after = run.held_out_loss(&student)?;
+                if after < saved.before {
+                    let Student { layers, norm, .. } = student;
+                    let Saved { before, tokens, curve, .. } = saved;
+                    return Ok(Distilled {
+                        layers,
+                        norm,
+                        before,
+                        after,
+                        lr: Some(lr),
+                        tokens,
+                        curve,
+                    });
+                }
+            }
+            student = Student::load(self.model)?;
+            saved = Saved {
+                attempt: saved.attempt + 1,
+                step: 0,
+                best: saved.before,
+                curve: Vec::new(),
+                ..saved
+            };
+        }
+        let Student { layers, norm, .. } = student;
+        let Saved { before, tokens, curve, .. } = saved;
+        Ok(Distilled { layers, norm, before, after: before, lr: None, tokens, curve })
+    }
+
+    fn moments(&self, student: &mut Student) -> Moments {
+        let trained = self.options.trained;
+        Moments::new(student.parameters_mut().map(|(parameter, numbers)| {
+            match parameter.map_or(trained.norms(), |parameter| trained.includes(parameter)) {
+                true => numbers.len(),
+                false => 0,
+            }
+        }))
+    }
+
+    /// Runs the dense model on all windows.
+    fn targets(&self) -> Result<Targets, RecoverError> {
+        let (model, windows) = (self.reference, self.windows.iter().chain(self.held_out));
+        let windows: Vec<&Vec<u32>> = windows.collect();
+        let size = windows.first().map_or(0, |window| window.len()) * model.config().hidden;
+        let sizes = vec![size; windows.len()];
+        let bytes = (windows.len() * size * size_of::<f32>()) as u64;
+        let io = |error| RecoverError::io(self.folder, error);
+        let mut states = match bytes > self.memory.unwrap_or(STATE_BYTES) {
+            true => ChunkStore::in_file(self.folder, &sizes).map_err(io)?,
+            false => ChunkStore::in_memory(&sizes),
+        };
+        // As many windows at a time as take 64 MB.
+        let group = ((64 << 20) / (size * size_of::<f32>()).max(1)).max(1);
+        let mut done = 0;
+        for windows in windows.chunks(group) {
+            let windows: Vec<Vec<u32>> = windows.iter().map(|&window| window.clone()).collect();
+            let mut hidden = model.embed(&windows)?;
+            for index in 0..model.config().layers {
+                model.layer(index, Storage::F32)?.forward(&mut hidden, &mut NoTap);
+            }
+            for window in hidden.into_states().into_vec().chunks_exact(size) {
+                states.put(done, window.to_vec()).map_err(io)?;
+                done += 1;
+            }
+        }
+        Ok(Targets { states, head: load_head(model)?, norm: model.head()?.norm.clone() })
+    }
+
+    fn buffers(&self) -> Buffers {
+        let c = self.model.config();
+        let t = self.windows.first().map_or(0, Vec::len);
+        let layer = t * (7 * c.hidden + 4 * c.q_width() + 4 * c.kv_width() + 7 * c.ff);
+        let all = c.layers * layer * size_of::<f32>() <= ACTIVATION_BYTES;
+        let count = if all { c.layers } else { 1 };
+        Buffers {
+            activations: (0..count).map(|_| Activations::default()).collect(),
+            inputs: vec![Vec::new(); if all { 0 } else { c.layers }],
+        }
+    }
+
+    fn objective(&self) -> Objective {
+        let (distillation, cross_entropy) = match self.options.loss {
+            LossKind::Kl => (1.0, 0.0),
+            LossKind::CrossEntropy => (0.0, 1.0),
+            LossKind::Mix => (0.5, 0.5),
+        };
+        Objective { distillation, cross_entropy, temperature: self.options.temperature as f32 }
+    }
+}
+
+/// The output projection of a model, in f32.
+fn load_head(model: &Model<'_>) -> Result<Weight, RecoverError> {
+    let head = model.head()?;
+    let (rows, width) = (head.rows.count(), model.config().hidden);
+    let mut matrix = Matrix::zeros(rows, width);
+    head.rows.read(0..rows, matrix.data_mut());
+    Ok(Weight::F32(matrix))
+}
+
+/// A stage in progress.
+struct Run<'a> {
+    distiller: &'a Distiller<'a>,
+    buffers: Buffers,
+    targets: &'a mut Targets,
+    head: &'a Weight,
+    moments: Moments,
+    dir: &'a StateDir,
+}
+
+impl Run<'_> {
+    /// Trains with one learning rate from where `saved` is. Whether the held-out loss
+    /// fell; the best weights are then in the state's folder.
+    fn attempt(
+        &mut self,
+        student: &mut Student,
+        saved: &mut Saved,
+        lr: f64,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<bool, RecoverError> {
+        let Distiller { options, windows, seed, .. } = *self.distiller;
+        let StageOptions { steps, batch, schedule, decay, .. } = *options;
+        let every = steps.div_ceil(EVALUATIONS);
+        let mut sum = Gradients::new(student);
+        let mut one = (batch > 1).then(|| Gradients::new(student));
+        let anchor = (decay > 0.0).then(|| Student::load(self.distiller.model)).transpose()?;
+        let mut anchor = anchor;
+        let mut latest = Vec::new();
+        let held = |saved: &Saved| saved.curve.last().map_or(saved.before, |point| point.held_out);
+        while saved.step < steps {
+            let mut loss = 0.0;
+            for i in 0..batch {
+                let window = window_at(saved.step * batch + i, windows.len(), seed);
+                match one.as_mut().filter(|_| i > 0) {
+                    None => loss += self.gradients(student, window, Some(&mut sum))?,
+                    Some(one) => {
+                        loss += self.gradients(student, window, Some(one))?;
+                        sum.add(one);
+                    }
+                }
+            }
+            loss /= batch as f64;
+            if !loss.is_finite() {
+                return Ok(saved.best < saved.before);
+            }
+            let norm = sum_of_squares(sum.slices()).sqrt() / batch as f64;
+            let factor = (MAX_NORM / norm.max(MAX_NORM)) / batch as f64;
+            if factor != 1.0 {
+                sum.slices_mut().for_each(|gradient| scale(gradient, factor as f32));
+            }
+            let rate = lr * schedule.share(saved.step, steps);
+            let updates = student.parameters_mut().zip(sum.slices());
+            self.moments.step(
+                saved.step,
+                rate,
+                updates.map(|((parameter, numbers), gradient)| Update {
+                    sparse: matches!(parameter, Some(Parameter::Weight(_))),
+                    numbers,
+                    gradient,
+                }),
+            );
+            if let Some(anchor) = &mut anchor {
+                let share = (rate * decay).min(1.0) as f32;
+                for ((_, numbers), (_, to)) in student.parameters_mut().zip(anchor.parameters_mut())
+                {
+                    pull(numbers, to, share);
+                }
+            }
+            saved.step += 1;
+            saved.tokens += (batch * windows[0].len()) as u64;
+            latest.push(loss);
+            if saved.step.is_multiple_of(every) || saved.step == steps {
+                let held_out = self.held_out_loss(student)?;
+                let mean = latest.iter().sum::<f64>() / latest.len() as f64;
+                latest.clear();
+                let point = CurvePoint { step: saved.step, loss: Some(mean), held_out };
+                saved.curve.push(point);
+                if held_out < saved.best {
+                    saved.best = held_out;
+                    self.dir.save_best(student)?;
+                } else if !held_out.is_finite() || held_out > 1.5 * saved.before {
+                    return Ok(saved.best < saved.before);
+                }
+                if saved.step < steps {
+                    self.dir.save(student, &self.moments, saved)?;
+                }
+            }
+            let share = saved.step as f64 / steps as f64;
+            if !on_progress(Progress { share, loss, held_out: held(saved) }) {
+                return Err(RecoverError::Stopped);
+            }
+        }
+        Ok(saved.best < saved.before)
+    }
+
+    /// The mean loss of the held-out windows.
+    fn held_out_loss(&mut self, student: &Student) -> Result<f64, RecoverError> {
+        let (first, count) = (self.distiller.windows.len(), self.distiller.held_out.len());
+        let mut sum = 0.0;
+        for window in first..first + count {
+            sum += self.gradients(student, window, None)?;
+        }
+        Ok(sum / count as f64)
+    }
+
+    /// The loss of one window, and its gradients if asked for.
+    fn gradients(
+        &mut self,
+        student: &Student,
+        window: usize,
+        into: Option<&mut Gradients>,
+    ) -> Result<f64, RecoverError> {
+        let Distiller { model, windows, held_out, folder, .. } = *self.distiller;
+        let tokens = windows.get(window).unwrap_or_else(|| &held_out[window - windows.len()]);
+        let states = model.embed(std::slice::from_ref(tokens))?.into_states().into_vec();
+        let (t, width) = (tokens.len(), model.config().hidden);
+        let next: Vec<Option<u32>> = tokens[1..].iter().copied().map(Some).chain([None]).collect();
+        let Targets { states: dense, head, norm } = &mut *self.targets;
+        let wanted = dense.get(window).map_err(|error| RecoverError::io(folder, error))?;
+        let theirs = Head { norm, rows: EmbeddingRows::Held(head) };
+        let reference = Reference {
+            head: &theirs,
+            states: MatrixRef::new(&wanted, t, self.distiller.reference.config().hidden),
+        };
+        let ours = Head { norm: &student.norm, rows: EmbeddingRows::Held(self.head) };
+        let (buffers, objective) = (&mut self.buffers, self.distiller.objective());
+        Ok(keep_awake(|| {
+            let mut h = states;
+            let keeps = buffers.inputs.is_empty();
+            for (i, layer) in student.layers.iter().enumerate() {
+                if !keeps {
+                    buffers.inputs[i].clone_from(&h);
+                }
+                let slot = if keeps { i } else { 0 };
+                layer.forward_saving(&mut h, &mut buffers.activations[slot]);
+            }
+            let states = MatrixRef::new(&h, t, width);
+            let top = ours.backward(objective, states, Some(reference), &next);
+            let Some(into) = into else { return top.loss };
+            into.norm.copy_from_slice(&top.norm);
+            let mut d = top.states.into_vec();
+            for (i, layer) in student.layers.iter().enumerate().rev() {
+                let slot = if keeps { i } else { 0 };
+                let kept = &mut buffers.activations[slot];
+                if !keeps {
+                    h.copy_from_slice(&buffers.inputs[i]);
+                    layer.forward_saving(&mut h, kept);
+                }
+                layer.backward(kept, &mut d, &mut into.layers[i]);
+            }
+            top.loss
+        }))
+    }
+}
+
+/// The window of the `n`-th gradient: each round uses all windows in another order.
+fn window_at(n: usize, windows: usize, seed: u64) -> usize {
+    let (round, place) = (n / windows, n % windows);
+    shuffled(windows, &mut SplitMix64(seed.wrapping_add(round as u64)))[place]
+}
+
+impl super::state::Parameters for Student {
+    fn tensors(&mut self) -> Vec<&mut [f32]> {
+        self.parameters_mut().map(|(_, numbers)| numbers).collect()
+    }
+}

@@ -1,0 +1,303 @@
+//! Recovery on every family: zeros stay, losses fall, and a run that is interrupted or
+//! has other threads writes the same bytes.
+
+use openwork_llm::Checkpoint;
+use openwork_llm::model::{LINEARS, Layer, Model};
+use openwork_llm::pipeline::{
+    Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
+};
+use openwork_llm::report::Record;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const FAMILIES: [&str; 7] =
+    ["gemma3", "gemma3-images", "llama", "llama-tied", "mistral", "qwen2", "qwen3"];
+
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name)
+}
+
+/// A folder with a text of words that the tiny tokenizers know.
+fn folder() -> tempfile::TempDir {
+    let words = ["assert", "value", "return", "name", "in", "the", "class", "a", "object", "is"];
+    let text: Vec<&str> = (0..6000).map(|i: usize| words[(i * i + i / 7) % words.len()]).collect();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("calib.txt"), text.join(" ")).expect("a text");
+    folder
+}
+
+/// Options of a run in a folder: further ones as `name=value`.
+fn options(folder: &Path, out: &str, more: &[&str]) -> RunOptions {
+    let path = |name: &str| OptionValue::Text(folder.join(name).into());
+    let mut values = vec![
+        ("calib", path("calib.txt")),
+        ("out", path(out)),
+        ("samples", OptionValue::Count(8)),
+        ("seq_len", OptionValue::Count(24)),
+        ("single_tokens", OptionValue::Count(0)),
+    ];
+    for option in more {
+        let (name, value) = option.split_once('=').expect("name=value");
+        let value = match value {
+            "true" => OptionValue::Flag(true),
+            value => {
+                value.parse().map_or_else(|_| OptionValue::Text(value.into()), OptionValue::Count)
+            }
+        };
+        values.retain(|(known, _)| *known != name);
+        values.push((name, value));
+    }
+    RunOptions::from_values(values).expect("valid options")
+}
+
+fn prune(
+    name: &str,
+    options: &RunOptions,
+    observer: &dyn Observer,
+) -> Result<Record, PipelineError> {
+    let source = options.open(&model(name))?;
+    options.prepare(&source, None)?.run(observer, &mut LocalExecutor::default())
+}
+
+fn recover(
+    pruned: &Path,
+    reference: &Path,
+    options: &RunOptions,
+    observer: &dyn Observer,
+) -> Result<Record, PipelineError> {
+    let source = options.open(pruned)?;
+    let reference = Checkpoint::open(reference)?;
+    options.prepare_recovery(&source, &reference)?.run(observer, &mut LocalExecutor::default())
+}
+
+/// Every tensor of a folder.
+fn tensors(folder: &Path) -> BTreeMap<String, Vec<f32>> {
+    let model = Checkpoint::open(folder).expect("a model");
+    model.tensors().map(|tensor| (tensor.name().to_string(), tensor.to_f32())).collect()
+}
+
+/// The bytes of every file of a model, without measurements of time.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("one"));
+    let files = entries.filter(|entry| entry.path().is_file());
+    files
+        .map(|entry| {
+            let bytes = std::fs::read(entry.path()).expect("a file");
+            (entry.file_name().to_string_lossy().into_owned(), bytes)
+        })
+        .collect()
+}
+
+const BOTH: &str = "recover=blocks[epochs=2]+model[steps=6,seq_len=16]";
+
+#[test]
+fn every_family_recovers_with_its_zeros_in_place() {
+    for name in FAMILIES {
+        for stages in
+            [BOTH, "recover=halves[epochs=2,batch=3]", "recover=model[steps=5,seq_len=16]"]
+        {
+            let folder = folder();
+            let options = options(folder.path(), "out", &["spec=2:4", "method=sparsegpt", stages]);
+            let record = prune(name, &options, &()).expect("a run");
+            let asked = options.recover.as_ref().expect("a recovery");
+            let names: Vec<&str> =
+                record.recovery.iter().map(|stage| stage.stage.as_str()).collect();
+            assert_eq!(names.join("+"), asked.to_string(), "{name}");
+            for stage in &record.recovery {
+                assert!(stage.after < stage.before, "{name}: {stage:?}");
+                assert!(stage.tokens > 0, "{name}: {stage:?}");
+            }
+            let out = folder.path().join("out");
+            let source = Checkpoint::open(&out).expect("a model");
+            let layers = Model::open(&source).expect("a model").config().layers;
+            for (layer, linear) in (0..layers).flat_map(|l| (0..LINEARS.len()).map(move |i| (l, i)))
+            {
+                let weights = source.tensor(&Layer::weight_name(layer, linear)).expect("weights");
+                for scope in weights.to_f32().chunks_exact(4) {
+                    let kept = scope.iter().filter(|weight| **weight != 0.0).count();
+                    assert!(kept <= 2, "{name}, layer {layer}, linear {linear}: {scope:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Stops a run after some events.
+struct StopAfter(AtomicUsize, usize);
+
+impl Observer for StopAfter {
+    fn on_event(&self, _: Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= self.1
+    }
+}
+
+#[test]
+fn an_interrupted_recovery_resumes_to_the_same_bytes() {
+    let folder = folder();
+    let more = ["spec=2:4", "method=wanda", BOTH, "resume=true"];
+    let whole = options(folder.path(), "whole", &more);
+    let expected = prune("qwen2", &whole, &()).expect("a run");
+    let stopped = options(folder.path(), "stopped", &more);
+    let mut stops = 0;
+    let record = loop {
+        // Every start gets a little further.
+        match prune("qwen2", &stopped, &StopAfter(AtomicUsize::new(0), 9 + 7 * stops)) {
+            Ok(record) => break record,
+            Err(PipelineError::Stopped) => stops += 1,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(stops < 100, "it never ends");
+    };
+    assert!(stops > 3, "it was not interrupted often: {stops}");
+    assert!(files(&folder.path().join("whole")) == files(&folder.path().join("stopped")));
+    let losses = |record: &Record| -> Vec<(f64, f64)> {
+        record.recovery.iter().map(|stage| (stage.before, stage.after)).collect()
+    };
+    assert_eq!(losses(&record), losses(&expected));
+    assert!(!folder.path().join("stopped/openwork/work").exists());
+}
+
+#[test]
+fn threads_and_files_for_states_do_not_change_a_byte() {
+    let folder = folder();
+    let run = |out: &str, threads: usize, spill: &str| {
+        let more = ["spec=2:4", "method=wanda", BOTH, spill];
+        let options = options(folder.path(), out, &more);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        pool.install(|| prune("gemma3", &options, &())).expect("a run");
+        files(&folder.path().join(out))
+    };
+    let one = run("one", 1, "seed=0");
+    assert!(one == run("three", 3, "seed=0"));
+    assert!(one == run("spilled", 2, "spill_over=0"));
+}
+
+#[test]
+fn only_what_may_change_changes() {
+    let folder = folder();
+    prune("llama", &options(folder.path(), "pruned", &["spec=2:4", "method=wanda"]), &())
+        .expect("a run");
+    let pruned = folder.path().join("pruned");
+    let before = tensors(&pruned);
+    let is_norm = |name: &str| name.contains("norm") || name.ends_with(".bias");
+    let in_linear = |name: &str| name.contains("proj") && name.ends_with(".weight");
+    for (i, (stages, weights, norms)) in [
+        ("recover=blocks[epochs=1]", true, true),
+        ("recover=blocks[train=norms,epochs=1]", false, true),
+        ("recover=blocks[train=weights,decay=0.1,epochs=1]", true, false),
+        ("recover=model[train=norms,steps=4,seq_len=16]", false, true),
+        ("recover=model[train=weights,decay=0.1,steps=4,seq_len=16]", true, false),
+        ("recover=model[loss=mix,temperature=2,batch=2,steps=4,seq_len=16]+blocks", true, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = format!("out-{i}");
+        let options = options(folder.path(), &out, &[stages]);
+        let record = recover(&pruned, &model("llama"), &options, &()).expect("a run");
+        // What is known from pruning stays known.
+        assert_eq!((record.spec.as_str(), record.method.as_str()), ("2:4", "wanda"), "{stages}");
+        assert!(record.linears().all(|linear| linear.error > 0.0), "{stages}");
+        let after = tensors(&folder.path().join(out));
+        assert!(before.keys().eq(after.keys()), "{stages}");
+        let mut changed = [false; 2];
+        for (name, old) in &before {
+            let new = &after[name];
+            let zeros = |x: &[f32]| -> Vec<bool> { x.iter().map(|x| *x == 0.0).collect() };
+            assert!(!in_linear(name) || zeros(old) == zeros(new), "{stages}: {name}");
+            if old != new {
+                assert!(in_linear(name) || is_norm(name), "{stages}: {name} changed");
+                changed[usize::from(is_norm(name))] = true;
+            }
+        }
+        assert_eq!(changed, [weights, norms], "{stages}");
+    }
+}
+
+#[test]
+fn removed_structures_and_rules_are_recovered_too() {
+    let folder = folder();
+    let more = ["spec=mlp keep 75%", "remove=true", BOTH];
+    let record = prune("llama", &options(folder.path(), "out", &more), &()).expect("a run");
+    assert!(record.sizes.is_some_and(|sizes| sizes.after.parameters < sizes.before.parameters));
+    assert!(record.recovery.iter().all(|stage| stage.after < stage.before));
+    let small = Checkpoint::open(&folder.path().join("out")).expect("a model");
+    assert_eq!(Model::open(&small).expect("a model").config().ff, 42);
+}
+
+/// Collects notes.
+#[derive(Default)]
+struct Notes(std::sync::Mutex<Vec<String>>);
+
+impl Observer for Notes {
+    fn on_event(&self, event: Event<'_>) {
+        if let Event::Note(note) = event {
+            self.0.lock().expect("one thread").push(note.to_string());
+        }
+    }
+}
+
+#[test]
+fn a_training_that_diverges_changes_nothing_and_says_so() {
+    let folder = folder();
+    let pruned = ["spec=2:4", "method=wanda"];
+    prune("llama", &options(folder.path(), "pruned", &pruned), &()).expect("a run");
+    let diverging = "recover=blocks[lr=1e30,epochs=1]+model[lr=1e30,steps=3,seq_len=16]";
+    let notes = Notes::default();
+    let options = options(folder.path(), "out", &[diverging]);
+    let pruned = folder.path().join("pruned");
+    let record = recover(&pruned, &model("llama"), &options, &notes).expect("a run");
+    for stage in &record.recovery {
+        assert_eq!((stage.before, stage.lr), (stage.after, None), "{stage:?}");
+    }
+    assert_eq!(tensors(&pruned), tensors(&folder.path().join("out")));
+    let notes = notes.0.into_inner().expect("one thread");
+    assert!(notes.iter().any(|note| note.starts_with("layer 0: training did not")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("steps=3")), "{notes:?}");
+}
+
+#[test]
+fn what_cannot_be_recovered_is_refused_in_words() {
+    let folder = folder();
+    prune("llama", &options(folder.path(), "pruned", &["spec=2:4", "method=wanda"]), &())
+        .expect("a run");
+    let pruned = folder.path().join("pruned");
+    let why = |reference: &str, more: &[&str]| {
+        let options = options(folder.path(), "out", more);
+        let error = recover(&pruned, &model(reference), &options, &()).expect_err("refused");
+        assert!(error.is_input(), "{error}");
+        error.spelled(Spelling::Flags)
+    };
+    let message = why("qwen2", &["recover=blocks"]);
+    assert!(message.contains("give the dense model that"), "{message}");
+    let message = why("llama", &["recover=blocks", "samples=1"]);
+    assert!(message.contains("--samples 1: blocks trains on calibration windows"), "{message}");
+    let message = why("llama", &["recover=model[seq_len=100000]"]);
+    assert!(message.contains("--recover model[seq_len=100000]: seq_len=100000"), "{message}");
+    std::fs::write(folder.path().join("calib.txt"), "the class is a value in the class")
+        .expect("a text");
+    let message = why("llama", &["recover=model[seq_len=8]", "samples=2", "seq_len=4"]);
+    assert!(message.contains("too few for windows of 8"), "{message}");
+    // Weights that are no longer 2:4.
+    let name = "model.layers.0.self_attn.q_proj.weight";
+    let shard = std::fs::read_dir(&pruned)
+        .expect("a folder")
+        .map(|entry| entry.expect("one").path())
+        .find(|path| path.to_string_lossy().contains("00002-of"))
+        .expect("a shard");
+    let mut bytes = std::fs::read(&shard).expect("a shard");
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("a shard");
+    let data = tensors.tensor(name).expect("weights").data();
+    let at = data.as_ptr() as usize - bytes.as_ptr() as usize;
+    let len = data.len();
+    bytes[at..at + len].fill(0x3f);
+    std::fs::write(&shard, bytes).expect("a shard");
+    let message = why("llama", &["recover=model[seq_len=4]", "samples=2", "seq_len=4"]);
+    assert!(message.contains("does not have the pattern 2:4"), "{message}");
+    assert!(!folder.path().join("out").exists());
+}
