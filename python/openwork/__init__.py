@@ -26,6 +26,7 @@ from ._native import (
     set_threads,
 )
 from ._prune import Pruned, prune
+from ._recover import recover
 from .block import BlockCoupling, BlockSpec
 from .obs import StructuredOBS
 from .scope import ScopeCoupling, ScopeSpec
@@ -52,5 +53,6 @@ __all__ = [
     "presets",
     "prune",
     "prune_model",
+    "recover",
     "set_threads",
 ]

@@ -50,12 +50,16 @@ class _Call:
         return _Call(states, self.keyword, self.args, self.kwargs)
 
     def __call__(self, block: nn.Module) -> Any:
+        with torch.no_grad():
+            return self.with_gradients(block)
+
+    def with_gradients(self, block: nn.Module) -> Any:
+        """The block's output, which remembers how it was computed."""
         # Cloned because some blocks add to their input in place.
         states = self.states.clone()
-        with torch.no_grad():
-            if self.keyword is None:
-                return block(states, *self.args, **self.kwargs)
-            return block(*self.args, **{self.keyword: states}, **self.kwargs)
+        if self.keyword is None:
+            return block(states, *self.args, **self.kwargs)
+        return block(*self.args, **{self.keyword: states}, **self.kwargs)
 
 
 def _parse_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
@@ -104,7 +108,7 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool((a - b).abs().max() <= 1e-3 * b.abs().max())
 
 
-def _output_states(output: Any) -> Any:
+def output_states(output: Any) -> Any:
     return output[0] if isinstance(output, (tuple, list)) and output else output
 
 
@@ -148,6 +152,10 @@ class BlockRunner:
             return [functools.partial(_run_block, call, module) for call in self.inputs]
         return [functools.partial(run_model, self.model, batch) for batch in self.batches]
 
+    def calls(self, block: str) -> list[_Call] | None:
+        """The calls of a block, one per batch; None if the block cannot be run alone."""
+        return self.inputs if self._move_to(block) else None
+
     def _detect_links(self, names: list[str]) -> None:
         """Runs the first batch and compares each block's input with the output before it."""
         calls: dict[str, list[_Call | None]] = {}
@@ -161,7 +169,7 @@ class BlockRunner:
 
         def after(name: str) -> Any:
             def hook(_: nn.Module, __: Any, output: Any) -> None:
-                outputs[name] = _output_states(output)
+                outputs[name] = output_states(output)
 
             return hook
 
@@ -211,7 +219,7 @@ class BlockRunner:
         for previous, name in zip(path, path[1:]):
             module = self.model.get_submodule(previous)
             for at, call in enumerate(self.inputs):
-                states = _output_states(call(module))
+                states = output_states(call(module))
                 self.inputs[at] = (call if self.shared_arguments else self.arguments[name][at]).with_states(states)
         self.current = path[-1]
         expected = self._capture([self.current], self.batches[:1])[self.current][0]

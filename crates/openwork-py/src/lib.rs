@@ -39,7 +39,7 @@ mod _native {
     #[pymodule_export]
     use super::spec::{BoundSpec, Spec};
     #[pymodule_export]
-    use super::tables::{instructions, methods, presets, set_threads};
+    use super::tables::{instructions, methods, presets, recovery_stages, set_threads};
     #[pymodule_export]
     use super::worker::{StageWorker, shard_linears};
 

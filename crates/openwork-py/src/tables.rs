@@ -1,7 +1,11 @@
 //! The tables of presets and methods, and settings of the process.
 
+use crate::error::OpenworkError;
 use openwork::prune::{METHODS, MODIFIERS, Method, MethodInfo, Needs};
 use openwork::spec::PRESETS;
+use openwork_llm::recover::{
+    LossKind, Recovery, RecoveryError, Schedule, StageOptions, Trained, Unit,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -74,4 +78,48 @@ pub fn instructions() -> String {
 #[pyfunction]
 pub fn set_threads(threads: usize) -> bool {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok()
+}
+
+/// The stages of a recovery with their options: `blocks[epochs=2]+model`.
+#[pyfunction]
+pub fn recovery_stages<'py>(py: Python<'py>, text: &str) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let recovery: Recovery =
+        text.parse().map_err(|error: RecoveryError| OpenworkError::new_err(error.to_string()))?;
+    let row = |stage: &StageOptions| {
+        let row = PyDict::new(py);
+        row.set_item("stage", stage.to_string())?;
+        row.set_item(
+            "unit",
+            match stage.unit {
+                Unit::Block => "blocks",
+                Unit::Half => "halves",
+                Unit::Model => "model",
+            },
+        )?;
+        row.set_item("epochs", stage.epochs)?;
+        row.set_item("steps", stage.steps)?;
+        row.set_item("batch", stage.batch)?;
+        row.set_item("decay", stage.decay)?;
+        row.set_item("temperature", stage.temperature)?;
+        row.set_item("rates", stage.rates())?;
+        row.set_item("weights", stage.trained != Trained::Norms)?;
+        row.set_item("norms", stage.trained.norms())?;
+        let (kl, ce) = match stage.loss {
+            LossKind::Kl => (1.0, 0.0),
+            LossKind::CrossEntropy => (0.0, 1.0),
+            LossKind::Mix => (0.5, 0.5),
+        };
+        row.set_item("kl", kl)?;
+        row.set_item("ce", ce)?;
+        row.set_item(
+            "schedule",
+            match stage.schedule {
+                Schedule::Linear => "linear",
+                Schedule::Cosine => "cosine",
+                Schedule::Constant => "constant",
+            },
+        )?;
+        Ok(row)
+    };
+    recovery.stages.iter().map(row).collect()
 }

@@ -18,9 +18,6 @@ use crate::model::{Half, Layer, Parameter};
 use openwork::MatrixRef;
 use openwork::random::SplitMix64;
 
-/// Learning rates that are tried until one lowers the held-out loss, if none is given.
-const RATES: [f64; 3] = [1e-3, 3e-4, 1e-4];
-
 /// Trains layers of a chain.
 pub struct LayerTrainer<'a> {
     /// The stage.
@@ -110,9 +107,8 @@ impl Training<'_> {
         let options = self.trainer.options;
         let start = snapshot(layer);
         let before = self.held_out_loss(layer)?;
-        let rates = options.lr.map_or(RATES.to_vec(), |lr| vec![lr]);
         let mut tokens = 0;
-        for lr in rates {
+        for lr in options.rates() {
             let best = self.attempt(layer, &start, before, lr, &mut tokens, on_progress)?;
             if let Some(best) = best {
                 restore(layer, &best);

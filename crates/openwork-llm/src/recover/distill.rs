@@ -21,9 +21,6 @@ use openwork::{Matrix, MatrixRef};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Learning rates that are tried until one lowers the held-out loss, if none is given.
-const RATES: [f64; 3] = [2e-4, 7e-5, 2e-5];
-
 /// Gradients of a step are scaled down to this norm.
 const MAX_NORM: f64 = 1.0;
 
@@ -178,7 +175,7 @@ impl Distiller<'_> {
         let mut targets = self.targets()?;
         let head = load_head(self.model)?;
         let mut student = Student::load(self.model)?;
-        let rates = self.options.lr.map_or(RATES.to_vec(), |lr| vec![lr]);
+        let rates = self.options.rates();
         let mut run = Run {
             distiller: self,
             buffers: self.buffers(),

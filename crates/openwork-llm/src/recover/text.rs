@@ -203,7 +203,20 @@ pub struct Recovery {
 #[error("{0}")]
 pub struct RecoveryError(String);
 
+/// Learning rates that are tried until one lowers the held-out loss, if none is given.
+const LAYER_RATES: [f64; 3] = [1e-3, 3e-4, 1e-4];
+const MODEL_RATES: [f64; 3] = [2e-4, 7e-5, 2e-5];
+
 impl StageOptions {
+    /// The learning rates to try, until one lowers the held-out loss.
+    pub fn rates(&self) -> Vec<f64> {
+        match (self.lr, self.unit) {
+            (Some(lr), _) => vec![lr],
+            (None, Unit::Model) => MODEL_RATES.to_vec(),
+            (None, _) => LAYER_RATES.to_vec(),
+        }
+    }
+
     /// Tokens per window of a model that takes at most `limit`, if it trains the model.
     pub fn window(&self, limit: usize) -> usize {
         self.seq_len.unwrap_or(limit.min(512))

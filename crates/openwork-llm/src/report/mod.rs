@@ -8,6 +8,7 @@ mod heat;
 mod html;
 mod projections;
 mod record;
+mod recovery;
 mod run;
 mod scale;
 mod summary;

@@ -4,6 +4,7 @@ use super::chart::{self, Frame, Hit, Series};
 use super::heat::{Cell, Heat};
 use super::projections::Projections;
 use super::record::{EvaluationRecord, Record};
+use super::recovery;
 use super::scale::Scale;
 use crate::format::{count, format_bytes, format_seconds, grouped, number, percent};
 use openwork::viz::escape_html;
@@ -96,6 +97,7 @@ fn change(fraction: f64) -> String {
 pub(super) fn charts(record: &Record, projections: &Projections) -> String {
     let alone = [(0, String::new(), record)];
     let mut out = perplexity("Perplexity", &alone);
+    out.push_str(&recovery::cards(record));
     if !record.layers.is_empty() {
         out.push_str(&decoder_error(&alone));
         out.push_str(&projection_errors(record, projections));
@@ -174,7 +176,7 @@ pub(super) fn perplexity(title: &str, runs: &[Charted<'_>]) -> String {
 }
 
 /// Only ticks that are whole numbers.
-fn whole(ticks: Vec<(f64, String)>) -> Vec<(f64, String)> {
+pub(super) fn whole(ticks: Vec<(f64, String)>) -> Vec<(f64, String)> {
     ticks.into_iter().filter(|(_, label)| !label.contains('.')).collect()
 }
 
@@ -199,7 +201,7 @@ fn layer_axis(layers: usize) -> (Scale, Vec<(f64, String)>) {
 }
 
 /// A chart of one line per series over the layers.
-fn by_layer(label: &str, layers: usize, series: &[Series]) -> String {
+pub(super) fn by_layer(label: &str, layers: usize, series: &[Series]) -> String {
     let (x, x_ticks) = layer_axis(layers);
     let y = Scale::from_zero(series.iter().flat_map(|one| &one.points).map(|point| point.1));
     let tip = |layer: usize| {
@@ -229,7 +231,7 @@ fn by_layer(label: &str, layers: usize, series: &[Series]) -> String {
 }
 
 /// Points at layers 0, 1, 2, ..
-fn over_layers(values: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
+pub(super) fn over_layers(values: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
     values.enumerate().map(|(layer, value)| (layer as f64, value)).collect()
 }
 

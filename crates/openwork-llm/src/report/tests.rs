@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::format::number;
+use crate::recover::CurvePoint;
 use proptest::prelude::*;
 
 const LINEARS: [(&str, [usize; 2]); 7] = [
@@ -38,7 +39,22 @@ fn fake(layers: usize, quality: f64) -> Record {
         prune_seconds: 3.5,
         decoder_error: error(index, 4),
         linears: (0..LINEARS.len()).map(|i| linear(index, i)).collect(),
-        recovery: None,
+        recovery: Some(LayerRecovery {
+            before: error(index, 2),
+            after: 0.9 * error(index, 2),
+            lr: Some(1e-3),
+            tokens: 4096,
+            seconds: 3.0,
+        }),
+    };
+    let stage = |stage: &str, curve: Vec<CurvePoint>| RecoveryRecord {
+        stage: stage.to_string(),
+        before: 0.9,
+        after: 0.7,
+        seconds: 30.0,
+        tokens: 65_536,
+        lr: Some(2e-4),
+        curve,
     };
     let evaluation = |after_layer: Option<usize>| EvaluationRecord {
         after_layer,
@@ -71,7 +87,15 @@ fn fake(layers: usize, quality: f64) -> Record {
             sha256: "aa".to_string(),
         }),
         sizes: None,
-        recovery: Vec::new(),
+        recovery: vec![
+            stage("blocks", Vec::new()),
+            stage(
+                "model[steps=20]",
+                (1..4)
+                    .map(|i| CurvePoint { step: 5 * i, loss: Some(0.6), held_out: 0.7 })
+                    .collect(),
+            ),
+        ],
         layers: (0..layers).map(layer).collect(),
         evaluations: evaluations.map(evaluation).collect(),
         totals: Totals {
@@ -181,6 +205,7 @@ fn nothing_in_a_record_leaves_its_place() {
     (record.options.include, record.options.exclude) = (Some(evil()), Some(evil()));
     (record.calibration.text, record.calibration.sha256) = (evil(), evil());
     record.evaluation.as_mut().unwrap().text = evil();
+    record.recovery[0].stage = evil();
     record.notes = vec![evil()];
     for linear in record.layers.iter_mut().flat_map(|layer| &mut layer.linears) {
         (linear.spec, linear.method, linear.damping) = (Some(evil()), Some(evil()), Some(evil()));
@@ -350,7 +375,9 @@ fn a_page_has_no_empty_cards() {
     for title in ["Perplexity", "Damping", "Notes"] {
         assert!(!cards(&page).contains(&title), "{title}");
     }
-    let nothing = super::page(&[named("a", fake(0, 1.0))]);
+    let mut empty = fake(0, 1.0);
+    empty.recovery.clear();
+    let nothing = super::page(&[named("a", empty)]);
     assert_eq!(cards(&nothing), ["Perplexity", "How it was run", "Notes"]);
 }
 
