@@ -39,6 +39,7 @@ __all__ = [
     "instructions",
     "methods",
     "presets",
+    "recovery_stages",
     "set_threads",
     "__version__",
     "DEFAULT_METHOD",

@@ -152,8 +152,9 @@ class _Training:
                 held, every = before, max(1, steps // 8)
                 for step in range(steps):
                     batch = [train[next(order)] for _ in range(self.stage["batch"])]
-                    value = sum(loss(item) for item in batch) / len(batch)
-                    if not math.isfinite(float(value)):
+                    value = torch.stack([loss(item) for item in batch]).mean()
+                    latest = float(value.detach())
+                    if not math.isfinite(latest):
                         break
                     gradients = torch.autograd.grad(value, self.parameters, allow_unused=True)
                     used += len(batch)
@@ -164,7 +165,7 @@ class _Training:
                             break
                         if held < (before if best is None else best[0]):
                             best = held, [p.detach().clone() for p in self.parameters]
-                    tell((step + 1) / steps, float(value), held)
+                    tell((step + 1) / steps, latest, held)
                 if best is not None:
                     self.restore(best[1])
                     return before, best[0], used
