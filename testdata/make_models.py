@@ -151,7 +151,7 @@ TAPPED = ["qwen3"]
 SITES = dict(qkv="self_attn.q_proj", out="self_attn.o_proj", gate_up="mlp.gate_proj", down="mlp.down_proj")
 
 
-def randomise(model, generator):
+def randomize(model, generator):
     """Weights large enough that a wrong detail shows in the logits."""
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -188,7 +188,7 @@ def make(name, folder, tok):
     generator = torch.Generator().manual_seed(len(name))
     config._attn_implementation = "eager"
     model = kind(config).eval()
-    randomise(model, generator)
+    randomize(model, generator)
     model.tie_weights()
     model.to(dtype).save_pretrained(folder, **(dict(max_shard_size=shard) if shard else {}))
     for stale in ["generation_config.json"]:

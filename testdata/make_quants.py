@@ -1,5 +1,5 @@
 """Makes quants.safetensors: random blocks of every GGUF type that openwork
-reads, and the numbers that the `gguf` package dequantises them to.
+reads, and the numbers that the `gguf` package dequantizes them to.
 
     pip install gguf safetensors numpy
     python testdata/make_quants.py

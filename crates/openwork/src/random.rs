@@ -4,7 +4,7 @@
 /// 2^64 over the golden ratio: the step between successive states.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finaliser of SplitMix64: every bit of the result depends on every bit of
+/// The finalizer of SplitMix64: every bit of the result depends on every bit of
 /// `z`.
 pub fn mix(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

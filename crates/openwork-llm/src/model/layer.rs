@@ -273,11 +273,15 @@ impl Layer {
         })
     }
 
-    /// The names and shapes of all tensors of layer `index`.
+    /// The names and shapes of all tensors of layer `index`, in the order of files.
     pub(super) fn tensors(c: &Config, index: usize) -> Vec<(String, Vec<usize>)> {
         let prefix = prefix(index);
-        let norms =
-            norm_names(c).map(|(_, (name, width))| (format!("{prefix}{name}.weight"), vec![width]));
+        // In files the norms of heads follow the others.
+        let mut norms: Vec<_> = norm_names(c).collect();
+        norms.sort_by_key(|(slot, _)| matches!(slot, NormSlot::Query | NormSlot::Key));
+        let norms = norms
+            .into_iter()
+            .map(|(_, (name, width))| (format!("{prefix}{name}.weight"), vec![width]));
         let linears = LINEARS.iter().zip(shapes(c)).flat_map(|((name, _), ([n, k], bias))| {
             let bias = bias.then(|| (format!("{prefix}{name}.bias"), vec![n]));
             [Some((format!("{prefix}{name}.weight"), vec![n, k])), bias].into_iter().flatten()

@@ -131,14 +131,14 @@ fn entry(
 ) {
     page.push_str(&format!(
         "\n### `{title}`\n\n{}.\n\n![{}](gallery/{file}.svg)\n\n```text\n{}```\n",
-        capitalised(summary),
+        capitalized(summary),
         summary.replace(['[', ']'], ""),
         sheet(spec)
     ));
     pages.push(Page { path: format!("gallery/{file}.svg"), text: pattern::svg(spec, 1) });
 }
 
-fn capitalised(text: &str) -> String {
+fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
