@@ -24,11 +24,11 @@ pub struct Capture<'a> {
     pub sites: &'a [Site],
 }
 
-/// Holds the states of all windows and does the steps of a run. The run decides
-/// what comes next, keeps the folder and evaluates.
+/// Holds the hidden states of all windows and computes the stages of a run. The run
+/// decides what comes next, writes the folder and evaluates.
 ///
-/// The result must not depend on who does the steps: sums are merged in the
-/// order of the chunks, and every other stage is a function of what it is given.
+/// The result must not depend on where stages are computed: sums are merged in chunk
+/// order, and every other stage is a function of its arguments.
 pub trait Executor {
     /// Embeds the calibration windows. `folder` is the one that shards are written to.
     fn start(&mut self, job: &Job, model: &Model<'_>, folder: &Path) -> Result<(), PipelineError>;
@@ -65,7 +65,7 @@ pub trait Executor {
         observer: &dyn Observer,
     ) -> Result<Vec<OutputError>, PipelineError>;
 
-    /// What it measured, for the record.
+    /// Measurements of its own, for the record.
     fn record(&mut self) -> Option<Value> {
         None
     }
@@ -102,10 +102,7 @@ impl Executor for LocalExecutor {
         let shapes: Vec<[usize; 2]> =
             calibration.chunks().map(|windows| [windows.len(), windows[0].len()]).collect();
         let needed = calibration.state_bytes(model.config());
-        let spill = job
-            .state_memory_limit
-            .is_some_and(|state_memory_limit| needed > state_memory_limit)
-            .then_some(folder);
+        let spill = job.state_memory_limit.is_some_and(|limit| needed > limit).then_some(folder);
         let mut states = States::new(&shapes, model.config(), spill)?;
         for (i, windows) in calibration.chunks().enumerate() {
             states.put(i, model.embed(windows)?.into_states().into_vec())?;

@@ -29,7 +29,7 @@ const BAND_ROWS: usize = 192;
 /// The fewest blocks of a scope whose density can vary.
 const VARIABLE: usize = 16;
 
-/// What is done to every linear.
+/// The plan of a pass: what is done to every linear.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// One per layer.
@@ -95,8 +95,8 @@ impl TaskPlan {
         Ok(Self { linears, spec, written: pattern.to_string(), pattern, method })
     }
 
-    /// Rows that are pruned apart, from top to bottom; one band with all rows if
-    /// the pattern or the method needs them together. Part of the result: a band
+    /// Bands of rows that are pruned separately, from top to bottom; one band of all
+    /// rows if the pattern or the method needs them together. Part of the result: a band
     /// is pruned as if it were alone.
     pub fn bands(&self) -> Vec<Band> {
         let cut = || bands(&self.pattern, &self.spec, BAND_ROWS);

@@ -39,7 +39,7 @@ pub struct States {
     folder: PathBuf,
 }
 
-/// Where a chunk stands.
+/// How far a chunk has advanced.
 #[derive(Clone, Copy, Debug)]
 struct ChunkState {
     /// Its first sample among all of the run.
@@ -52,8 +52,8 @@ struct ChunkState {
 }
 
 impl States {
-    /// Room for chunks of so many windows with so many tokens each, in memory or in
-    /// files within `spill`.
+    /// Allocates chunks, given as `[windows, tokens per window]`, in memory or in files
+    /// in the folder `spill`.
     pub fn new(
         chunks: &[[usize; 2]],
         config: &Config,
