@@ -200,6 +200,13 @@ fn every_preset_has_text() {
 }
 
 #[test]
+fn a_bare_number_is_no_share() {
+    let said = refusal(&["show", "unstructured(50)", "--shape", "64,64"]);
+    assert!(said.contains("write `50%` for a share, or `keep 50` for a count of blocks"), "{said}");
+    assert_eq!(show("unstructured(50%)", &["64,64"])["density"], 0.5);
+}
+
+#[test]
 fn bad_input_is_refused_with_reasons() {
     let words =
         refusal(&["show", "view (4,10):(10,1) block (1,4) scope (1,1) keep 1", "--shape", "4,10"]);

@@ -454,3 +454,10 @@ fn a_page_is_told_from_other_files() {
     std::fs::write(&path, "<!doctype html><title>mine</title>").expect("the folder is writable");
     assert!(!super::is_page(&path));
 }
+
+#[test]
+fn a_run_that_pruned_no_linear_has_no_negative_error() {
+    let mut record = fake(0, 1.0);
+    record.totals.mean_error = mean(&[]);
+    assert!(summary(&record).contains("mean error   0.0000\n"), "{}", summary(&record));
+}
