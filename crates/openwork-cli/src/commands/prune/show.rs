@@ -196,24 +196,27 @@ impl Observer for Screen {
 fn layer_line(record: &LayerRecord, state: &State) -> String {
     let errors: Vec<f64> =
         record.linears.iter().filter(|l| l.spec.is_some()).map(|l| l.error).collect();
-    let error = match errors.is_empty() {
-        true => "dense".to_string(),
-        false => format!("mean error {:.4}", mean(&errors)),
-    };
-    let recovered = match &record.recovery {
-        Some(LayerRecovery { before, after, .. }) => {
-            format!("  recovered {before:.4} to {after:.4}")
+    let decoder_error = format!("decoder error {:.4}", record.decoder_error);
+    let recovered = record.recovery.as_ref().map(|LayerRecovery { before, after, .. }| {
+        format!("held-out loss {before:.4} before training, {after:.4} after")
+    });
+    let parts = match (errors.is_empty(), recovered) {
+        // It was pruned by another run.
+        (true, Some(recovered)) => vec![recovered],
+        (true, None) => vec!["dense".to_string(), decoder_error],
+        (false, recovered) => {
+            let error = format!("mean error {:.4}", mean(&errors));
+            [error, decoder_error].into_iter().chain(recovered).collect()
         }
-        None => String::new(),
     };
     let done = record.index + 1;
     let left = state.layers.saturating_sub(done);
     let each =
         state.started.elapsed().as_secs_f64() / done.saturating_sub(state.first).max(1) as f64;
     format!(
-        "layer {:>3}  {error}  decoder error {:.4}{recovered}  {:.1} s  ({done} of {} done, {} left)",
+        "layer {:>3}  {}  {:.1} s  ({done} of {} done, {} left)",
         record.index,
-        record.decoder_error,
+        parts.join("  "),
         record.seconds,
         state.layers,
         format_estimate(each * left as f64)
