@@ -1,5 +1,7 @@
 //! `smoke_files gguf_file|safetensors_folder|packed_file SECONDS SEED`: a target for
-//! binary files under a plain mutation loop, for machines without libFuzzer.
+//! binary files under a plain mutation loop, for machines without libFuzzer. With `seeds
+//! DIR` instead of the numbers, writes the well-formed inputs to DIR, a corpus to start
+//! libFuzzer from.
 
 use openwork_fuzz::checkpoint;
 use std::time::{Duration, Instant};
@@ -55,6 +57,15 @@ fn main() {
         Some("packed_file") => (checkpoint::packed_file, checkpoint::packed_seeds()),
         _ => panic!("the first argument names a target"),
     };
+    if args.get(1).is_some_and(|word| word == "seeds") {
+        for (i, seed) in seeds.iter().enumerate() {
+            std::fs::write(format!("{}/seed-{i}", args[2]), seed).expect("a writable folder");
+        }
+        return;
+    }
+    for seed in &seeds {
+        run(seed);
+    }
     let seconds = args.get(1).map_or(10, |s| s.parse().expect("seconds"));
     let mut random = Random(args.get(2).map_or(1, |s| s.parse().expect("a seed")));
     let end = Instant::now() + Duration::from_secs(seconds);

@@ -369,7 +369,10 @@ mod avx2 {
                 let y = &mut y[..P * panel::ROWS];
                 for p in 0..P {
                     // SAFETY: y has eight numbers for each panel.
-                    unsafe { _mm256_storeu_ps(y.as_mut_ptr().add(p * panel::ROWS), sums[s][p]) };
+                    unsafe {
+                        let sum = _mm256_mul_ps(sums[s][p], _mm256_set1_ps(V::FACTOR));
+                        _mm256_storeu_ps(y.as_mut_ptr().add(p * panel::ROWS), sum);
+                    }
                 }
             }
         }

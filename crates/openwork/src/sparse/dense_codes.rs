@@ -25,20 +25,52 @@ struct Rounded {
 
 impl Rounded {
     /// Rounds `x`, filled up with zeros to `blocks` blocks of 32.
-    fn new(x: &[f32], blocks: usize) -> Self {
-        const LARGEST: f32 = 32767.0;
+    fn new(x: &[f32], blocks: usize, kernel: Kernel) -> Self {
         let mut all = Self { codes: vec![0; blocks * UNIT], scales: vec![0.0; blocks] };
-        for (i, x) in x.chunks(UNIT).enumerate() {
-            let most = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-            let finite = x.iter().all(|x| x.is_finite());
-            let inverse = if most > 0.0 { LARGEST / most } else { 0.0 };
-            // A vector with NaN or infinity must not give finite products.
-            all.scales[i] = if finite { most / LARGEST } else { f32::NAN };
-            for (code, x) in all.codes[i * UNIT..].iter_mut().zip(x) {
-                *code = (x * inverse).clamp(-LARGEST, LARGEST).round_ties_even() as i16;
+        #[cfg(target_arch = "x86_64")]
+        if kernel >= Kernel::Avx2 {
+            // SAFETY: the machine has the kernel.
+            unsafe { all.fill_avx2(x) };
+            return all;
+        }
+        let _ = kernel;
+        all.fill(x);
+        all
+    }
+
+    /// [`fill`](Self::fill), compiled for AVX2: every task of a product rounds the vector.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    unsafe fn fill_avx2(&mut self, x: &[f32]) {
+        self.fill(x);
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, x: &[f32]) {
+        const LARGEST: f32 = 32767.0;
+        // Added to a number below 2^22 it leaves the nearest integer in the lowest bits.
+        const MAGIC: f32 = 1.5 * (1 << 23) as f32;
+        const INFINITE: u32 = 0x7f80_0000;
+        let blocks = x.chunks(UNIT).zip(self.codes.chunks_exact_mut(UNIT)).zip(&mut self.scales);
+        for ((x, codes), scale) in blocks {
+            // As bits, magnitudes are in order, and NaN is above infinity.
+            let most = x.iter().fold(0u32, |most, x| most.max(x.to_bits() & 0x7fff_ffff));
+            let magnitude = f32::from_bits(most);
+            // A vector with NaN or infinity must not give finite products. Below 2^-100
+            // the inverse would overflow; such numbers count as zeros.
+            *scale = if most < INFINITE { magnitude / LARGEST } else { f32::NAN };
+            let counts = most < INFINITE && magnitude > 1e-30;
+            let inverse = if counts { LARGEST / magnitude } else { 0.0 };
+            if counts {
+                for (code, x) in codes.iter_mut().zip(x) {
+                    *code = (x * inverse + MAGIC).to_bits() as u16 as i16;
+                }
             }
         }
-        all
     }
 }
 
@@ -53,7 +85,7 @@ pub(super) fn matvec(w: &Quantized, rows: Range<usize>, x: &[f32], y: &mut [f32]
     let blocks = groups * w.group() / UNIT;
     assert!(rows.end * groups <= w.scales().len(), "groups of all rows");
     assert!(w.bits().bytes(rows.end * blocks * UNIT) <= w.codes().len(), "codes of all rows");
-    let x = Rounded::new(x, blocks);
+    let x = Rounded::new(x, blocks, kernel);
     // Scales of a few rows times those of the vector, block by block.
     let mut scales = vec![0.0f32; ROWS * blocks];
     let quarter = y.len() / ROWS;

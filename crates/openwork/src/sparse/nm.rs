@@ -506,6 +506,7 @@ mod avx2 {
             let mut lanes = [[0.0; 8]; S];
             for s in 0..S {
                 let sum = _mm256_add_ps(sums[s][0], sums[s][1]);
+                let sum = _mm256_mul_ps(sum, _mm256_set1_ps(P::FACTOR));
                 // SAFETY: there is room for eight.
                 unsafe { _mm256_storeu_ps(lanes[s].as_mut_ptr(), sum) };
             }

@@ -7,6 +7,7 @@
 //! Scales are bf16, which has the range of f32, so no scale overflows.
 
 use super::error::PartsError;
+use super::kernel::Kernel;
 use half::bf16;
 
 /// The sizes that a group may have.
@@ -174,6 +175,27 @@ impl Quantized {
 
 /// The values of codes that begin with a unit.
 fn decode(bits: CodeBits, codes: &[u8], scale: f32, out: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if Kernel::best() >= Kernel::Avx2 {
+        // SAFETY: the machine has the kernel.
+        return unsafe { decode_avx2(bits, codes, scale, out) };
+    }
+    decode_portable(bits, codes, scale, out);
+}
+
+/// [`decode_portable`], compiled for AVX2.
+///
+/// # Safety
+///
+/// The machine has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn decode_avx2(bits: CodeBits, codes: &[u8], scale: f32, out: &mut [f32]) {
+    decode_portable(bits, codes, scale, out);
+}
+
+#[inline(always)]
+fn decode_portable(bits: CodeBits, codes: &[u8], scale: f32, out: &mut [f32]) {
     match bits {
         CodeBits::Eight => {
             let codes = &codes[..out.len()];

@@ -222,8 +222,10 @@ impl Rows16 {
             let y = &mut y[strips.in_output(s) * SIDE..][..SIDE];
             // SAFETY: sixteen entries.
             unsafe {
-                _mm256_storeu_ps(y.as_mut_ptr(), rows[s][0]);
-                _mm256_storeu_ps(y.as_mut_ptr().add(panel::ROWS), rows[s][1]);
+                let factor = _mm256_set1_ps(P::FACTOR);
+                _mm256_storeu_ps(y.as_mut_ptr(), _mm256_mul_ps(rows[s][0], factor));
+                let second = y.as_mut_ptr().add(panel::ROWS);
+                _mm256_storeu_ps(second, _mm256_mul_ps(rows[s][1], factor));
             }
         }
     }

@@ -8,6 +8,10 @@ use std::arch::x86_64::*;
 
 /// The values of one strip.
 pub(super) trait Source: Copy {
+    /// What the values of [`pairs`](Self::pairs) are still to be multiplied with, a power
+    /// of two: sums are, at their end.
+    const FACTOR: f32;
+
     /// Values `at` to `at + 15` as f32: those at even positions, and those at odd ones.
     ///
     /// # Safety
@@ -25,6 +29,8 @@ pub(super) trait Source: Copy {
 pub(super) struct Numbers<T>(pub *const T);
 
 impl<T: Value> Source for Numbers<T> {
+    const FACTOR: f32 = 1.0;
+
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn pairs(self, at: usize) -> (__m256, __m256) {
@@ -87,16 +93,18 @@ impl CodesView<'_> {
 }
 
 impl<const BITS: usize> Source for Codes<BITS> {
+    /// A code stays in the upper half of 32 bits, where it is 2^16 times as large.
+    const FACTOR: f32 = 1.0 / 65536.0;
+
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn pairs(self, at: usize) -> (__m256, __m256) {
-        // A code in the upper half of 32 bits is 2^16 times as large.
-        const SMALLER: f32 = 1.0 / 65536.0;
         // SAFETY: the run has a scale and codes for value `at`, whole units of 32.
         unsafe {
             let scale = (*self.scales.add(at >> self.shift)).to_bits();
-            let scale = f32::from_bits(u32::from(scale) << 16);
-            let factor = _mm256_set1_ps(scale * SMALLER);
+            // A bf16 is the upper half of an f32.
+            let scale = _mm256_slli_epi32::<16>(_mm256_set1_epi16(scale as i16));
+            let scale = _mm256_castsi256_ps(scale);
             let both = match BITS {
                 8 => _mm256_cvtepi8_epi16(_mm_loadu_si128(self.codes.add(at).cast())),
                 _ => {
@@ -104,19 +112,14 @@ impl<const BITS: usize> Source for Codes<BITS> {
                     let codes = _mm_loadu_si128(unit);
                     let codes =
                         if at.is_multiple_of(UNIT) { codes } else { _mm_srli_epi16::<4>(codes) };
-                    _mm256_cvtepu8_epi16(_mm_and_si128(codes, _mm_set1_epi8(15)))
+                    let codes = _mm_and_si128(codes, _mm_set1_epi8(15));
+                    _mm256_cvtepi8_epi16(_mm_sub_epi8(codes, _mm_set1_epi8(8)))
                 }
             };
             let even = _mm256_cvtepi32_ps(_mm256_slli_epi32::<16>(both));
             let odd = _mm256_and_si256(both, _mm256_set1_epi32(0xffff_0000_u32 as i32));
             let odd = _mm256_cvtepi32_ps(odd);
-            match BITS {
-                8 => (_mm256_mul_ps(even, factor), _mm256_mul_ps(odd, factor)),
-                _ => {
-                    let eight = _mm256_set1_ps(8.0 * scale);
-                    (_mm256_fmsub_ps(even, factor, eight), _mm256_fmsub_ps(odd, factor, eight))
-                }
-            }
+            (_mm256_mul_ps(even, scale), _mm256_mul_ps(odd, scale))
         }
     }
 
@@ -154,7 +157,12 @@ mod tests {
                 }
                 for l in 0..8 {
                     let want = (read[at + 2 * l], read[at + 2 * l + 1]);
-                    assert_eq!((even[l], odd[l]), want, "{BITS} bits, group {group}, {at}");
+                    let factor = Codes::<BITS>::FACTOR;
+                    assert_eq!(
+                        (factor * even[l], factor * odd[l]),
+                        want,
+                        "{BITS} bits, group {group}, {at}"
+                    );
                 }
             }
         }
