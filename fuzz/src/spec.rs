@@ -19,6 +19,12 @@ pub const SEEDS: &[&str] = &[
     "blocks q: view (h d) k -> h d k, h=4 block (1,_,_) & o perm (1,0,2): view k (h d) -> k h d, h=4 block (_,1,_) scope (_,1,1) keep 50%",
     "scopes a: scope (1,4) & b perm (1,0): scope (4,1) keep 12.5%",
     "keep 9223372036854775807*2",
+    "block (4,1) scope (1,8) keep 4 then 2:4",
+    "columns(25%) else (2:4 then 1:2)",
+    "block (4,4) scope (1,_) keep 50% then keep all else 1:2",
+    "pad (1,4) scope (1,4) keep 2 then 1:2 else 1:2",
+    "view (M,K):(K,1) o (M/2,2,K):(2,1,M) scope (1,2,1) keep 1",
+    "view o i -> i o o a b -> b a scope (1,_) keep 50%",
 ];
 
 /// Small tensors of one to four dims.
@@ -70,7 +76,7 @@ fn walk(spec: &Spec, text: &str) {
     }
     // Padding may make far more positions than there are elements.
     if spec.blocks() <= WALKED {
-        let mask = Mask::select(spec, |scope, block| (scope ^ block) as f64);
+        let mask = Mask::example(spec, 1);
         assert_eq!(mask.conforms(spec), Ok(()), "{text}");
     }
 }

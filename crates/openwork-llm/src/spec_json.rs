@@ -3,7 +3,7 @@
 
 use openwork::Spec;
 use openwork::sparse::{Encoding, Packed, VALUE_KINDS};
-use openwork::spec::{Coupling, Tensor};
+use openwork::spec::{Coupling, Side, Tensor};
 use openwork::viz;
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub fn spec_json(spec: &Spec) -> Value {
         (1, Coupling::Blocks) => Value::Null,
         (_, coupling) => json!(coupling.to_string()),
     };
-    json!({
+    let mut object = json!({
         "spec": spec.text(),
         "expanded": spec.expanded(),
         "coupling": coupling,
@@ -63,29 +63,61 @@ pub fn spec_json(spec: &Spec) -> Value {
             }).collect::<Vec<_>>(),
             "packed": (0..spec.tensors().len()).map(|t| packed(spec, t)).collect::<Vec<_>>(),
         },
-    })
+    });
+    if spec.has_levels() {
+        object["density_exact"] = json!(spec.density_ratio().map(|ratio| ratio.to_string()));
+        object["levels"] = spec.levels().iter().map(|(path, spec)| level(path, spec)).collect();
+    }
+    object
+}
+
+/// One level of several; its tensor is the one that the level around it leaves.
+fn level(path: &[Side], spec: &Spec) -> Value {
+    let mut object = tensor(&spec.tensors()[0], false);
+    let facts = spec.facts();
+    object["level"] = json!(path.len() + 1);
+    object["path"] = path.iter().map(|side| side.word()).collect();
+    object["spec"] = json!(spec.level_text());
+    object["scope"] = json!(spec.tensors()[0].scope_tile());
+    object["scope_grid"] = json!(spec.scope_grid());
+    object["num_blocks"] = json!(spec.blocks());
+    object["block_size"] = json!(facts.block_sizes[0]);
+    object["num_scopes"] = json!(spec.scopes());
+    object["blocks_per_scope"] = json!(spec.blocks_per_scope());
+    object["keep"] = json!(spec.keep());
+    object["block_density"] = json!(spec.block_density());
+    object["density"] = json!(spec.density());
+    object["index_bits"] = json!(facts.index_bits);
+    object["least_index_bits"] = json!(facts.least_index_bits);
+    object
 }
 
 fn tensor(tensor: &Tensor, coupled: bool) -> Value {
     let mut object = json!({
         "name": tensor.name(),
         "shape": tensor.dims(),
-        "view": viz::layout(tensor.view()),
+        "view": viz::layout(tensor),
         "block": tensor.blocks().tile(),
         "block_grid": tensor.blocks().counts(),
         "perm": tensor.perm(),
         "domain_size": tensor.domain_size(),
         "padding": tensor.positions() - tensor.domain_size(),
     });
+    if let Some(written) = tensor.composition() {
+        object["composition"] = json!(written);
+    }
     if coupled {
         object["scope"] = json!(tensor.scope_tile());
     }
     object
 }
 
-/// The packed format of a tensor; `slow` says why its kernels do not reach what its
+/// The packed format of a tensor, null for specs with levels; `slow` says why its kernels do not reach what its
 /// bytes allow.
 fn packed(spec: &Spec, tensor: usize) -> Value {
+    if spec.has_levels() {
+        return Value::Null;
+    }
     let format = Packed::format_of(spec, tensor);
     json!({
         "format": format.name,

@@ -5,9 +5,10 @@ use crate::blocks::{Arrays, borrow, check_count, finite_values};
 use crate::error;
 use crate::spec::BoundSpec;
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use openwork::Mask;
 use openwork::blocks::Blocks;
 use openwork::dynamic::{self, Schedule};
-use openwork::prune::Needs;
+use openwork::prune::{Member, Method, Needs, Task, prune};
 use openwork::saliency::SALIENCIES;
 use openwork::values::ValuesRef;
 use pyo3::prelude::*;
@@ -20,6 +21,29 @@ pub fn random_blocks<'py>(
     seed: u64,
 ) -> Bound<'py, PyArray1<bool>> {
     py.detach(|| dynamic::random(&spec.0, seed)).into_pyarray(py)
+}
+
+/// The mask of all levels of a spec, over the weights of its tensor in row-major order: by
+/// magnitude if the weights are given, otherwise at random.
+#[pyfunction]
+#[pyo3(signature = (spec, seed, arrays=None))]
+pub fn level_mask<'py>(
+    py: Python<'py>,
+    spec: &BoundSpec,
+    seed: u64,
+    arrays: Option<Arrays<'py>>,
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    let Some(arrays) = arrays else {
+        let mask = py.detach(|| Mask::example(&spec.0, seed));
+        return Ok(mask.tensors()[0].to_bools().into_pyarray(py));
+    };
+    let tensors = borrow(&spec.0, &arrays, false)?;
+    let values = finite_values(&spec.0, &tensors, py)?;
+    let members = values.iter().map(|v| Member { weights: v.view(), hessian: None }).collect();
+    let task = Task { spec: &spec.0, members, monitor: &() };
+    let magnitude: Method = "magnitude".parse().map_err(error::method)?;
+    let pruned = py.detach(|| prune(&magnitude, &task)).map_err(error::prune)?;
+    Ok(pruned.mask.tensors()[0].to_bools().into_pyarray(py))
 }
 
 /// The saliency of every block. `squares` holds the mean square of each input column

@@ -27,7 +27,7 @@ mod _native {
         top_blocks, top_blocks_by_score, zero_blocks,
     };
     #[pymodule_export]
-    use super::dynamic::{random_blocks, saliency, update_blocks, update_fraction};
+    use super::dynamic::{level_mask, random_blocks, saliency, update_blocks, update_fraction};
     #[pymodule_export]
     use super::error::{HessianError, MethodError, OpenworkError, PruneError, SpecError};
     #[pymodule_export]

@@ -188,13 +188,26 @@ impl BoundSpec {
         self.0.keep()
     }
 
-    /// Fraction of the blocks that is kept.
+    /// Whether the spec has a `then` or an `else`; blocks, scopes and `keep` are then those
+    /// of its first level.
+    ///
+    /// >>> Spec.parse("columns(25%) else 2:4").bind((4, 16)).has_levels
+    /// True
+    #[getter]
+    fn has_levels(&self) -> bool {
+        self.0.has_levels()
+    }
+
+    /// Fraction of the domain that is kept, by all levels.
+    ///
+    /// >>> Spec.parse("columns(25%) else 2:4").bind((4, 16)).density
+    /// 0.625
     #[getter]
     fn density(&self) -> f64 {
         self.0.density()
     }
 
-    /// Fraction of the blocks that is pruned.
+    /// Fraction of the domain that is pruned.
     #[getter]
     fn sparsity(&self) -> f64 {
         1.0 - self.0.density()
@@ -205,6 +218,12 @@ impl BoundSpec {
     /// >>> Spec.parse("2:4").bind((4, 8)).with_keep(1).density
     /// 0.25
     fn with_keep(&self, keep: usize) -> PyResult<Self> {
+        if self.0.has_levels() {
+            return Err(error::SpecError::new_err(format!(
+                "the levels of `{}` depend on its keep; bind another spec",
+                self.0.text()
+            )));
+        }
         let blocks = self.0.blocks_per_scope();
         if keep > blocks {
             return Err(error::SpecError::new_err(format!(

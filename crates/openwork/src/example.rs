@@ -38,7 +38,7 @@ impl<'a> ExampleMask<'a> {
     }
 
     /// Whether the mask is one of the spec. Scopes too large to rank keep each
-    /// block with a probability of the spec's density instead.
+    /// block with a probability of the share kept instead.
     pub fn is_exact(&self) -> bool {
         self.spec.blocks_per_scope() <= MAX_RANKED || self.spec.blocks() <= MAX_BLOCKS
     }
@@ -47,7 +47,7 @@ impl<'a> ExampleMask<'a> {
     pub fn keeps(&mut self, (scope, block): (usize, usize)) -> bool {
         let (spec, seed) = (self.spec, self.seed);
         if !self.is_exact() {
-            return score(seed, scope, block) < spec.density();
+            return score(seed, scope, block) < spec.block_density();
         }
         let dropped = self.dropped.entry(scope).or_insert_with(|| {
             let blocks = 0..spec.blocks_per_scope();

@@ -136,6 +136,9 @@ pub enum FragmentError {
     /// Not a single matrix.
     #[error("a fragment maps one matrix; this spec has {0}")]
     NotAMatrix(String),
+    /// A spec with `then` or `else`.
+    #[error("a fragment maps specs without `then` and `else`; map each level by itself")]
+    Levels,
     /// Dims that are not multiples of 16.
     #[error("{rows} x {cols} does not divide into fragments of 16 x 16; give multiples of 16")]
     Ragged {
@@ -151,6 +154,9 @@ impl Fragment {
     pub fn new(spec: &Spec, name: &str, seed: u64) -> Result<Self, FragmentError> {
         if name != NAME {
             return Err(FragmentError::Unknown(name.to_string()));
+        }
+        if spec.has_levels() {
+            return Err(FragmentError::Levels);
         }
         let [tensor] = spec.tensors() else {
             return Err(FragmentError::NotAMatrix(format!("{} tensors", spec.tensors().len())));

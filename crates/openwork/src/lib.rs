@@ -4,6 +4,8 @@
 //! invariants are checked once. Every pruning method works on every spec.
 
 pub mod blocks;
+mod choice;
+mod conform;
 pub mod dynamic;
 pub mod example;
 pub mod fragment;

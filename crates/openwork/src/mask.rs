@@ -1,7 +1,11 @@
 //! Masks: one bit per weight over the tensors of a spec.
 
-use crate::spec::{Coupling, Element, Spec};
+pub use crate::choice::Choice;
+
+use crate::conform;
+use crate::spec::{Coupling, Element, Side, Spec, level_name};
 use std::fmt;
+use std::sync::Arc;
 
 /// One bit for every element of one or more tensors; set where the weight is kept.
 ///
@@ -14,10 +18,21 @@ use std::fmt;
 /// assert_eq!(w, [3.0, 0.0, 0.0, 2.0]);
 /// assert_eq!(mask.conforms(&spec), Ok(()));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Mask {
     tensors: Vec<Bits>,
+    /// The blocks that the levels of a spec keep, if it has several and they are known.
+    choice: Option<Arc<Choice>>,
 }
+
+impl PartialEq for Mask {
+    /// Masks are equal if they keep the same weights.
+    fn eq(&self, other: &Self) -> bool {
+        self.tensors == other.tensors
+    }
+}
+
+impl Eq for Mask {}
 
 /// The bits of one tensor. Holds: bits beyond `len` are zero.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -133,17 +148,45 @@ impl Bits {
 impl Mask {
     /// Keeps every element of the spec's tensors.
     pub fn full(spec: &Spec) -> Self {
-        Self { tensors: spec.tensors().iter().map(|tensor| Bits::ones(tensor.size())).collect() }
+        Self::from_bits(spec.tensors().iter().map(|tensor| Bits::ones(tensor.size())).collect())
     }
 
     /// A mask over tensors with these bits.
     pub fn from_bits(tensors: Vec<Bits>) -> Self {
-        Self { tensors }
+        Self { tensors, choice: None }
+    }
+
+    /// The same mask with the choice of blocks that it comes from.
+    pub(crate) fn with_choice(self, choice: Choice) -> Self {
+        Self { choice: Some(Arc::new(choice)), ..self }
+    }
+
+    /// The blocks that each level of its spec keeps, if the spec has several and the mask
+    /// was made by a method.
+    pub fn choice(&self) -> Option<&Choice> {
+        self.choice.as_deref()
+    }
+
+    /// The blocks that each level of `spec` keeps: those that are known, or some with which
+    /// the mask is [allowed](Mask::allows).
+    pub fn find_choice(&self, spec: &Spec) -> Result<Choice, Breach> {
+        match &self.choice {
+            Some(choice) => Ok(Choice::clone(choice)),
+            None => conform::search(self, spec, false),
+        }
+    }
+
+    /// A pseudo-random mask of a spec.
+    pub fn example(spec: &Spec, seed: u64) -> Self {
+        if spec.has_levels() {
+            return Choice::example(spec, seed).mask(spec);
+        }
+        Self::select(spec, |scope, block| crate::example::score(seed, scope, block))
     }
 
     /// Keeps the elements that are not zero.
     pub fn nonzero(tensors: &[&[f32]]) -> Self {
-        Self { tensors: tensors.iter().map(|values| Bits::nonzero(values)).collect() }
+        Self::from_bits(tensors.iter().map(|values| Bits::nonzero(values)).collect())
     }
 
     /// The bits of each tensor.
@@ -158,6 +201,7 @@ impl Mask {
 
     /// Keeps or drops an element.
     pub fn set(&mut self, element: Element, stays: bool) {
+        self.choice = None;
         self.tensors[element.tensor].set(element.offset, stays);
     }
 
@@ -170,7 +214,12 @@ impl Mask {
 
     /// Keeps exactly the `keep` blocks of highest score in every scope; of equal scores the
     /// lower index, and padding last.
+    ///
+    /// # Panics
+    ///
+    /// If the spec has levels, whose blocks have scores of their own.
     pub fn select(spec: &Spec, mut score: impl FnMut(usize, usize) -> f64) -> Self {
+        assert!(!spec.has_levels(), "`{}` has levels", spec.text());
         let mut mask = Self::full(spec);
         let mut scores = Vec::with_capacity(spec.blocks_per_scope());
         for scope in spec.order() {
@@ -212,19 +261,27 @@ impl Mask {
 
     /// Checks that every block is kept or dropped whole, that exactly `keep` blocks of
     /// every scope are kept (not counting padding), and that nothing outside the domain is
-    /// dropped. The error is the first breach.
+    /// dropped. The error is the first breach. Of a spec with levels, all of this holds at
+    /// every level for the choice of blocks that the mask comes from; if that is unknown,
+    /// for some choice.
     pub fn conforms(&self, spec: &Spec) -> Result<(), Breach> {
         self.check(spec, true)
     }
 
     /// Checks that the zeros could have been made by the spec: at most `keep` blocks of
     /// every scope have an element set. A kept block may contain zeros, so this is all that
-    /// can be said of weights whose mask is unknown.
+    /// can be said of weights whose mask is unknown. Of a spec with levels, it must hold at
+    /// every level for some choice of blocks, which is searched for;
+    /// [`Breach::Undecided`] if the search was given up.
     pub fn allows(&self, spec: &Spec) -> Result<(), Breach> {
         self.check(spec, false)
     }
 
     fn check(&self, spec: &Spec, exact: bool) -> Result<(), Breach> {
+        if spec.has_levels() {
+            let known = self.choice.as_ref().is_some_and(|choice| choice.mask(spec) == *self);
+            return if known { Ok(()) } else { conform::search(self, spec, exact).map(drop) };
+        }
         let mut inside: Vec<usize> = vec![0; self.tensors.len()];
         let mut kept_inside: Vec<usize> = vec![0; self.tensors.len()];
         for scope in 0..spec.scopes() {
@@ -295,6 +352,39 @@ pub enum Breach {
         /// The tensor's name.
         tensor: String,
     },
+    /// A breach of the outermost level of a spec with several.
+    Outermost(Box<Breach>),
+    /// A breach inside a block of a spec with levels, for the choice of blocks that got
+    /// furthest.
+    Inside {
+        /// Whether the block is kept or dropped.
+        side: Side,
+        /// The scope of the block.
+        scope: usize,
+        /// The block, as an index in its grid.
+        block: usize,
+        /// Whether other choices of blocks were tried.
+        chosen: bool,
+        /// The breach of the level inside.
+        breach: Box<Breach>,
+    },
+    /// The search for a choice of blocks was given up.
+    Undecided {
+        /// The first scope of the part that was searched.
+        scope: usize,
+    },
+}
+
+impl Breach {
+    /// The levels from the outermost to that of the breach, and the breach there.
+    fn innermost(&self) -> (Vec<Side>, &Self) {
+        let (mut path, mut breach) = (Vec::new(), self);
+        while let Self::Inside { side, breach: inner, .. } = breach {
+            path.push(*side);
+            breach = inner;
+        }
+        (path, breach)
+    }
 }
 
 impl fmt::Display for Breach {
@@ -316,6 +406,19 @@ impl fmt::Display for Breach {
             Self::Outside { tensor } => {
                 write!(f, "tensor `{tensor}` has dropped elements outside the domain")
             }
+            Self::Outermost(breach) => write!(f, "{}: {breach}", level_name(&[])),
+            Self::Inside { scope, block, chosen, .. } => {
+                let (path, breach) = self.innermost();
+                if *chosen {
+                    f.write_str("no choice of blocks fits; with the closest, ")?;
+                }
+                let level = level_name(&path);
+                write!(f, "{level}, in block {block} of scope {scope}: {breach}")
+            }
+            Self::Undecided { scope } => write!(
+                f,
+                "undecided: too many choices of blocks for scope {scope}; the search was given up"
+            ),
         }
     }
 }

@@ -4,8 +4,9 @@
 use super::{Group, PackModelError, Patterns, ValueChoice, dense_spec};
 use crate::model::{Decoder, Model, ModelError, Storage, Weight};
 use half::{bf16, f16};
+use openwork::Matrix;
+use openwork::prune::{Member, Task, prune};
 use openwork::sparse::{Encoding, Packed, Values};
-use openwork::{Mask, Matrix};
 use serde::Serialize;
 use std::num::NonZeroUsize;
 use std::time::Instant;
@@ -157,15 +158,13 @@ fn pack_in_memory(
     if let Ok(packed) = pack(&wide) {
         return Ok((packed, false));
     }
-    let mask = Mask::select(&group.spec, |scope, block| {
-        let elements = group.spec.elements(scope, block);
-        elements.map(|e| f64::from(wide[e.tensor][e.offset]).powi(2)).sum()
-    });
+    let wrong = |why: String| PackModelError::Tensor { tensor: group.names.join(", "), why };
+    let members = wide.iter().map(|w| Member { weights: w[..].into(), hessian: None }).collect();
+    let task = Task { spec: &group.spec, members, monitor: &() };
+    let magnitude = "magnitude".parse().expect("a method");
+    let mask = prune(&magnitude, &task).map_err(|error| wrong(error.to_string()))?.mask;
     wide.iter_mut().enumerate().for_each(|(t, w)| mask.apply(t, w));
-    let packed = pack(&wide).map_err(|error| PackModelError::Tensor {
-        tensor: group.names.join(", "),
-        why: error.to_string(),
-    })?;
+    let packed = pack(&wide).map_err(|error| wrong(error.to_string()))?;
     Ok((packed, true))
 }
 

@@ -169,9 +169,8 @@ fn plan_error(error: RecipeError) -> PipelineError {
 
 /// The sizes that a plan leaves, found by removing blocks at random.
 fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
-    // Without a random order the blocks of a 2:4 would line up in columns.
-    let score = |scope: usize, block: usize| openwork::example::score(0, scope, block);
     let shapes = Layer::linear_shapes(config);
+    // Without a random order the blocks of a 2:4 would line up in columns.
     let mut known: BTreeMap<String, Mask> = BTreeMap::new();
     let mut spares = Vec::with_capacity(plan.layers.len());
     for layer in &plan.layers {
@@ -180,7 +179,7 @@ fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
             let len = shapes[linear][0] * shapes[linear][1];
             let Some(task) = task else { return vec![1.0; len] };
             let key = format!("{:?} {}", task.linears, task.pattern);
-            let mask = known.entry(key).or_insert_with(|| Mask::select(&task.spec, score));
+            let mask = known.entry(key).or_insert_with(|| Mask::example(&task.spec, 0));
             let member = task.linears.iter().position(|&i| i == linear).unwrap_or(0);
             let bits = &mask.tensors()[member];
             (0..len).map(|i| f32::from(bits.get(i))).collect()

@@ -129,9 +129,10 @@ impl TaskPlan {
         Self { pattern, spec, ..self.clone() }
     }
 
-    /// Whether its density can vary: a scope has enough blocks.
+    /// Whether its density can vary: a scope has enough blocks, and no inner level depends
+    /// on how many of them are kept.
     pub fn is_variable(&self) -> bool {
-        self.spec.blocks_per_scope() >= VARIABLE
+        self.spec.blocks_per_scope() >= VARIABLE && !self.spec.has_levels()
     }
 
     /// Weights in its tensors.

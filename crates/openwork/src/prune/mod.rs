@@ -24,6 +24,7 @@
 mod admm;
 mod auto;
 mod batches;
+mod levels;
 pub mod measure;
 mod obs;
 mod problem;
@@ -405,10 +406,16 @@ pub fn prune_with(
         curvatures.iter().map(|c| c.damping()).max_by(|a, b| a.strength().total_cmp(&b.strength()));
     let problem = Problem::new(spec, weights, inputs.hessian_of, inputs.hessians, curvatures)
         .sharing(&factors.parts);
-    let mut solution = method.base.prune(&problem, task.monitor)?;
-    for modifier in &method.modifiers {
-        solution = modifier.improve(&problem, solution, task.monitor)?;
-    }
+    let solve = |problem: &Problem<'_>| {
+        let solution = method.base.prune(problem, task.monitor)?;
+        method.modifiers.iter().try_fold(solution, |solution, modifier| {
+            modifier.improve(problem, solution, task.monitor)
+        })
+    };
+    let solution = match spec.has_levels() {
+        true => levels::prune(&problem, method.needs(), task.monitor, &solve)?,
+        false => solve(&problem)?,
+    };
     for note in solution.notes {
         if !notes.contains(&note) {
             notes.push(note);

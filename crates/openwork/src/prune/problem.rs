@@ -116,6 +116,22 @@ impl<'a> Problem<'a> {
         Self { parts: parts.clone(), ..self }
     }
 
+    /// Another spec over the same tensors, and other weights, with the same inputs.
+    pub(super) fn with<'b>(&self, spec: &'b Spec, weights: Vec<Weights<'b>>) -> Problem<'b>
+    where
+        'a: 'b,
+    {
+        Problem {
+            spec,
+            weights,
+            hessian_of: self.hessian_of.clone(),
+            hessians: self.hessians.clone(),
+            curvatures: self.curvatures.clone(),
+            // Domains of levels rarely recur; their curvatures would only fill memory.
+            parts: CurvatureCache::default(),
+        }
+    }
+
     /// The Hessian of a tensor, if there are any.
     pub fn hessian(&self, tensor: usize) -> Option<&'a Hessian> {
         self.hessian_of.get(tensor).map(|&h| self.hessians[h])

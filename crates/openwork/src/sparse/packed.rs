@@ -93,6 +93,9 @@ impl Packed {
                 found: weights.len(),
             });
         }
+        if spec.has_levels() {
+            return Err(PackError::Levels { spec: spec.text().to_string() });
+        }
         for (tensor, weights) in spec.tensors().iter().zip(weights) {
             if tensor.size() != weights.len() {
                 return Err(PackError::Size {
@@ -283,6 +286,9 @@ impl Packed {
         index: Vec<u8>,
         values: ValuesPart<'_>,
     ) -> Result<(&'static Format, Shape, Vec<u8>), PartsError> {
+        if spec.has_levels() {
+            return Err(PartsError::Levels { spec: spec.text().to_string() });
+        }
         let tensors = spec.tensors().len();
         if tensor >= tensors {
             return Err(PartsError::Tensor { tensors, tensor });

@@ -3,7 +3,7 @@
 use super::bind::MAX_ELEMENTS;
 use super::env::{Bound, Env, shape_text};
 use super::error::SpecError;
-use super::pattern::{self, Axes, Clauses, Expr, Tuple};
+use super::pattern::{self, Axes, Expr, Tuple};
 use super::profile::whole;
 use super::view::{Fault, strided};
 use crate::layout::{IntTuple, Layout};
@@ -54,8 +54,9 @@ pub(crate) fn layout(written: &pattern::Layout, dims: &[usize], env: &Env<'_>) -
                 let detail = format!("offsets go up to {MAX_ELEMENTS}");
                 env.error(expr.at.0, "the layout reaches too far", detail)
             })?;
-        // The stride of an axis with one entry is irrelevant.
-        strides.push(if extent == 1 { 0 } else { value });
+        // The stride of an axis with one entry is irrelevant, except in a composition, where
+        // the last axis may extend.
+        strides.push(if extent == 1 && !env.composed { 0 } else { value });
     }
     let stride = nested(stride, &mut strides.into_iter());
     Ok(strided(shape, Some(stride)))
@@ -79,7 +80,7 @@ pub(crate) fn leaves<'a>(tuple: &'a Tuple, out: &mut Vec<&'a Expr>) {
 }
 
 /// `m (g j i) -> m g i j, j=2 i=8` over the axes of a domain.
-pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &mut Env<'_>) -> Bound<Layout> {
+pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &Env<'_>) -> Bound<Layout> {
     let (extents, stride) = (&whole(domain.shape()), whole(domain.stride()));
     if axes.left.len() != extents.len() {
         let what = format!("the view names {} axes, there are {}", axes.left.len(), extents.len());
@@ -182,12 +183,6 @@ pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &mut Env<'_>) -> Boun
             "both sides have the same axes",
         ));
     }
-    // Blocks and scopes may refer to the view's axes by name; dims take precedence.
-    for (name, size, _) in modes {
-        if !env.names.iter().any(|(known, _)| known == name) {
-            env.names.push((name.to_string(), size));
-        }
-    }
     Ok(strided(shape.into_iter().collect(), Some(strides.into_iter().collect())))
 }
 
@@ -196,34 +191,34 @@ pub(crate) fn not_covered(
     fault: Fault,
     view: &Layout,
     positions: usize,
-    clauses: &Clauses,
-    layout: &pattern::Layout,
+    space: &str,
+    at: usize,
     env: &Env<'_>,
 ) -> SpecError {
-    let space = if clauses.domain.is_some() { "domain" } else { "tensor" };
     let sizes = match view.size() as usize {
         n if n == positions => String::new(),
         n => format!("; the view has {n} positions, the {space} {positions}"),
     };
     let (what, detail) = match fault {
-        Fault::Twice(at) => (
+        Fault::Twice(offset) => (
             "visits an element twice",
-            format!("offset {at} is visited twice{sizes}; check the strides"),
+            format!("offset {offset} is visited twice{sizes}; check the strides"),
         ),
-        Fault::Missed(at) => {
-            ("misses elements", format!("offset {at} is missed{sizes}; check extents and strides"))
+        Fault::Missed(offset) => {
+            let detail = format!("offset {offset} is missed{sizes}; check extents and strides");
+            ("misses elements", detail)
         }
-        Fault::Outside(at) => {
+        Fault::Outside(offset) => {
             let hint = if space == "domain" {
                 "a view starts at the domain's first offset"
             } else {
                 "check extents and strides"
             };
-            ("leaves its domain", format!("offset {at} is outside the {space}{sizes}; {hint}"))
+            ("leaves its domain", format!("offset {offset} is outside the {space}{sizes}; {hint}"))
         }
         Fault::Differs => {
             ("differs from its domain", format!("their strides do not fit together{sizes}"))
         }
     };
-    env.error(layout.at.0, format!("the view {what}"), detail)
+    env.error(at, format!("the view {what}"), detail)
 }

@@ -18,7 +18,7 @@ pub struct Band {
 
 /// Cuts the tensor of `spec`, to which `pattern` is bound, into bands of about `rows` rows,
 /// the last one possibly shorter; they keep as many blocks per scope as `spec`. `None` if
-/// scopes cross every cut, or the tensor is not larger than one band.
+/// scopes cross every cut, the spec has levels, or the tensor is not larger than one band.
 ///
 /// ```
 /// use openwork::{Pattern, spec::bands};
@@ -35,6 +35,10 @@ pub struct Band {
 /// ```
 pub fn bands(pattern: &Pattern, spec: &Spec, rows: usize) -> Option<Vec<Band>> {
     let [tensor] = spec.tensors() else { return None };
+    // Inner levels may tie rows together that the outermost does not.
+    if spec.has_levels() {
+        return None;
+    }
     let [all, rest @ ..] = tensor.dims() else { return None };
     let (all, dims) = (*all, |rows| -> Vec<usize> { [&[rows], rest].concat() });
     if rest.is_empty() {

@@ -1,12 +1,16 @@
 //! Binds a pattern to shapes and checks the resulting spec.
 
-use super::axes::{axes_view, layout, not_covered};
+use super::axes::not_covered;
+use super::compose::{Composed, composed};
 use super::couple::{self, BlockedTensor};
 use super::domain::{Region, Space};
-use super::env::{Bound, Env, dim_names, shape_text};
+use super::env::{Bound, Env, default_names, dim_names, shape_text};
 use super::error::SpecError;
 use super::grid::Grid;
-use super::pattern::{Body, Clauses, Couple, Decimal, Kind, Member, One, Pattern, Tuple, View};
+use super::level;
+use super::pattern::{
+    Body, Clauses, Couple, Decimal, Domain, Kind, Level, Member, One, Operand, Pattern, Tuple, View,
+};
 use super::profile::{extents, grid_error, whole};
 use super::region::region;
 use super::view::{covers_interval, covers_region, row_major, strided};
@@ -35,17 +39,22 @@ impl Pattern {
     /// one, under any name; a coupling takes exactly its members, in any order.
     pub fn bind_all(&self, tensors: &[(&str, &[usize])]) -> Result<Spec, SpecError> {
         let shapes = self.shapes(tensors)?;
-        let expanded = self.written_out(&shapes)?;
-        let text = &expanded.source;
-        let spec = match &expanded.body {
-            Body::One(one) => {
+        let (spec, expanded) = match &self.body {
+            Body::Levels(level) => {
                 let (name, dims) = &shapes[0];
-                let (part, env) = part(text, name, dims, &one.clauses)?;
-                couple::one(part, one.clauses.scope.as_ref(), one.clauses.keep.as_ref(), &env)
+                let (spec, level) = bind_level(level, &self.source, name, dims, None)?;
+                (spec, level.to_string())
             }
-            Body::Couple(couple) => bind_couple(text, couple, &shapes),
-        }?;
-        Ok(spec.with_text(self.to_string(), expanded.to_string()))
+            Body::Couple(_) => {
+                let expanded = self.written_out(&shapes)?;
+                let Body::Couple(couple) = &expanded.body else {
+                    unreachable!("a coupling expands to a coupling")
+                };
+                let spec = bind_couple(&expanded.source, couple, &shapes)?;
+                (spec, expanded.to_string())
+            }
+        };
+        Ok(spec.with_text(self.to_string(), expanded))
     }
 
     /// The same pattern with every preset expanded for these tensors.
@@ -97,11 +106,18 @@ impl Pattern {
             return Ok(self.clone());
         }
         let out = |one: &One, dims: &[usize]| {
-            let names = dim_names(&self.source, one.clauses.on.as_ref(), dims)?;
+            let names = dim_names(&self.source, one.clauses.on.as_ref(), None, dims)?;
             preset::written_out(one, &names, &self.source)
         };
         let body = match &self.body {
-            Body::One(one) => Body::One(out(one, shapes[0].1)?),
+            Body::Levels(level) if level.has_inner() => {
+                // The dims of an inner level are those that the level around it leaves.
+                let (name, dims) = &shapes[0];
+                Body::Levels(bind_level(level, &self.source, name, dims, None)?.1)
+            }
+            Body::Levels(level) => {
+                Body::Levels(Level { one: out(&level.one, shapes[0].1)?, ..level.clone() })
+            }
             Body::Couple(couple) => {
                 let mut couple = couple.clone();
                 for (member, (_, dims)) in couple.members.iter_mut().zip(shapes) {
@@ -122,11 +138,54 @@ impl Pattern {
     }
 }
 
+/// Binds a level and those inside it to a tensor; `names` are those of its dims if they have
+/// any. Gives the level with its presets expanded, too.
+fn bind_level(
+    level: &Level,
+    source: &str,
+    name: &str,
+    dims: &[usize],
+    names: Option<&[String]>,
+) -> Bound<(Spec, Level)> {
+    let names = dim_names(source, level.one.clauses.on.as_ref(), names, dims)?;
+    // The text of an expanded preset is parsed again, so that errors point into it.
+    let (text, one, end) = match &level.one.preset {
+        None => (source.to_string(), level.one.clone(), level.end.0),
+        Some(_) => {
+            let text = preset::written_out(&level.one, &names, source)?.to_string();
+            let one = super::parse::single(&text)?;
+            let end = text.len();
+            (text, one, end)
+        }
+    };
+    let env = Env { text: &text, end, names: Vec::new(), composed: false };
+    let (part, env, axes) = part(env, name, dims, names, &one.clauses)?;
+    let mut spec = couple::one(part, one.clauses.scope.as_ref(), one.clauses.keep.as_ref(), &env)?;
+    spec.own = one.to_string();
+    let mut expanded = Level { one, ..Level::default() };
+    for side in level::Side::BOTH {
+        let Some(inner) = side.of(&level.then, &level.otherwise) else { continue };
+        let closing = level::Closing::new(&spec, side, &axes)
+            .map_err(|(what, detail)| SpecError::at(source, inner.at.0, what, detail))?;
+        let (inside, level) =
+            bind_level(&inner.level, source, name, closing.dims(), Some(&axes))
+                .map_err(|error| error.inside(side.word(), &shape_text(closing.dims())))?;
+        let written = super::pattern::Inner { level, at: inner.at };
+        *side.of(&mut expanded.then, &mut expanded.otherwise) = Some(Box::new(written));
+        *side.of(&mut spec.then, &mut spec.otherwise) =
+            Some(Box::new(level::Level::new(inside, closing)));
+    }
+    Ok((spec, expanded))
+}
+
 fn bind_couple(text: &str, couple: &Couple, shapes: &[(String, &[usize])]) -> Bound<Spec> {
     let mut parts = Vec::with_capacity(couple.members.len());
     let mut envs = Vec::with_capacity(couple.members.len());
     for (member, (name, dims)) in couple.members.iter().zip(shapes) {
-        let (part, env) = part(text, name, dims, &member.one.clauses)?;
+        let clauses = &member.one.clauses;
+        let names = dim_names(text, clauses.on.as_ref(), None, dims)?;
+        let env = Env { text, end: text.len(), names: Vec::new(), composed: false };
+        let (part, env, _) = part(env, name, dims, names, clauses)?;
         parts.push(part);
         envs.push(env);
     }
@@ -147,13 +206,15 @@ fn bind_couple(text: &str, couple: &Couple, shapes: &[(String, &[usize])]) -> Bo
     Ok(spec)
 }
 
-/// The domain, view and blocks of one tensor.
+/// The domain, view and blocks of one tensor whose dims have these names, and the names of
+/// the view's axes.
 fn part<'a>(
-    text: &'a str,
+    mut env: Env<'a>,
     name: &str,
     dims: &[usize],
+    names: Vec<String>,
     clauses: &Clauses,
-) -> Bound<(BlockedTensor, Env<'a>)> {
+) -> Bound<(BlockedTensor, Env<'a>, Vec<String>)> {
     let size = dims.iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
     if dims.is_empty() || dims.len() > MAX_RANK {
         let what = format!("tensor `{name}` has {} dims", dims.len());
@@ -170,8 +231,7 @@ fn part<'a>(
             return Err(SpecError::whole(what, format!("at most {MAX_ELEMENTS} elements")));
         }
     };
-    let names = dim_names(text, clauses.on.as_ref(), dims)?;
-    let mut env = Env { text, names: names.into_iter().zip(dims.iter().copied()).collect() };
+    env.names = names.iter().cloned().zip(dims.iter().copied()).collect();
     let region = match &clauses.domain {
         None => Region::Strided { first: 0, layout: row_major(dims) },
         Some(domain) => region(domain, dims, size, &env)?,
@@ -183,20 +243,33 @@ fn part<'a>(
         ));
     }
     let (space, own, direct) = space(&region, clauses.pad.as_ref(), &env)?;
-    let (view, space) = match &clauses.view {
-        None => (own, space),
-        Some(View::Axes(axes)) => (axes_view(axes, &own, &mut env)?, space),
-        Some(View::Layout(written)) => {
-            let view = layout(written, dims, &env)?;
-            let positions = if direct { region.len() } else { own.size() as usize };
-            let covered = if direct {
-                covers_region(&view, &region)
-            } else {
-                covers_interval(&view, positions)
-            };
-            covered
-                .map_err(|fault| not_covered(fault, &view, positions, clauses, written, &env))?;
-            (view, if direct { Space::Direct { first: region.first() } } else { space })
+    let (view, space, axes) = match &clauses.view {
+        None => {
+            // A box has the tensor's axes, other domains have axes of their own.
+            let same = matches!(clauses.domain, None | Some(Domain::Box { .. }));
+            let axes = if same { names } else { default_names(own.flat().len()) };
+            (own, space, axes)
+        }
+        Some(view @ View { first, rest }) => {
+            let by_strides = matches!(first, Operand::Layout(_));
+            let space =
+                if direct && by_strides { Space::Direct { first: region.first() } } else { space };
+            let Composed { view, names } = composed(view, &own, dims, &mut env)?;
+            // A pattern alone is a bijection as it is written.
+            if by_strides || !rest.is_empty() {
+                let stored = direct && matches!(space, Space::Direct { .. });
+                let positions = if stored { region.len() } else { own.size() as usize };
+                let covered = if stored {
+                    covers_region(&view, &region)
+                } else {
+                    covers_interval(&view, positions)
+                };
+                let space = if clauses.domain.is_some() { "domain" } else { "tensor" };
+                covered.map_err(|fault| {
+                    not_covered(fault, &view, positions, space, first.at(), &env)
+                })?;
+            }
+            (view, space, names)
         }
     };
     let rank = view.flat().len();
@@ -212,7 +285,10 @@ fn part<'a>(
         grid_error(&error, "block", "the view", clauses.block.as_ref(), &tile, &env)
     })?;
     let (name, dims) = (name.to_string(), dims.to_vec());
-    Ok((BlockedTensor { name, dims, size, space, view, blocks }, env))
+    let composition = clauses.view.as_ref().filter(|view| !view.rest.is_empty());
+    let composition = composition.map(ToString::to_string);
+    let part = BlockedTensor { name, dims, size, space, view, blocks, composition };
+    Ok((part, env, axes))
 }
 
 /// How offsets of the view map to the tensor's: the space, the layout of the domain's own

@@ -28,11 +28,7 @@ impl Tensor {
 
     /// The number of elements in the domain.
     pub fn domain_size(&self) -> usize {
-        match &self.space {
-            Space::Direct { .. } => self.positions(),
-            Space::Ranked { runs } => runs.len(),
-            Space::Padded { real, .. } => real.len(),
-        }
+        self.space.weights(self.positions())
     }
 
     /// Whether each axis of the view moves along rows; `None` if an axis moves along rows and

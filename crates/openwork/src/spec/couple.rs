@@ -19,6 +19,8 @@ pub(crate) struct BlockedTensor {
     pub space: Space,
     pub view: Layout,
     pub blocks: Grid,
+    /// The view as it was written, if it is a composition.
+    pub composition: Option<String>,
 }
 
 impl BlockedTensor {
@@ -171,9 +173,23 @@ pub(crate) fn scopes(
 /// A tensor with the division of its grid of blocks into scopes, and that of the
 /// blocks' row-major indices.
 fn tensor(part: BlockedTensor, perm: Vec<usize>, scopes: Grid, index: Grid) -> Tensor {
-    let BlockedTensor { name, dims, size, space, view, blocks } = part;
+    let BlockedTensor { name, dims, size, space, view, blocks, composition } = part;
     let padded = space.has_padding(view.size() as usize);
-    Tensor { name, dims, size, space, view, blocks, perm, scopes, index, padded, weight: 1.0 }
+    let weight = 1.0;
+    Tensor {
+        name,
+        dims,
+        size,
+        space,
+        view,
+        blocks,
+        perm,
+        scopes,
+        index,
+        padded,
+        weight,
+        composition,
+    }
 }
 
 /// Each member's permutation, checked; the identity where none is given.

@@ -1,10 +1,9 @@
 //! Prints patterns; `parse` reads what `Display` prints.
 
 use super::pattern::{
-    Arg, Atom, Axes, Body, Call, Couple, Decimal, Domain, Expr, Keep, Kind, Layout, Member, Name,
-    One, Pattern,
+    Arg, Atom, Axes, Body, Call, Couple, Decimal, Domain, Expr, Inner, Keep, Kind, Layout, Level,
+    Member, Name, One, Operand, Pattern, Tuple, View,
 };
-use super::pattern::{Tuple, View};
 use std::fmt;
 
 /// Joins `items` with `between`.
@@ -18,9 +17,29 @@ fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T], between: &str)
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.body {
-            Body::One(one) => one.fmt(f),
+            Body::Levels(level) => level.fmt(f),
             Body::Couple(couple) => couple.fmt(f),
         }
+    }
+}
+
+impl fmt::Display for Level {
+    /// An inner spec with levels of its own stands in parentheses, except in a chain of
+    /// `then` without `else`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let grouped = |inner: &Inner, grouped: bool| match grouped {
+            true => format!("({})", inner.level),
+            false => inner.level.to_string(),
+        };
+        self.one.fmt(f)?;
+        if let Some(then) = &self.then {
+            let open = self.otherwise.is_none() && !then.level.has_else();
+            write!(f, " then {}", grouped(then, then.level.has_inner() && !open))?;
+        }
+        if let Some(otherwise) = &self.otherwise {
+            write!(f, " else {}", grouped(otherwise, otherwise.level.has_inner()))?;
+        }
+        Ok(())
     }
 }
 
@@ -123,6 +142,13 @@ impl fmt::Display for Domain {
 
 impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.first.fmt(f)?;
+        self.rest.iter().try_for_each(|(operand, _)| write!(f, " o {operand}"))
+    }
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Layout(layout) => layout.fmt(f),
             Self::Axes(axes) => axes.fmt(f),
@@ -163,6 +189,7 @@ impl fmt::Display for Keep {
         match self {
             Self::Count(expr) => expr.fmt(f),
             Self::Share(expr) => write!(f, "{expr}%"),
+            Self::All => f.write_str("all"),
             Self::Percent { digits, scale, .. } => {
                 write!(f, "{}%", Decimal { digits: *digits, scale: *scale })
             }

@@ -3,6 +3,8 @@
 use super::profile::whole;
 use super::view::{modes, strided};
 use crate::layout::{Layout, StridedLayout};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 /// The maximum number of runs of a union or complement (64 MB of table).
 const MAX_RUNS: usize = 1 << 22;
@@ -177,12 +179,53 @@ pub(crate) enum Space {
     /// Offset `v` is a row-major index over padded extents; positions beyond the real
     /// extents are padding.
     Padded { first: usize, padded: Vec<usize>, real: StridedLayout },
+    /// Offset `v` of a space over a closed-up tensor, which a level above has placed.
+    Placed(Placed),
+}
+
+/// The place of a position without a weight.
+pub(crate) const PADDING: u32 = u32::MAX;
+
+/// A space over a closed-up tensor whose elements are scattered over another.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    inner: Box<Space>,
+    /// The offset of every element of the closed-up tensor in the other, or [`PADDING`].
+    places: Arc<[u32]>,
+    /// The number of positions that have a weight.
+    real: usize,
+    /// The inverse of `places`.
+    inverse: Arc<OnceLock<HashMap<u32, u32>>>,
+}
+
+impl Placed {
+    fn place(&self, v: usize) -> Option<usize> {
+        let place = self.places[self.inner.place(v)?];
+        (place != PADDING).then_some(place as usize)
+    }
+
+    fn unplace(&self, offset: usize) -> Option<usize> {
+        let inverse = self.inverse.get_or_init(|| {
+            let real = self.places.iter().zip(0u32..).filter(|(place, _)| **place != PADDING);
+            real.map(|(&place, at)| (place, at)).collect()
+        });
+        self.inner.unplace(*inverse.get(&u32::try_from(offset).ok()?)? as usize)
+    }
 }
 
 impl Space {
+    /// A space of `positions` positions over a closed-up tensor, at these places of another.
+    pub fn placed(inner: Self, places: Arc<[u32]>, positions: usize) -> Self {
+        let mut placed =
+            Placed { inner: Box::new(inner), places, real: 0, inverse: Arc::default() };
+        placed.real = (0..positions).filter(|&v| placed.place(v).is_some()).count();
+        Self::Placed(placed)
+    }
+
     /// The tensor's offset; `None` for a padded position.
     pub fn place(&self, v: usize) -> Option<usize> {
         match self {
+            Self::Placed(placed) => placed.place(v),
             Self::Direct { first } => Some(first + v),
             Self::Ranked { runs } => runs.at(v),
             Self::Padded { first, padded, real } => {
@@ -206,6 +249,7 @@ impl Space {
     /// know the domain: any offset from `first` on has one.
     pub fn unplace(&self, offset: usize) -> Option<usize> {
         match self {
+            Self::Placed(placed) => placed.unplace(offset),
             Self::Direct { first } => offset.checked_sub(*first),
             Self::Ranked { runs } => runs.rank(offset),
             Self::Padded { first, padded, real } => {
@@ -223,7 +267,11 @@ impl Space {
     /// Whether the lowest position of any tile of `view` is its lowest offset in the
     /// tensor, and tiles in the order of the one are in the order of the other.
     pub fn rises_along(&self, view: &Layout) -> bool {
-        let Self::Padded { padded, real, .. } = self else { return true };
+        let (padded, real) = match self {
+            Self::Padded { padded, real, .. } => (padded, real),
+            Self::Placed(_) => return false,
+            Self::Direct { .. } | Self::Ranked { .. } => return true,
+        };
         // Offsets rise with positions if the region is row-major itself,
         // and a tile begins with a real position if it has one and every axis of the
         // view lies within one axis of the region.
@@ -237,12 +285,23 @@ impl Space {
         real.rises() && modes(view).into_iter().all(within)
     }
 
+    /// The number of weights of a view with `positions` positions.
+    pub fn weights(&self, positions: usize) -> usize {
+        match self {
+            Self::Direct { .. } => positions,
+            Self::Ranked { runs } => runs.len(),
+            Self::Padded { real, .. } => real.len(),
+            Self::Placed(placed) => placed.real,
+        }
+    }
+
     /// Whether some positions are padding.
     pub fn has_padding(&self, positions: usize) -> bool {
         match self {
             Self::Direct { .. } => false,
             Self::Ranked { runs } => runs.len() < positions,
             Self::Padded { .. } => true,
+            Self::Placed(placed) => placed.real < positions,
         }
     }
 }

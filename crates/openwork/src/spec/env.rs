@@ -12,8 +12,12 @@ pub(crate) type Bound<T> = Result<T, SpecError>;
 /// The values of symbols, and the text that errors point into.
 pub(crate) struct Env<'a> {
     pub text: &'a str,
+    /// Where the text of the level ends.
+    pub end: usize,
     /// The tensor's dims, then the axes named by the view.
     pub names: Vec<(String, usize)>,
+    /// Whether the view is a composition, whose axes may be nested without being written so.
+    pub composed: bool,
 }
 
 impl Env<'_> {
@@ -79,10 +83,11 @@ impl Env<'_> {
     }
 }
 
-/// The names of a tensor's dims: those given with `on`, or the defaults.
+/// The names of a tensor's dims: those given with `on`, or `default`, or the usual ones.
 pub(crate) fn dim_names(
     text: &str,
     on: Option<&(Vec<String>, At)>,
+    default: Option<&[String]>,
     dims: &[usize],
 ) -> Bound<Vec<String>> {
     match on {
@@ -91,18 +96,21 @@ pub(crate) fn dim_names(
             Err(SpecError::at(text, at.0, what, format!("the tensor is {}", shape_text(dims))))
         }
         Some((names, _)) => Ok(names.clone()),
-        None => Ok(match dims.len() {
-            1 => vec!["K"],
-            2 => vec!["M", "K"],
-            3 => vec!["O", "I", "W"],
-            4 => vec!["O", "I", "H", "W"],
-            5 => vec!["O", "I", "D", "H", "W"],
-            _ => return Ok((0..dims.len()).map(|axis| format!("D{axis}")).collect()),
-        }
-        .into_iter()
-        .map(String::from)
-        .collect()),
+        None => Ok(default.map_or_else(|| default_names(dims.len()), <[String]>::to_vec)),
     }
+}
+
+/// The names of dims that nothing names.
+pub(crate) fn default_names(rank: usize) -> Vec<String> {
+    let names: &[&str] = match rank {
+        1 => &["K"],
+        2 => &["M", "K"],
+        3 => &["O", "I", "W"],
+        4 => &["O", "I", "H", "W"],
+        5 => &["O", "I", "D", "H", "W"],
+        _ => return (0..rank).map(|axis| format!("D{axis}")).collect(),
+    };
+    names.iter().map(ToString::to_string).collect()
 }
 
 /// `(2,3)`.

@@ -43,6 +43,14 @@ impl SpecError {
         Self { what: cut(what.into()), detail: cut(detail.into()), place: None }
     }
 
+    /// The same error in a level inside another, whose tensor is what the outer level leaves.
+    pub(crate) fn inside(mut self, word: &str, shape: &str) -> Self {
+        if !self.what.contains(" (after `") {
+            self.what = cut(format!("{} (after `{word}`, on a tensor of {shape})", self.what));
+        }
+        self
+    }
+
     /// The error in one line, without the text.
     pub fn summary(&self) -> String {
         format!("{}: {}", self.what, self.detail)

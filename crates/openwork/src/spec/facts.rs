@@ -1,6 +1,6 @@
 //! Storage cost and memory access of a spec.
 
-use super::{Coupling, Spec, Tensor};
+use super::{Coupling, Level, Side, Spec, Tensor};
 
 /// The storage of a pruned tensor's domain for one value width.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,11 +18,12 @@ pub struct Storage {
 pub struct Facts {
     /// Elements of a block in each tensor.
     pub block_sizes: Vec<usize>,
-    /// Index bits per scope: a mask, or the number of each kept block, whichever is shorter.
+    /// Index bits per scope of the outermost level: a mask, or the number of each kept block,
+    /// whichever is shorter.
     pub index_bits: usize,
-    /// The information-theoretic minimum: the rank of the combination.
+    /// Their information-theoretic minimum: the rank of the combination.
     pub least_index_bits: usize,
-    /// Index bits per kept weight.
+    /// Index bits of all levels per kept weight.
     pub index_bits_per_kept: f64,
     /// Sizes for values of 16, 8 and 4 bits.
     pub storage: [Storage; 3],
@@ -67,21 +68,31 @@ impl Spec {
             }
         };
         let kept = scope_weights as f64 * self.density();
+        // The index of the inner levels, for one scope of this one.
+        let inner: u128 =
+            Side::BOTH.iter().filter_map(|&side| self.level(side)).map(inner_bits).sum();
+        let all_bits = index_bits as f64 + inner as f64 / self.scopes() as f64;
         let storage = [16, 8, 4].map(|value_bits| {
-            let bits_per_weight =
-                (kept * value_bits as f64 + index_bits as f64) / scope_weights as f64;
+            let bits_per_weight = (kept * value_bits as f64 + all_bits) / scope_weights as f64;
             Storage { value_bits, bits_per_weight, ratio: bits_per_weight / value_bits as f64 }
         });
         Facts {
             index_bits,
             least_index_bits: combination_bits(blocks, self.keep()),
-            index_bits_per_kept: if kept > 0.0 { index_bits as f64 / kept } else { 0.0 },
+            index_bits_per_kept: if kept > 0.0 { all_bits / kept } else { 0.0 },
             storage,
             runs: self.tensors().iter().map(run).collect(),
             contiguous: self.tensors().iter().map(is_contiguous).collect(),
             block_sizes,
         }
     }
+}
+
+/// The bits of the index of a level and of those inside it.
+fn inner_bits(level: &Level) -> u128 {
+    let spec = level.spec();
+    let own = spec.scopes() as u128 * index_bits(spec.blocks_per_scope(), spec.keep()) as u128;
+    own + Side::BOTH.iter().filter_map(|&side| spec.level(side)).map(inner_bits).sum::<u128>()
 }
 
 /// The bits to encode which `keep` of `blocks` are kept: one per block, or the number of

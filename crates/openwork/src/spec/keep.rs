@@ -7,9 +7,10 @@ use super::pattern::Keep;
 pub(crate) fn keep(keep: Option<&Keep>, blocks: usize, env: &Env<'_>) -> Bound<usize> {
     let Some(keep) = keep else {
         let detail = "add for example `keep 2` or `keep 50%`";
-        return Err(env.error(env.text.len(), "the pattern does not say how much to keep", detail));
+        return Err(env.error(env.end, "the pattern does not say how much to keep", detail));
     };
     let (kept, at) = match keep {
+        Keep::All => return Ok(blocks),
         Keep::Count(expr) => {
             let kept = env.eval(expr, Some(blocks))?;
             if kept == 0 && expr.literal() != Some(0) {

@@ -13,6 +13,8 @@ impl Spec {
         let ([a], [b]) = (self.tensors(), other.tensors()) else { return false };
         let whole = |space: &Space| matches!(space, Space::Direct { first: 0 });
         a.dims == b.dims
+            && !self.has_levels()
+            && !other.has_levels()
             && whole(&a.space)
             && whole(&b.space)
             && a.positions() == a.size

@@ -12,7 +12,9 @@ mod axes;
 mod bands;
 mod bind;
 mod bundle;
+mod compose;
 mod couple;
+mod density;
 mod display;
 mod domain;
 mod env;
@@ -20,6 +22,7 @@ mod error;
 mod facts;
 mod grid;
 mod keep;
+mod level;
 mod like;
 mod parse;
 mod pattern;
@@ -32,9 +35,11 @@ mod walk;
 pub use crate::suggest::distance;
 pub use bands::{Band, bands};
 pub use bundle::{Bundle, Piece, TooWide, Unit, UnitBlock, UnitScope, Units};
+pub use density::Ratio;
 pub use error::SpecError;
 pub use facts::{Facts, Storage};
 pub use grid::{Grid, GridError};
+pub use level::{Level, Side, level_name};
 pub use pattern::Pattern;
 pub use preset::{PRESETS, Preset};
 
@@ -82,6 +87,8 @@ pub struct Tensor {
     padded: bool,
     /// The weight of its loss in a coupled block.
     weight: f64,
+    /// The view as it was written, if it is a composition.
+    composition: Option<String>,
 }
 
 impl Tensor {
@@ -109,6 +116,11 @@ impl Tensor {
     /// The view: from positions to offsets.
     pub fn view(&self) -> &Layout {
         &self.view
+    }
+
+    /// The view as it was written, if it is a composition.
+    pub fn composition(&self) -> Option<&str> {
+        self.composition.as_deref()
     }
 
     /// The number of positions of the view, padded ones included.
@@ -212,6 +224,10 @@ pub struct Spec {
     order: Order,
     text: String,
     expanded: String,
+    /// The expanded text of this level alone; empty for a coupling.
+    own: String,
+    then: Option<Box<Level>>,
+    otherwise: Option<Box<Level>>,
 }
 
 /// The order of scopes by ascending offset.
@@ -240,6 +256,12 @@ impl Order {
                 format!("this is supported up to {} positions", Self::MAX_SORTED),
             ));
         }
+        Ok(Self::sorted(lead, rises))
+    }
+
+    /// Sorts the scopes one by one; `rises` says that positions of the view are in the order
+    /// of the offsets.
+    fn sorted(lead: &Tensor, rises: bool) -> Self {
         let mut table: Vec<usize> = (0..lead.scope().len()).collect();
         if rises {
             table.sort_by_key(|&scope| lead.scope().at(scope));
@@ -255,7 +277,7 @@ impl Order {
                     .unwrap_or(usize::MAX)
             });
         }
-        Ok(Self::Table(table))
+        Self::Table(table)
     }
 }
 
@@ -280,6 +302,9 @@ impl Spec {
             order,
             text,
             expanded,
+            own: String::new(),
+            then: None,
+            otherwise: None,
         })
     }
 
@@ -333,12 +358,19 @@ impl Spec {
         self.keep
     }
 
+    /// The expanded text of the outermost level.
+    pub fn level_text(&self) -> &str {
+        if self.own.is_empty() { &self.expanded } else { &self.own }
+    }
+
     /// The same spec with another number of kept blocks.
     ///
     /// # Panics
     ///
-    /// If `keep` exceeds the number of blocks of a scope.
+    /// If `keep` exceeds the number of blocks of a scope, or the spec has levels, which
+    /// depend on it.
     pub fn with_keep(&self, keep: usize) -> Self {
+        assert!(!self.has_levels(), "the levels of `{}` depend on its keep", self.text);
         assert!(
             keep <= self.blocks_per_scope,
             "a scope has {} blocks, not {keep}",
@@ -350,11 +382,6 @@ impl Spec {
     /// The number of blocks; a coupled block counts once.
     pub fn blocks(&self) -> usize {
         self.scopes() * self.blocks_per_scope
-    }
-
-    /// The share of kept blocks: `keep / blocks_per_scope`.
-    pub fn density(&self) -> f64 {
-        self.keep as f64 / self.blocks_per_scope as f64
     }
 
     /// Scopes by ascending offset, so that two spellings of one pattern are pruned in the same

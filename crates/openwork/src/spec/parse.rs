@@ -3,22 +3,25 @@
 
 use super::error::SpecError;
 use super::pattern::{
-    Arg, At, Atom, Axes, Body, Call, Clauses, Couple, Decimal, Domain, Expr, Keep, Kind, Layout,
-    Member,
+    Arg, At, Atom, Axes, Body, Call, Clauses, Couple, Decimal, Domain, Expr, Inner, Keep, Kind,
+    Layout, Level, Member, Name, One, Operand, Tuple, View,
 };
-use super::pattern::{Name, One, Tuple, View};
 use std::collections::HashSet;
 
 /// The longest text accepted: far beyond any pattern, and short enough to parse quickly.
 const MAX_TEXT: usize = 1 << 16;
-/// The deepest nesting of tuples and domains.
+/// The deepest nesting of tuples, domains and levels.
 const MAX_DEPTH: usize = 32;
 /// The maximum number of names of dims or axes; no tensor or view has more.
 const MAX_NAMES: usize = 32;
+/// The maximum number of operands of a composition.
+const MAX_OPERANDS: usize = 16;
 
 /// Keywords, which cannot be names.
-const KEYWORDS: &[&str] =
-    &["on", "in", "pad", "view", "block", "scope", "keep", "perm", "weight", "blocks", "scopes"];
+const KEYWORDS: &[&str] = &[
+    "on", "in", "pad", "view", "block", "scope", "keep", "perm", "weight", "blocks", "scopes",
+    "then", "else",
+];
 
 type Read<T> = Result<T, SpecError>;
 
@@ -35,7 +38,7 @@ pub(crate) fn body(text: &str) -> Read<Body> {
         let found = parser.found();
         return Err(parser.fail(
             format!("{found} does not belong here"),
-            "expected a clause (on, in, pad, view, block, scope, keep) or the end",
+            "expected a clause (on, in, pad, view, block, scope, keep), `then`, `else` or the end",
         ));
     }
     Ok(body)
@@ -43,8 +46,13 @@ pub(crate) fn body(text: &str) -> Read<Body> {
 
 /// Parses the clauses that a preset expands to.
 pub(crate) fn expansion(text: &str) -> Read<Clauses> {
+    single(text).map(|one| one.clauses)
+}
+
+/// Parses a spec of clauses without levels.
+pub(crate) fn single(text: &str) -> Read<One> {
     match body(text)? {
-        Body::One(One { preset: None, clauses }) => Ok(clauses),
+        Body::Levels(level) if level.one.preset.is_none() && !level.has_inner() => Ok(level.one),
         _ => Err(SpecError::whole("a preset expands to clauses only", text)),
     }
 }
@@ -145,21 +153,72 @@ impl<'t> Parser<'t> {
 
     fn pattern(&mut self) -> Read<Body> {
         self.separators();
-        match self.word() {
-            Some("blocks") => self.couple(Kind::Blocks).map(Body::Couple),
-            Some("scopes") => self.couple(Kind::Scopes).map(Body::Couple),
-            _ => {
-                let one = self.one(None)?;
-                if one == One::default() {
-                    let found = self.found();
-                    return Err(self.fail(
-                        format!("expected a pattern, found {found}"),
-                        "for example `2:4`, `block(16,16)` or `scope (1,4) keep 2`; see `openwork presets`",
-                    ));
-                }
-                Ok(Body::One(one))
-            }
+        let kind = match self.word() {
+            Some("blocks") => Kind::Blocks,
+            Some("scopes") => Kind::Scopes,
+            _ => return self.levels(false).map(Body::Levels),
+        };
+        let couple = self.couple(kind)?;
+        self.separators();
+        if let Some(word @ ("then" | "else")) = self.word() {
+            return Err(self.fail(
+                format!("a coupling cannot be followed by `{word}`"),
+                "only a spec over one tensor has levels",
+            ));
         }
+        Ok(Body::Couple(couple))
+    }
+
+    /// A spec with its levels. An `else` belongs to the nearest level before it that has a
+    /// `then` and no `else` yet, or else to the nearest level; `claimed` says that a level
+    /// outside has such a `then`.
+    fn levels(&mut self, claimed: bool) -> Read<Level> {
+        self.separators();
+        if self.eat("(") {
+            let level = self.deeper(|parser| parser.levels(false))?;
+            self.separators();
+            self.expect(")", "a spec in parentheses ends with `)`")?;
+            return Ok(level);
+        }
+        let one = self.level()?;
+        let mut level = Level { one, end: At(self.pos), then: None, otherwise: None };
+        self.separators();
+        if self.word() == Some("then") {
+            level.then = Some(self.inner(true)?);
+            self.separators();
+        }
+        if self.word() == Some("else") && (level.then.is_some() || !claimed) {
+            level.otherwise = Some(self.inner(claimed)?);
+        }
+        Ok(level)
+    }
+
+    /// What follows `then` or `else`.
+    fn inner(&mut self, claimed: bool) -> Read<Box<Inner>> {
+        let at = At(self.pos);
+        self.pos += "then".len();
+        let level = self.deeper(|parser| parser.levels(claimed))?;
+        Ok(Box::new(Inner { level, at }))
+    }
+
+    /// One level: a preset, clauses or both.
+    fn level(&mut self) -> Read<One> {
+        self.separators();
+        if let Some(word @ ("blocks" | "scopes")) = self.word() {
+            return Err(self.fail(
+                format!("a coupling (`{word}`) cannot be a level of a spec"),
+                "only specs over one tensor may follow `then` and `else`",
+            ));
+        }
+        let one = self.one(None)?;
+        if one == One::default() {
+            let found = self.found();
+            return Err(self.fail(
+                format!("expected a pattern, found {found}"),
+                "for example `2:4`, `block(16,16)` or `scope (1,4) keep 2`; see `openwork presets`",
+            ));
+        }
+        Ok(one)
     }
 
     fn couple(&mut self, kind: Kind) -> Read<Couple> {
@@ -279,7 +338,7 @@ impl<'t> Parser<'t> {
                     let call = self.call();
                     self.separators();
                     match call {
-                        Ok(call) if self.pos == self.text.len() && call.has_args() => Some(call),
+                        Ok(call) if self.level_ends() && call.has_args() => Some(call),
                         _ => {
                             self.pos = start;
                             None
@@ -290,6 +349,13 @@ impl<'t> Parser<'t> {
             },
         };
         self.clauses(inside, preset)
+    }
+
+    /// Whether no clause follows in this level.
+    fn level_ends(&mut self) -> bool {
+        self.pos == self.text.len()
+            || self.peek() == Some(')')
+            || matches!(self.word(), Some("then" | "else"))
     }
 
     fn clauses(&mut self, inside: Option<Kind>, preset: Option<Call>) -> Read<One> {
@@ -515,14 +581,29 @@ impl<'t> Parser<'t> {
     }
 
     fn view(&mut self) -> Read<View> {
+        let mut view = View { first: self.operand()?, rest: Vec::new() };
+        while self.word() == Some("o") {
+            if view.rest.len() + 1 == MAX_OPERANDS {
+                let limit = format!("at most {MAX_OPERANDS}");
+                return Err(self.fail("the view composes too many layouts", limit));
+            }
+            self.pos += "o".len();
+            self.skip();
+            let at = At(self.pos);
+            view.rest.push((self.operand()?, at));
+        }
+        Ok(view)
+    }
+
+    fn operand(&mut self) -> Read<Operand> {
         self.skip();
         let start = self.pos;
         if let Some(left) = self.groups() {
-            return self.axes(left, At(start)).map(View::Axes);
+            return self.axes(left, At(start)).map(Operand::Axes);
         }
         self.pos = start;
         let tuple = self.tuple()?;
-        self.layout_after(tuple, At(start)).map(View::Layout)
+        self.layout_after(tuple, At(start)).map(Operand::Layout)
     }
 
     fn layout_after(&mut self, shape: Tuple, at: At) -> Read<Layout> {
@@ -557,7 +638,10 @@ impl<'t> Parser<'t> {
     fn axes(&mut self, left: Vec<Vec<(String, At)>>, at: At) -> Read<Axes> {
         let mut right = Vec::new();
         while let Some(word) = self.word() {
-            if KEYWORDS.contains(&word) {
+            // `o` composes, unless it is an axis that is still missing here.
+            let named = |axes: &[(String, At)]| axes.iter().any(|(name, _)| name == "o");
+            let is_axis = left.iter().any(|group| named(group)) && !named(&right);
+            if KEYWORDS.contains(&word) || (word == "o" && !is_axis) {
                 break;
             }
             let at = At(self.pos);
@@ -573,6 +657,7 @@ impl<'t> Parser<'t> {
                 sizes.push((name, self.expr()?, at));
                 self.eat(",");
                 match self.word() {
+                    Some("o") if !self.rest()[1..].trim_start().starts_with('=') => break,
                     Some(word) if !KEYWORDS.contains(&word) => {}
                     _ => break,
                 }
@@ -600,6 +685,10 @@ impl<'t> Parser<'t> {
                 );
             }
             self.pos = at.0;
+        }
+        if self.word() == Some("all") {
+            self.pos += "all".len();
+            return Ok(Keep::All);
         }
         let expr = self.expr()?;
         Ok(if self.eat("%") { Keep::Share(expr) } else { Keep::Count(expr) })

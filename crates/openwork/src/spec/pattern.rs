@@ -31,12 +31,24 @@ impl Pattern {
     /// The names of the coupled tensors; empty if the pattern is for one tensor.
     pub fn members(&self) -> Vec<&str> {
         match &self.body {
-            Body::One(_) => Vec::new(),
+            Body::Levels(_) => Vec::new(),
             Body::Couple(couple) => couple.members.iter().map(|m| m.name.as_str()).collect(),
         }
     }
 
-    /// The same pattern with `count` blocks kept in each scope.
+    /// Whether the pattern has a `then` or an `else`.
+    ///
+    /// ```
+    /// use openwork::Pattern;
+    /// assert!("columns(25%) else 2:4".parse::<Pattern>().unwrap().has_levels());
+    /// assert!(!"2:4".parse::<Pattern>().unwrap().has_levels());
+    /// ```
+    pub fn has_levels(&self) -> bool {
+        matches!(&self.body, Body::Levels(level) if level.has_inner())
+    }
+
+    /// The same pattern with `count` blocks kept in each scope, of the first level if it has
+    /// several.
     ///
     /// ```
     /// use openwork::Pattern;
@@ -49,7 +61,7 @@ impl Pattern {
             Keep::Count(Expr { first: Atom::Int(count as u64), rest: Vec::new(), at: At(0) });
         let mut body = self.body.clone();
         match &mut body {
-            Body::One(one) => one.clauses.keep = Some(keep),
+            Body::Levels(level) => level.one.clauses.keep = Some(keep),
             Body::Couple(couple) => couple.keep = Some(keep),
         }
         let mut pattern = Self { source: String::new(), body };
@@ -92,8 +104,42 @@ impl Eq for At {}
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    One(One),
+    Levels(Level),
     Couple(Couple),
+}
+
+/// A spec over one tensor, and the specs of what it keeps and of what it drops.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Level {
+    pub one: One,
+    /// The end of `one` in the source.
+    pub end: At,
+    pub then: Option<Box<Inner>>,
+    pub otherwise: Option<Box<Inner>>,
+}
+
+/// A level inside another, and the position of its `then` or `else`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Inner {
+    pub level: Level,
+    pub at: At,
+}
+
+impl Level {
+    pub fn has_inner(&self) -> bool {
+        self.then.is_some() || self.otherwise.is_some()
+    }
+
+    /// Whether it or a level inside its chain of `then` has an `else`.
+    pub fn has_else(&self) -> bool {
+        self.otherwise.is_some() || self.then.as_ref().is_some_and(|inner| inner.level.has_else())
+    }
+
+    /// This level and all levels inside it.
+    pub fn any(&self, test: &impl Fn(&One) -> bool) -> bool {
+        let inner = [&self.then, &self.otherwise].into_iter().flatten();
+        test(&self.one) || inner.into_iter().any(|inner| inner.level.any(test))
+    }
 }
 
 /// A spec over one tensor: a preset, clauses, or a preset amended by clauses.
@@ -195,10 +241,27 @@ impl Domain {
     }
 }
 
+/// A composition `A o B o ..`; of one operand if there is no `o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum View {
+pub(crate) struct View {
+    pub first: Operand,
+    /// The other operands, with the position of each.
+    pub rest: Vec<(Operand, At)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Operand {
     Layout(Layout),
     Axes(Axes),
+}
+
+impl Operand {
+    pub fn at(&self) -> usize {
+        match self {
+            Self::Layout(layout) => layout.at.0,
+            Self::Axes(axes) => axes.at.0,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,6 +292,8 @@ pub(crate) enum Keep {
     },
     /// An expression in percent.
     Share(Expr),
+    /// `all`.
+    All,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

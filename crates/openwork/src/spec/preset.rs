@@ -349,7 +349,7 @@ impl Pattern {
     /// Whether the pattern is, or contains, a preset.
     pub fn has_preset(&self) -> bool {
         match &self.body {
-            Body::One(one) => one.preset.is_some(),
+            Body::Levels(level) => level.any(&|one| one.preset.is_some()),
             Body::Couple(couple) => couple.members.iter().any(|member| member.one.preset.is_some()),
         }
     }

@@ -62,6 +62,19 @@ fn mode_extents(
         (IntTuple::Tuple(_), Tuple::Leaf(expr)) if expr.literal() == Some(1) => {
             out.extend(mode.leaves().iter().map(|_| 1));
         }
+        // An axis of a composition: a run of its entries, if that is a tile of its parts.
+        (IntTuple::Tuple(_), Tuple::Leaf(expr)) if env.composed => {
+            let size = whole(mode).iter().product();
+            let extent = env.eval(expr, Some(size))?;
+            out.extend(run_tile(&whole(mode), extent).ok_or_else(|| {
+                let what = format!("{what} {item} does not divide the view");
+                let detail = format!(
+                    "composition makes this axis {mode}, of which the first {extent} entries are \
+                     no tile; use an extent that divides it part by part"
+                );
+                env.error(item.at(), what, detail)
+            })?);
+        }
         _ => {
             let detail = "write it nested as the view's shape is, or `_` or 1 for a nested axis";
             let what = format!("{what} {item} is not nested like the view");
@@ -69,6 +82,20 @@ fn mode_extents(
         }
     }
     Ok(())
+}
+
+/// The tile of the first `extent` entries of an axis with these parts, the first part
+/// varying fastest as in the algebra; `None` if they are no tile.
+fn run_tile(parts: &[usize], extent: usize) -> Option<Vec<usize>> {
+    let mut left = extent;
+    let tile = parts.iter().map(|&part| {
+        let here = left.min(part);
+        let divides = here > 0 && left.is_multiple_of(here) && part.is_multiple_of(here);
+        left = left.checked_div(here)?;
+        divides.then_some(here)
+    });
+    let tile: Vec<usize> = tile.collect::<Option<_>>()?;
+    (tile.iter().product::<usize>() == extent).then_some(tile)
 }
 
 /// The leaves of a shape as extents.

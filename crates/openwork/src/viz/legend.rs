@@ -1,10 +1,10 @@
 //! The legend below an SVG drawing: meaning of colors and lines, facts of the spec.
 
 use super::pattern::MARGIN;
-use super::scene::{Cell, Scene};
+use super::scene::{Cell, Scene, State};
 use super::svg::Svg;
 use super::{layout, percent, written_keep};
-use crate::spec::{Coupling, Spec};
+use crate::spec::{Coupling, Spec, level_name};
 
 /// Width of a monospaced character and height of a line of text.
 pub(crate) const CHAR: f64 = 7.3;
@@ -21,7 +21,7 @@ pub(crate) struct Legend {
     swatches: Vec<Swatch>,
     swatch_lines: usize,
     notes: Vec<String>,
-    facts: Vec<(&'static str, String)>,
+    facts: Vec<(String, String)>,
 }
 
 /// A swatch with its meaning and position.
@@ -86,7 +86,16 @@ fn swatches(scene: &Scene, width: usize) -> Vec<Swatch> {
         true => "color: block of the scope",
         false => "colors repeat, adjacent blocks differ",
     };
-    let mut kinds = vec![("c0", color), ("key", "outline, number: scope"), ("cut", "pruned")];
+    let mut kinds = vec![("c0", color), ("key", "outline, number: scope")];
+    match scene.has_levels() {
+        false => kinds.push(("cut", "pruned")),
+        true => {
+            if scene.any_state(State::Dropped) {
+                kinds.push(("cut", "pruned by level 1"));
+            }
+            kinds.push(("deep", "pruned by an inner level"));
+        }
+    }
     if scene.any(|cell| cell == Cell::Outside) {
         kinds.push(("out", "outside the domain"));
     }
@@ -107,15 +116,15 @@ fn swatches(scene: &Scene, width: usize) -> Vec<Swatch> {
 }
 
 /// The facts of the spec, wrapped to `columns` characters.
-fn facts(spec: &Spec, columns: usize) -> Vec<(&'static str, String)> {
+fn facts(spec: &Spec, columns: usize) -> Vec<(String, String)> {
     let list = |values: &[usize]| {
         let values: Vec<_> = values.iter().map(ToString::to_string).collect();
         format!("({})", values.join(","))
     };
     let mut facts = Vec::new();
-    let mut say = |name: &'static str, text: &str| {
+    let mut say = |name: &str, text: &str| {
         for (i, line) in wrapped(text, columns).into_iter().enumerate() {
-            facts.push((if i == 0 { name } else { "" }, line));
+            facts.push((if i == 0 { name } else { "" }.to_string(), line));
         }
     };
     say("spec", spec.text());
@@ -125,7 +134,7 @@ fn facts(spec: &Spec, columns: usize) -> Vec<(&'static str, String)> {
         let blocks = tensor.blocks();
         let text = format!(
             "{name}{} · block {} · grid {}",
-            layout(tensor.view()),
+            layout(tensor),
             list(blocks.tile()),
             list(blocks.counts())
         );
@@ -146,16 +155,20 @@ fn facts(spec: &Spec, columns: usize) -> Vec<(&'static str, String)> {
         ),
     );
     let written = written_keep(spec).map_or(String::new(), |keep| format!("{keep} = "));
-    say(
-        "keep",
-        &format!(
-            "{written}{} of {} blocks: density {}, sparsity {}",
-            spec.keep(),
-            spec.blocks_per_scope(),
-            percent(spec.density()),
-            percent(1.0 - spec.density())
-        ),
-    );
+    let kept = format!("{written}{} of {} blocks", spec.keep(), spec.blocks_per_scope());
+    let density =
+        format!("density {}, sparsity {}", percent(spec.density()), percent(1.0 - spec.density()));
+    if !spec.has_levels() {
+        say("keep", &format!("{kept}: {density}"));
+        return facts;
+    }
+    say("keep", &kept);
+    for (path, level) in spec.levels().into_iter().skip(1) {
+        let dims = list(level.tensors()[0].dims());
+        let name = level_name(&path);
+        say("", &format!("{name} on {dims}: {}", level.level_text()));
+    }
+    say("whole", &density);
     facts
 }
 

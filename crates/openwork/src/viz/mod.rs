@@ -20,7 +20,7 @@ pub use fragment::{fragment_svg, fragment_terminal};
 pub use gallery::{Example, GALLERY, Page, gallery};
 pub use notes::{densities, layout, memory, percent, tensor_density, written_keep};
 pub use pattern::svg;
-pub use scene::{BlockId, Cell, Label, Panel, Scene};
+pub use scene::{BlockId, Cell, Label, Panel, Scene, State};
 pub use sheet::sheet;
 pub use svg::escape_html;
 pub use terminal::terminal;

@@ -1,17 +1,18 @@
 //! Describes a spec: densities, storage order, memory access.
 
 use crate::Mask;
-use crate::example;
-use crate::layout::Layout;
 use crate::spec::{Coupling, Spec, Tensor};
 
 /// Most elements for which a density is counted rather than computed.
 const MAX_COUNTED: usize = 1 << 22;
 
 /// `(16,2,8,2):(32,16,1,8)`: extents and strides of a view. An axis of one entry
-/// has stride 0.
-pub fn layout(view: &Layout) -> String {
-    view.flatten().to_string()
+/// has stride 0. A composition is printed as the algebra nests it.
+pub fn layout(tensor: &Tensor) -> String {
+    match tensor.composition() {
+        Some(_) => tensor.view().to_string(),
+        None => tensor.view().flatten().to_string(),
+    }
 }
 
 /// A fraction as a percentage with at most three decimals: `50%`, `33.333%`.
@@ -29,7 +30,7 @@ pub fn densities(spec: &Spec, most: usize) -> Option<Vec<f64>> {
 
 /// The `keep` clause as written, if it is not the plain count: `50%`.
 pub fn written_keep(spec: &Spec) -> Option<&str> {
-    let keep = spec.expanded().rsplit("keep ").next()?;
+    let keep = spec.level_text().rsplit("keep ").next()?;
     (keep != spec.keep().to_string()).then_some(keep)
 }
 
@@ -42,8 +43,10 @@ pub fn tensor_density(spec: &Spec) -> f64 {
     let domain: usize = spec.tensors().iter().map(Tensor::domain_size).sum();
     let sizes = spec.facts().block_sizes;
     let uneven = spec.coupling() == Coupling::Scopes && sizes.iter().any(|&size| size != sizes[0]);
-    if (uneven || spec.tensors().iter().any(Tensor::is_padded)) && total <= MAX_COUNTED {
-        return Mask::select(spec, |scope, block| example::score(0, scope, block)).density();
+    let padded = |spec: &Spec| spec.tensors().iter().any(Tensor::is_padded);
+    let padded = spec.levels().iter().any(|(_, level)| padded(level));
+    if (uneven || padded) && total <= MAX_COUNTED {
+        return Mask::example(spec, 0).density();
     }
     ((total - domain) as f64 + domain as f64 * spec.density()) / total as f64
 }

@@ -2,7 +2,7 @@
 
 use super::legend::{CHAR, LINE};
 use super::pattern::MARGIN;
-use super::scene::{BlockId, Cell, Panel, Scene};
+use super::scene::{BlockId, Cell, Panel, Scene, State};
 use super::svg::Svg;
 use std::collections::BTreeMap;
 
@@ -108,14 +108,18 @@ fn ruler(svg: &mut Svg, panel: &Panel, side: usize, (x, y): (usize, usize)) {
 
 /// Fills, one path per block, so that a browser shows its title on hover.
 fn cells(svg: &mut Svg, scene: &Scene, panel: &Panel, side: usize, mask: bool) {
-    let mut blocks: BTreeMap<BlockId, String> = BTreeMap::new();
+    let mut blocks: BTreeMap<(BlockId, State), String> = BTreeMap::new();
+    let state = |row: usize, col: usize| match panel.cell(row, col) {
+        Some(Cell::Weight(block)) if mask => scene.state(block, row, col),
+        _ => State::Kept,
+    };
     let (mut outside, mut padding) = (String::new(), String::new());
     for row in 0..panel.rows {
         let mut col = 0;
         while col < panel.cols {
-            let cell = panel.cell(row, col);
+            let (cell, here) = (panel.cell(row, col), state(row, col));
             let start = col;
-            while col < panel.cols && panel.cell(row, col) == cell {
+            while col < panel.cols && (panel.cell(row, col), state(row, col)) == (cell, here) {
                 col += 1;
             }
             let run = format!(
@@ -126,24 +130,25 @@ fn cells(svg: &mut Svg, scene: &Scene, panel: &Panel, side: usize, mask: bool) {
                 (col - start) * side
             );
             match cell {
-                Some(Cell::Weight(block)) => blocks.entry(block).or_default().push_str(&run),
+                Some(Cell::Weight(block)) => {
+                    blocks.entry((block, here)).or_default().push_str(&run);
+                }
                 Some(Cell::Padding(_)) => padding.push_str(&run),
                 _ => outside.push_str(&run),
             }
         }
     }
-    for (block, path) in &blocks {
-        let kept = scene.keeps(*block);
-        let class = match mask && !kept {
-            true => "cut".to_string(),
-            false => format!("c{}", scene.color(*block)),
+    for ((block, state), path) in &blocks {
+        let class = match state {
+            State::Kept => format!("c{}", scene.color(*block)),
+            State::Dropped => "cut".to_string(),
+            State::DroppedInside => "deep".to_string(),
         };
-        let state = if !mask {
-            ""
-        } else if kept {
-            ": kept"
-        } else {
-            ": pruned"
+        let state = match state {
+            _ if !mask => "",
+            State::Kept => ": kept",
+            State::Dropped => ": pruned",
+            State::DroppedInside => ": pruned by an inner level",
         };
         svg.inside("path", &[("class", &class), ("d", path)], |svg| {
             svg.text("title", &[], &format!("scope {}, block {}{state}", block.0, block.1));

@@ -48,8 +48,8 @@ pub fn svg(spec: &Spec, seed: u64) -> String {
     let mut svg = Svg::default();
     svg.inside("svg", &attributes, |svg| {
         svg.text("title", &[], spec.text());
-        svg.text("style", &[], &style());
-        svg.inside("defs", &[], patterns);
+        svg.text("style", &[], &style(scene.has_levels()));
+        svg.inside("defs", &[], |svg| patterns(svg, scene.has_levels()));
         svg.empty("rect", &[("class", &"bg"), ("width", &width), ("height", &height)]);
         for panel in &panels {
             panels::draw(svg, &scene, panel);
@@ -59,7 +59,8 @@ pub fn svg(spec: &Spec, seed: u64) -> String {
     svg.finish()
 }
 
-fn style() -> String {
+/// The style sheet; `levels` adds what only specs with levels need.
+fn style(levels: bool) -> String {
     let mut css = format!(
         "\n.ow text{{font:12px {SANS};fill:#1f2328}}\n.ow .m{{font-family:{MONO}}}\n\
          .ow .h{{font-weight:600;font-size:13px}}\n.ow .d{{fill:#656d76}}\n\
@@ -73,6 +74,9 @@ fn style() -> String {
          .ow .scope{{fill:none;stroke:#14181d;stroke-width:2;stroke-linecap:square}}\n\
          .ow .key{{fill:#ffffff;stroke:#14181d;stroke-width:2}}\n"
     );
+    if levels {
+        css.push_str(".ow .deep{fill:url(#ow-deep)}\n.ow .dl{stroke:#8b949e;stroke-width:1.2}\n");
+    }
     for (i, fill) in FILLS.iter().enumerate() {
         css.push_str(&format!(".ow .c{i}{{fill:{fill}}}\n"));
     }
@@ -88,8 +92,9 @@ fn style() -> String {
     css
 }
 
-/// Hatching for weights outside the domain, dots for padding.
-fn patterns(svg: &mut Svg) {
+/// Hatching for weights outside the domain, dots for padding, and dark hatching for weights
+/// that an inner level prunes.
+fn patterns(svg: &mut Svg, levels: bool) {
     let size = |id: &'static &'static str| -> [(&'static str, &'static dyn Display); 4] {
         [("id", id), ("width", &6), ("height", &6), ("patternUnits", &"userSpaceOnUse")]
     };
@@ -101,6 +106,12 @@ fn patterns(svg: &mut Svg) {
         svg.empty("rect", &[("class", &"hb"), ("width", &6), ("height", &6)]);
         svg.empty("circle", &[("class", &"dot"), ("cx", &3), ("cy", &3), ("r", &1.1)]);
     });
+    if levels {
+        svg.inside("pattern", &size(&"ow-deep"), |svg| {
+            svg.empty("rect", &[("class", &"cut"), ("width", &6), ("height", &6)]);
+            svg.empty("path", &[("class", &"dl"), ("d", &"M-1 7L7-1M-1 1L1-1M5 7L7 5")]);
+        });
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! it becomes SVG or terminal text.
 
 use crate::example::ExampleMask;
+use crate::mask::{Choice, Mask};
 use crate::spec::{Element, Spec, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +41,20 @@ impl Cell {
         self.block().map(|(scope, _)| scope)
     }
 }
+
+/// What an example mask does with a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Every level keeps it.
+    Kept,
+    /// The outermost level drops it.
+    Dropped,
+    /// A level inside drops it.
+    DroppedInside,
+}
+
+/// The most weights of a tensor for which the example of a spec with levels is drawn.
+const MAX_CHOSEN: usize = 1 << 24;
 
 /// The first rows and columns of one tensor.
 #[derive(Clone, Debug)]
@@ -140,6 +155,18 @@ pub struct Scene {
     kept: BTreeMap<BlockId, bool>,
     colors: BTreeMap<BlockId, usize>,
     blocks_per_scope: usize,
+    levels: Option<LevelsExample>,
+}
+
+/// The example mask of a spec with levels.
+#[derive(Clone, Debug)]
+struct LevelsExample {
+    /// Of all levels, or `None` if the tensor is too large.
+    mask: Option<Mask>,
+    /// Whether dropped blocks are pruned by an `else`.
+    otherwise: bool,
+    /// Columns of the tensor as a matrix.
+    cols: usize,
 }
 
 impl Scene {
@@ -157,9 +184,57 @@ impl Scene {
         for tensor in spec.tensors().iter().filter(|t| t.is_padded() && t.padded_dims().is_none()) {
             notes.push(format!("the padding of `{}` is not drawn", tensor.name()));
         }
-        let kept = example(spec, &panels, seed, &mut notes);
+        let (mut kept, mut levels) = (BTreeMap::new(), None);
+        if spec.has_levels() {
+            let tensor = &spec.tensors()[0];
+            let small = tensor.size() <= MAX_CHOSEN;
+            let choice = small.then(|| Choice::example(spec, seed));
+            if let Some(choice) = &choice {
+                let blocks = panels[0].cells.iter().filter_map(|cell| cell.block());
+                let count = spec.blocks_per_scope();
+                kept.extend(blocks.map(|(s, b)| ((s, b), choice.kept().get(s * count + b))));
+            } else {
+                notes.push(format!("an example is drawn of at most {MAX_CHOSEN} weights"));
+            }
+            let (otherwise, cols) = (spec.otherwise().is_some(), tensor.matrix().1);
+            let mask = choice.map(|choice| choice.mask(spec));
+            levels = Some(LevelsExample { mask, otherwise, cols });
+        } else {
+            kept = example(spec, &panels, seed, &mut notes);
+        }
         let colors = colors(&panels);
-        Self { panels, notes, kept, colors, blocks_per_scope: spec.blocks_per_scope() }
+        Self { panels, notes, kept, colors, blocks_per_scope: spec.blocks_per_scope(), levels }
+    }
+
+    /// Whether the spec has levels.
+    pub fn has_levels(&self) -> bool {
+        self.levels.is_some()
+    }
+
+    /// What the example mask does with the weight of a block in a row and column of the
+    /// tensor.
+    pub fn state(&self, block: BlockId, row: usize, col: usize) -> State {
+        let kept = self.keeps(block);
+        let Some(levels) = &self.levels else {
+            return if kept { State::Kept } else { State::Dropped };
+        };
+        let Some(mask) = &levels.mask else { return State::Kept };
+        let offset = row * levels.cols + col;
+        match mask.tensors()[0].get(offset) {
+            true => State::Kept,
+            false if kept || levels.otherwise => State::DroppedInside,
+            false => State::Dropped,
+        }
+    }
+
+    /// Whether the example has a weight in this state.
+    pub fn any_state(&self, state: State) -> bool {
+        let Some(panel) = self.panels.first() else { return false };
+        let is = |row, col| match panel.cell(row, col) {
+            Some(Cell::Weight(block)) => self.state(block, row, col) == state,
+            _ => false,
+        };
+        (0..panel.rows).any(|row| (0..panel.cols).any(|col| is(row, col)))
     }
 
     /// Whether the example mask keeps a block that is shown.
@@ -205,7 +280,7 @@ fn example(
     if !mask.is_exact() {
         notes.push(format!(
             "the example mask keeps each block with probability {}",
-            super::percent(spec.density())
+            super::percent(spec.block_density())
         ));
     }
     blocks.into_iter().map(|block| (block, mask.keeps(block))).collect()

@@ -3,7 +3,7 @@
 use super::legend::wrapped;
 use super::notes::{densities, layout, memory, percent, tensor_density, written_keep};
 use crate::sparse::{Encoding, Packed, VALUE_KINDS};
-use crate::spec::{Coupling, Spec, Tensor};
+use crate::spec::{Coupling, Spec, Tensor, level_name};
 
 /// Widest line in characters.
 const WIDTH: usize = 100;
@@ -15,9 +15,9 @@ const LISTED: usize = 16;
 pub fn sheet(spec: &Spec) -> String {
     let mut out = String::new();
     for (name, text) in facts(spec) {
-        let indent = 13;
+        let indent = 13.max(name.len() + 1);
         for (i, line) in wrapped(&text, WIDTH - indent).iter().enumerate() {
-            let name = if i == 0 { name } else { "" };
+            let name = if i == 0 { name.as_str() } else { "" };
             out.push_str(format!("{name:indent$}{line}").trim_end());
             out.push('\n');
         }
@@ -25,10 +25,19 @@ pub fn sheet(spec: &Spec) -> String {
     out
 }
 
-fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
+fn facts(spec: &Spec) -> Vec<(String, String)> {
     let mut facts = vec![("spec", spec.text().to_string())];
     if spec.text() != spec.expanded() {
         facts.push(("expands to", spec.expanded().to_string()));
+    }
+    if spec.has_levels() {
+        let mut facts = named(facts);
+        for (path, level) in spec.levels() {
+            facts.push((level_name(&path), level.level_text().to_string()));
+            facts.extend(named(level_facts(level)));
+        }
+        facts.extend(named(whole(spec)));
+        return facts;
     }
     for tensor in spec.tensors() {
         facts.extend(tensor_facts(spec, tensor));
@@ -45,27 +54,57 @@ fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
         facts.push(("coupled", format!("{} and {last}: {what}", first.join(", "))));
     }
     facts.push(("scope", scope(spec)));
-    let kept = format!("{} of {} blocks in each scope", spec.keep(), spec.blocks_per_scope());
-    facts
-        .push(("keep", written_keep(spec).map_or(kept.clone(), |keep| format!("{keep} = {kept}"))));
-    let share = format!("{}, sparsity {}", percent(spec.density()), percent(1.0 - spec.density()));
-    let whole = tensor_density(spec);
-    facts.push((
-        "density",
-        if (whole - spec.density()).abs() < 1e-12 {
-            share
-        } else {
-            let of = if spec.tensors().len() > 1 { "the tensors" } else { "the tensor" };
-            format!("{share} in the domain; {} of all weights of {of} are kept", percent(whole))
-        },
-    ));
+    facts.push(("keep", keep(spec)));
+    facts.push(("density", density(spec)));
     facts.push(("densities", achievable(spec)));
     facts.extend(storage(spec));
     facts.extend(packed(spec));
     for (i, note) in memory(spec).into_iter().enumerate() {
         facts.push((if i == 0 { "memory" } else { "" }, note));
     }
+    named(facts)
+}
+
+fn named(facts: Vec<(&'static str, String)>) -> Vec<(String, String)> {
+    facts.into_iter().map(|(name, text)| (name.to_string(), text)).collect()
+}
+
+/// The facts of one level of several.
+fn level_facts(spec: &Spec) -> Vec<(&'static str, String)> {
+    let mut facts = tensor_facts(spec, &spec.tensors()[0]);
+    facts.push(("  scope", scope(spec)));
+    facts.push(("  keep", format!("{}, {}", keep(spec), percent(spec.block_density()))));
+    let bits = spec.facts();
+    let (found, least) = (count(bits.index_bits, "bit"), bits.least_index_bits);
+    facts.push(("  index", format!("{found} per scope (lower bound {least})")));
     facts
+}
+
+/// The facts of all levels together.
+fn whole(spec: &Spec) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("whole", format!("density {}", density(spec)))];
+    facts.extend(storage(spec).into_iter().skip(1));
+    facts.push(("packed", "there is no packed format for specs with levels yet".to_string()));
+    facts
+}
+
+fn keep(spec: &Spec) -> String {
+    let kept = format!("{} of {} blocks in each scope", spec.keep(), spec.blocks_per_scope());
+    written_keep(spec).map_or(kept.clone(), |keep| format!("{keep} = {kept}"))
+}
+
+fn density(spec: &Spec) -> String {
+    let exact = spec.density_ratio().filter(|_| spec.has_levels());
+    let exact = exact.map_or(String::new(), |ratio| format!(" = {ratio}"));
+    let (kept, pruned) = (percent(spec.density()), percent(1.0 - spec.density()));
+    let share = format!("{kept}{exact}, sparsity {pruned}");
+    let whole = tensor_density(spec);
+    if (whole - spec.density()).abs() < 1e-12 {
+        share
+    } else {
+        let of = if spec.tensors().len() > 1 { "the tensors" } else { "the tensor" };
+        format!("{share} in the domain; {} of all weights of {of} are kept", percent(whole))
+    }
 }
 
 fn tensor_facts(spec: &Spec, tensor: &Tensor) -> Vec<(&'static str, String)> {
@@ -91,7 +130,7 @@ fn tensor_facts(spec: &Spec, tensor: &Tensor) -> Vec<(&'static str, String)> {
     };
     let mut facts = vec![
         ("tensor", format!("{what}, {}{domain}{padding}", count(tensor.size(), "weight"))),
-        ("  view", layout(tensor.view())),
+        ("  view", view(tensor)),
         (
             "  block",
             format!(
@@ -109,6 +148,11 @@ fn tensor_facts(spec: &Spec, tensor: &Tensor) -> Vec<(&'static str, String)> {
         facts.push(("  scope", format!("{} = {blocks}", tuple(tile))));
     }
     facts
+}
+
+fn view(tensor: &Tensor) -> String {
+    let shown = layout(tensor);
+    tensor.composition().map_or(shown.clone(), |written| format!("{written} = {shown}"))
 }
 
 fn scope(spec: &Spec) -> String {

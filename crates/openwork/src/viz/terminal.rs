@@ -1,6 +1,6 @@
 //! Draws a spec in a terminal, in color or in plain characters.
 
-use super::scene::{COLORS, Cell, Label, Panel, Scene};
+use super::scene::{COLORS, Cell, Label, Panel, Scene, State};
 
 /// Widest drawing in columns: structure and example mask stand side by side if
 /// they fit.
@@ -9,6 +9,8 @@ const WIDTH: usize = 100;
 const FILLS: [u8; COLORS] = [117, 215, 78, 175, 221, 69, 173, 141];
 /// Fill color of pruned weights.
 const PRUNED: u8 = 237;
+/// Color of the hatching of weights that an inner level prunes.
+const HATCH: u8 = 245;
 /// Color of the scope numbers.
 const INK: u8 = 16;
 /// Letters of blocks; more blocks use them again.
@@ -73,7 +75,17 @@ fn legend(scene: &Scene, color: bool) -> String {
     }];
     let numbered = scene.panels.iter().any(|panel| !labels(panel, cell_width(color)).is_empty());
     parts.push(if numbered { "number, lines: scope" } else { "lines: scopes" });
-    parts.push(if color { "dark: pruned" } else { ".: pruned" });
+    if !scene.has_levels() {
+        parts.push(if color { "dark: pruned" } else { ".: pruned" });
+    } else {
+        if scene.any_state(State::Dropped) {
+            parts.push(if color { "dark: pruned by level 1" } else { ".: pruned by level 1" });
+        }
+        parts.push(match color {
+            true => "dark with //: pruned by an inner level",
+            false => "-: pruned by an inner level",
+        });
+    }
     if scene.any(|cell| cell == Cell::Outside) {
         parts.push("/: outside the domain");
     }
@@ -163,8 +175,8 @@ fn lines(scene: &Scene, panel: &Panel, mask: bool, color: bool) -> Vec<Line> {
         for col in 0..panel.cols {
             let cell = panel.cell(row, col);
             let drawn = match color {
-                true => colored(scene, cell, mask, &at(col, "  ")),
-                false => plain(scene, cell, mask).to_string(),
+                true => colored(scene, cell, mask.then_some((row, col)), &at(col, "  ")),
+                false => plain(scene, cell, mask.then_some((row, col))).to_string(),
             };
             line.push(&drawn, width);
             if gaps[col] {
@@ -181,26 +193,36 @@ fn lines(scene: &Scene, panel: &Panel, mask: bool, color: bool) -> Vec<Line> {
     out
 }
 
-/// A cell as two characters on a colored background.
-fn colored(scene: &Scene, cell: Option<Cell>, mask: bool, text: &str) -> String {
+/// The state of a weight of the example mask; kept in a drawing of the structure.
+fn state(scene: &Scene, block: (usize, usize), at: Option<(usize, usize)>) -> State {
+    at.map_or(State::Kept, |(row, col)| scene.state(block, row, col))
+}
+
+/// A cell as two characters on a colored background; `at` is its place in an example mask.
+fn colored(scene: &Scene, cell: Option<Cell>, at: Option<(usize, usize)>, text: &str) -> String {
     let Some(block) = cell.and_then(Cell::block) else {
         return "\x1b[2m//\x1b[0m".to_string();
     };
     if matches!(cell, Some(Cell::Padding(_))) {
         return format!("\x1b[48;5;{PRUNED}m**\x1b[0m");
     }
-    if mask && !scene.keeps(block) {
-        return format!("\x1b[48;5;{PRUNED}m  \x1b[0m");
+    match state(scene, block, at) {
+        State::Dropped => return format!("\x1b[48;5;{PRUNED}m  \x1b[0m"),
+        State::DroppedInside => return format!("\x1b[48;5;{PRUNED};38;5;{HATCH}m//\x1b[0m"),
+        State::Kept => {}
     }
     format!("\x1b[48;5;{};38;5;{INK}m{text}\x1b[0m", FILLS[scene.color(block)])
 }
 
 /// A cell as one character.
-fn plain(scene: &Scene, cell: Option<Cell>, mask: bool) -> char {
+fn plain(scene: &Scene, cell: Option<Cell>, at: Option<(usize, usize)>) -> char {
     match (cell, cell.and_then(Cell::block)) {
         (Some(Cell::Padding(_)), _) => '*',
-        (_, Some(block)) if mask && !scene.keeps(block) => '.',
-        (_, Some((_, block))) => char::from(LETTERS[block % LETTERS.len()]),
+        (_, Some(block)) => match state(scene, block, at) {
+            State::Kept => char::from(LETTERS[block.1 % LETTERS.len()]),
+            State::Dropped => '.',
+            State::DroppedInside => '-',
+        },
         (_, None) => '/',
     }
 }
