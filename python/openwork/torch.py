@@ -22,7 +22,7 @@ _METHODS = ("rigl", "set", "static")
 
 
 class _Group:
-    """Parameters under one spec, and which of its blocks are kept."""
+    """Parameters under one spec, and which of its blocks are kept; of a spec with levels, which weights."""
 
     def __init__(self, spec: BoundSpec, params: dict[str, torch.nn.Parameter]) -> None:
         self.spec = spec
@@ -32,7 +32,10 @@ class _Group:
 
     def set(self, kept: np.ndarray) -> None:
         self.kept = kept
-        masks = _native.block_masks(self.spec, kept)
+        if self.spec.has_levels:
+            masks = [kept.reshape(self.spec.shapes[0])]
+        else:
+            masks = _native.block_masks(self.spec, kept)
         self.masks = [like(p, mask) for p, mask in zip(self.params.values(), masks)]
 
     def norms(self, tensors: Iterable[torch.Tensor]) -> np.ndarray:
@@ -53,7 +56,7 @@ class Sparsifier:
         of the spec to parameter names:
         `[({"up": "fc1.weight", "down": "fc2.weight"}, "blocks up: .. & down: ..")]`.
     method: `rigl` (grow the blocks with the largest gradient), `set` (grow random
-        blocks) or `static` (fixed mask).
+        blocks) or `static` (fixed mask). Specs with `then` or `else` need `static`.
     fraction, every, end: initial fraction of kept blocks replaced per mask update,
         steps between updates, and the step after which the mask is fixed. The
         fraction decays along a cosine. An update drops the blocks of lowest
@@ -107,7 +110,14 @@ class Sparsifier:
         self.moved = 0
         self._groups = _groups(model, rules)
         for number, group in enumerate(self._groups):
-            if init == "random":
+            if group.spec.has_levels:
+                if method != "static":
+                    raise MethodError(
+                        f"`{group.spec.text}` has levels, whose masks cannot move yet; use method=\"static\""
+                    )
+                arrays = group.arrays() if init == "magnitude" else None
+                group.set(_native.level_mask(group.spec, self._seed(number, 0), arrays))
+            elif init == "random":
                 group.set(_native.random_blocks(group.spec, self._seed(number, 0)))
             else:
                 group.set(_native.top_blocks(group.spec, group.arrays()))

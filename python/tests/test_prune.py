@@ -56,6 +56,32 @@ def test_magnitude_is_brute_force(rng):
     np.testing.assert_array_equal(result.mask.reshape(-1, 4), size >= np.sort(size)[:, 2:3])
 
 
+@pytest.mark.parametrize("method", ["magnitude", "sparsegpt", "s-obs", "admm", "s-obs+swap"])
+def test_specs_inside_specs(case, method):
+    W, X = case
+    spec = Spec.parse("block (8,1) scope (1,8) keep 4 then 2:4")
+    assert str(spec) == "block (8,1) scope (1,8) keep 4 then 2:4"
+    bound = spec.bind(W.shape)
+    assert bound.has_levels and bound.density == 0.25
+    assert [level["path"] for level in bound.show()["levels"]] == [[], ["then"]]
+    result = openwork.prune(W.copy(), spec, method, inputs=X)
+    assert result.density == 0.25 and bound.breach(result.weights) is None
+    np.testing.assert_array_equal(result.weights != 0, result.mask)
+    if method == "magnitude":
+        norms = (W.reshape(3, 8, 4, 8) ** 2).sum(1)  # strip, scope, column
+        kept = np.sort(np.argsort(-norms, axis=-1)[..., :4], axis=-1)
+        want = np.zeros_like(W, bool)
+        for row in range(24):
+            for scope in range(4):
+                columns = 8 * scope + kept[row // 8, scope]
+                want[row, columns[np.argsort(-np.abs(W[row, columns]))[:2]]] = True
+        np.testing.assert_array_equal(result.mask, want)
+    with pytest.raises(openwork.SpecError, match="levels of .* depend on its keep"):
+        bound.with_keep(2)
+    with pytest.raises(openwork.SpecError, match="needs scopes that run along one axis"):
+        openwork.prune(W, "unstructured(50%) then 2:4", "magnitude")
+
+
 def test_coupled_tensors_are_pruned_together(rng):
     up, down = rng.standard_normal((8, 4)).astype("float32"), rng.standard_normal((4, 8)).astype("float32")
     x, y = rng.standard_normal((99, 4)).astype("float32"), rng.standard_normal((99, 8)).astype("float32")

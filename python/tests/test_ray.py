@@ -83,6 +83,7 @@ def test_any_number_of_workers_gives_the_same_bytes(cluster, one, text, tmp_path
     dict(spec="block(2,4)", method="sparsegpt+refit", sequential=True),
     dict(spec="rowwise(50%)", method="admm+swap", dtype="f32"),
     dict(spec="mlp keep 75%", method="s-obs", remove=True),
+    dict(spec="block (4,1) scope (1,8) keep 4 then 2:4", method="sparsegpt"),
 ], ids=lambda ask: ask["method"])
 def test_every_kind_of_run_gives_the_same_bytes(cluster, one, text, tmp_path, ask):
     openwork.ray.prune_model(

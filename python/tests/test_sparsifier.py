@@ -135,3 +135,25 @@ def test_what_cannot_be_is_refused():
         Sparsifier(model, "1:5")
     with pytest.raises(openwork.PruneError, match="fraction is 2"):
         Sparsifier(model, "1:4", fraction=2)
+
+
+LEVELS = "block (4,4) scope (1,_) keep 50% else 2:4"
+
+
+@pytest.mark.parametrize("init", ["random", "magnitude"])
+def test_specs_with_levels_have_static_masks(init):
+    model = network()
+    with pytest.raises(openwork.MethodError, match="has levels, whose masks cannot move yet"):
+        Sparsifier(model, {r"[02]\.weight": LEVELS})
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    sparsifier = Sparsifier(model, {r"[02]\.weight": LEVELS}, "static", init=init)
+    first = {name: mask.clone() for name, mask in sparsifier.masks.items()}
+    assert sparsifier.density == 0.75
+    steps(model, optimizer, sparsifier, 3)
+    for name, mask in sparsifier.masks.items():
+        assert (mask == first[name]).all()
+        weight = model.get_parameter(name)
+        assert openwork.Spec.parse(LEVELS).bind(tuple(weight.shape)).breach(weight.detach().numpy()) is None
+    other = Sparsifier(network(), {r"[02]\.weight": LEVELS}, "static", init=init, seed=5)
+    other.load_state_dict(sparsifier.state_dict())
+    assert all((other.masks[name] == mask).all() for name, mask in sparsifier.masks.items())
