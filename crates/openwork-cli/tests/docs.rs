@@ -74,10 +74,6 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("openwork demo", "ten runs: minutes without optimization; its steps are run as commands"),
 ];
 
-/// Recipes that do not run yet, by page, with the reason.
-const NOT_YET: &[(&str, &str)] =
-    &[("docs/pruning.md", "a later rule must be able to prune what an earlier one left dense")];
-
 fn reason(command: &Simple) -> Option<&'static (&'static str, &'static str)> {
     let text = command.words.join(" ");
     NOT_RUN.iter().find(|(start, _)| text == *start || text.starts_with(&format!("{start} ")))
@@ -211,9 +207,7 @@ fn every_recipe_of_the_pages_runs() {
             let line = "prune model --recipe recipe.toml --calib c4.jsonl --samples 4 --seq-len 32 --out out";
             let words = shell(line).remove(0).words;
             let output = sandbox.run_command(&words, "");
-            let is_expected = NOT_YET.iter().any(|(start, _)| *start == page)
-                && block.text.contains("dense = true");
-            if output.code != 0 && !is_expected {
+            if output.code != 0 {
                 failures.push(format!("{}\n{}\n{}", block.place, block.text, output.err));
             }
         }
