@@ -192,7 +192,7 @@ def test_the_command_is_the_one_of_one_machine(one, text, tmp_path):
     out = tmp_path / "out"
     done = command(text, out, "--threads", "1")
     assert done.returncode == 0, done.stderr
-    assert "mean error" in done.stdout and "layer 1 of" in done.stderr
+    assert "mean error" in done.stdout and "layer 1: decoder error" in done.stderr
     assert digests(out) == one(spec="2:4", method="s-obs")
     again = command(text, out)
     assert again.returncode == 2 and "the folder is not empty" in again.stderr
