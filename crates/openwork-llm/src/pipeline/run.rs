@@ -468,7 +468,7 @@ impl Run<'_> {
         if let Some(known) = self.dir.dense()? {
             return Ok(Some(known));
         }
-        let model = &self.prepared.model;
+        let model = self.prepared.dense_model();
         let layer = |index| model.layer(index, Storage::F32);
         let found = self.evaluate(model, None, &layer)?;
         if let Some(found) = &found {
