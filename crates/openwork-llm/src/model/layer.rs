@@ -6,6 +6,7 @@ use super::config::{Activation, Config};
 use super::hidden::{Hidden, Scratch};
 use super::keep_awake::keep_awake;
 use super::norm::Norm;
+use super::parameter::Half;
 use super::rope::Rope;
 use super::tap::{Site, Tap};
 use super::vector;
@@ -13,7 +14,6 @@ use super::weight::{Storage, Weight, apply, apply_add};
 use crate::checkpoint::{Checkpoint, CheckpointError, Fault, Tensor};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The seven linear layers of a decoder layer and the input each reads, in the
@@ -33,8 +33,8 @@ pub const LINEARS: [(&str, Site); 7] = [
 pub struct Linear {
     name: &'static str,
     site: Site,
-    weight: Weight,
-    bias: Option<Vec<f32>>,
+    pub(super) weight: Weight,
+    pub(super) bias: Option<Vec<f32>>,
 }
 
 impl Linear {
@@ -132,54 +132,8 @@ impl NormSlot {
     }
 }
 
-/// The halves of a layer, each with its residual connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
-    /// Attention, with its norms and projections.
-    Attention,
-    /// The MLP, with its norms.
-    Mlp,
-}
-
-impl Half {
-    /// In the order of the forward pass.
-    pub const ALL: [Half; 2] = [Half::Attention, Half::Mlp];
-}
-
-/// A tensor of a layer that can be trained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parameter {
-    /// The weights of a linear layer, by its index in [`LINEARS`].
-    Weight(usize),
-    /// The bias of a linear layer.
-    Bias(usize),
-    /// The factors of a norm.
-    Norm(NormSlot),
-}
-
-impl Parameter {
-    /// Every parameter that a layer may have, in the order of its gradients.
-    pub fn all() -> impl Iterator<Item = Self> {
-        let linears = 0..LINEARS.len();
-        let weights = linears.clone().map(Self::Weight);
-        weights.chain(linears.map(Self::Bias)).chain(NormSlot::ALL.into_iter().map(Self::Norm))
-    }
-
-    /// The half that it belongs to.
-    pub fn half(self) -> Half {
-        match self {
-            Self::Weight(linear) | Self::Bias(linear) => match LINEARS[linear].1 {
-                Site::Qkv | Site::Out => Half::Attention,
-                Site::GateUp | Site::Down => Half::Mlp,
-            },
-            Self::Norm(NormSlot::BeforeMlp | NormSlot::AfterMlp) => Half::Mlp,
-            Self::Norm(_) => Half::Attention,
-        }
-    }
-}
-
 /// Name within the layer and width of each norm that such a model's layers have.
-fn norm_names(c: &Config) -> impl Iterator<Item = (NormSlot, (&'static str, usize))> {
+pub(super) fn norm_names(c: &Config) -> impl Iterator<Item = (NormSlot, (&'static str, usize))> {
     let norms = &c.family.norms;
     let head = |name| c.family.qk_norm.then_some((name, c.head_dim));
     let names = [
@@ -197,11 +151,11 @@ fn norm_names(c: &Config) -> impl Iterator<Item = (NormSlot, (&'static str, usiz
 #[derive(Debug)]
 pub struct Layer {
     index: usize,
-    config: Arc<Config>,
+    pub(super) config: Arc<Config>,
     rope: Arc<Rope>,
     /// One for each of [`NormSlot::ALL`] that the family has.
-    norms: [Option<Norm>; 6],
-    linears: [Linear; 7],
+    pub(super) norms: [Option<Norm>; 6],
+    pub(super) linears: [Linear; 7],
 }
 
 /// Loads a matrix of `checkpoint`.
@@ -307,88 +261,6 @@ impl Layer {
     /// One of its norms, to be changed.
     pub fn norm_mut(&mut self, slot: NormSlot) -> Option<&mut Norm> {
         self.norms[slot as usize].as_mut()
-    }
-
-    /// Every parameter with its numbers, in the order of [`Parameter::all`]; empty where
-    /// the layer has none. Those of a norm are its factors.
-    ///
-    /// # Panics
-    ///
-    /// If the layer does not hold f32 weights.
-    pub fn parameters_mut(&mut self) -> impl Iterator<Item = (Parameter, &mut [f32])> {
-        let Self { linears, norms, .. } = self;
-        let (mut weights, mut biases) = (Vec::new(), Vec::new());
-        for linear in linears {
-            weights.push(match &mut linear.weight {
-                Weight::F32(matrix) => matrix.data_mut(),
-                _ => panic!("training needs f32 weights"),
-            });
-            biases.push(linear.bias.as_deref_mut().unwrap_or_default());
-        }
-        let norms = norms.iter_mut().map(|norm| match norm {
-            Some(norm) => norm.factors_mut(),
-            None => Default::default(),
-        });
-        Parameter::all().zip(weights.into_iter().chain(biases).chain(norms))
-    }
-
-    /// The tensor of layer `index` that has this name, as a parameter.
-    pub fn parameter_named(config: &Config, index: usize, name: &str) -> Option<Parameter> {
-        let name = name.strip_prefix(&prefix(index))?;
-        if let Some((slot, _)) =
-            norm_names(config).find(|(_, (norm, _))| name.strip_suffix(".weight") == Some(norm))
-        {
-            return Some(Parameter::Norm(slot));
-        }
-        let (linear, kind) = name.rsplit_once('.')?;
-        let linear = LINEARS.iter().position(|(known, _)| *known == linear)?;
-        match kind {
-            "weight" => Some(Parameter::Weight(linear)),
-            "bias" => Some(Parameter::Bias(linear)),
-            _ => None,
-        }
-    }
-
-    /// A parameter as it is stored: the factors of a norm without the family's offset.
-    ///
-    /// # Panics
-    ///
-    /// If the layer does not have it, or does not hold f32 weights.
-    pub fn stored(&self, parameter: Parameter) -> Cow<'_, [f32]> {
-        match parameter {
-            Parameter::Weight(linear) => {
-                let matrix = self.linears[linear].matrix();
-                matrix.expect("training needs f32 weights").data().into()
-            }
-            Parameter::Bias(linear) => self.linears[linear].bias().expect("a bias").into(),
-            Parameter::Norm(slot) => {
-                let (offset, factors) =
-                    (self.config.family.norm_offset, self.norm(slot).expect("a norm").factors());
-                match offset == 0.0 {
-                    true => factors.into(),
-                    false => factors.iter().map(|f| f - offset).collect(),
-                }
-            }
-        }
-    }
-
-    /// Rounds every parameter as it will be stored.
-    ///
-    /// # Panics
-    ///
-    /// If the layer does not hold f32 weights.
-    pub fn round(&mut self, round: impl Fn(&mut [f32])) {
-        let offset = self.config.family.norm_offset;
-        for (parameter, numbers) in self.parameters_mut() {
-            let offset = if matches!(parameter, Parameter::Norm(_)) { offset } else { 0.0 };
-            if offset == 0.0 {
-                round(numbers);
-                continue;
-            }
-            numbers.iter_mut().for_each(|x| *x -= offset);
-            round(numbers);
-            numbers.iter_mut().for_each(|x| *x += offset);
-        }
     }
 
     /// Sizes and options of its model.

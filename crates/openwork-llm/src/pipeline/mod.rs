@@ -31,6 +31,7 @@ pub mod estimate;
 mod events;
 mod executor;
 mod layer_loop;
+mod measurements;
 mod options;
 mod passes;
 mod plan;

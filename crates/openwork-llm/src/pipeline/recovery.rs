@@ -12,7 +12,7 @@ use crate::recover::{
     Chain, Distilled, Distiller, LayerTrainer, MIN_WINDOWS, Progress, RecoverError, Recovery,
     StageOptions, Unit,
 };
-use crate::report::{LayerRecord, LayerRecovery, RecoveryRecord, mean};
+use crate::report::{LayerRecovery, RecoveryRecord, mean};
 use crate::tokens::{Tokenizer, random_windows};
 use std::path::Path;
 use std::time::Instant;
@@ -158,13 +158,11 @@ fn on_progress(observer: &dyn Observer, layer: Option<usize>) -> impl FnMut(Prog
     }
 }
 
-/// The record of a stage that trained layers.
+/// The record of a stage that trained layers; none if it trained none.
 pub(super) fn layer_stage_record(
     stage: &StageOptions,
-    layers: &[LayerRecord],
+    layers: &[&LayerRecovery],
 ) -> Option<RecoveryRecord> {
-    let layers: Vec<&LayerRecovery> =
-        layers.iter().filter_map(|layer| layer.recovery.as_ref()).collect();
     let all = |of: fn(&LayerRecovery) -> f64| -> Vec<f64> {
         layers.iter().map(|&layer| of(layer)).collect()
     };
@@ -252,16 +250,8 @@ impl ModelStage<'_> {
             records.push(recoverer.train(&mut layer, observer)?);
             layers.push(layer);
         }
-        let of = |of: fn(&LayerRecovery) -> f64| mean(&records.iter().map(of).collect::<Vec<_>>());
-        let record = RecoveryRecord {
-            stage: options.to_string(),
-            before: of(|layer| layer.before),
-            after: of(|layer| layer.after),
-            seconds: 0.0,
-            tokens: records.iter().map(|layer| layer.tokens).sum::<u64>() / records.len() as u64,
-            lr: None,
-            curve: Vec::new(),
-        };
+        let records: Vec<&LayerRecovery> = records.iter().collect();
+        let record = layer_stage_record(options, &records).expect("a model has layers");
         Ok((layers, model.head()?.norm.clone(), record))
     }
 }

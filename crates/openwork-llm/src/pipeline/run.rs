@@ -15,6 +15,7 @@ use super::estimate::peak_rss_bytes;
 use super::events::{Event, Observer, Stage};
 use super::executor::Executor;
 use super::layer_loop::{LayerLoop, pruned_layer, write_rest};
+use super::measurements::{inherit, renumber, resize, totals};
 use super::passes::Passes;
 use super::prepare::PreparedRun;
 use super::recipe::Recipe;
@@ -27,10 +28,10 @@ use crate::checkpoint::write;
 use crate::checkpoint::{Checkpoint, Dtype};
 use crate::disk::sha256;
 use crate::evaluate::{ScoredWindows, nats};
-use crate::model::{Config, LINEARS, Layer, Model, ModelError, Storage};
+use crate::model::{LINEARS, Layer, Model, ModelError, Storage};
 use crate::recover::StageOptions;
 use crate::report::{
-    self, EvaluationRecord, EvaluationText, LayerRecord, LinearRecord, ModelSize, PassRecord,
+    self, EvaluationRecord, EvaluationText, LayerRecord, LayerRecovery, ModelSize, PassRecord,
     Record, RecoveryRecord, SizeChange, Totals, distinct,
 };
 use crate::shrink::{self, Removable, ShrinkError, ShrinkPlan, Sizes, Uneven};
@@ -188,7 +189,9 @@ impl Run<'_> {
                 Some((layers, evaluations)) => {
                     let stage = self.prepared.job.recovery.as_ref();
                     let stage = stage.and_then(|plan| plan.recovery.layer_stage());
-                    let recovered = stage.and_then(|stage| layer_stage_record(stage, &layers));
+                    let trained: Vec<&LayerRecovery> =
+                        layers.iter().filter_map(|layer| layer.recovery.as_ref()).collect();
+                    let recovered = stage.and_then(|stage| layer_stage_record(stage, &trained));
                     outcome.recovery.extend(recovered);
                     outcome.totals = totals(&layers);
                     outcome.layers = layers;
@@ -586,62 +589,5 @@ fn size(model: &Model<'_>) -> ModelSize {
     ModelSize {
         parameters: model.checkpoint().tensors().map(|tensor| tensor.len() as u64).sum(),
         bytes: model.checkpoint().tensors().map(|tensor| tensor.stored_bytes() as u64).sum(),
-    }
-}
-
-/// Sums and means over the linears of a pass.
-fn totals(layers: &[LayerRecord]) -> Totals {
-    let linears: Vec<&LinearRecord> = layers.iter().flat_map(|layer| &layer.linears).collect();
-    let errors: Vec<f64> = linears.iter().filter(|l| l.spec.is_some()).map(|l| l.error).collect();
-    let weights = |linear: &LinearRecord| (linear.shape[0] * linear.shape[1]) as f64;
-    let all: f64 = linears.iter().map(|linear| weights(linear)).sum();
-    let kept: f64 = linears.iter().map(|linear| linear.density * weights(linear)).sum();
-    Totals {
-        mean_error: report::mean(&errors),
-        density: kept / all.max(1.0),
-        weights: all as u64,
-        ..Totals::default()
-    }
-}
-
-/// Gives linears the specs and errors of the run that pruned them.
-fn inherit(layers: &mut [LayerRecord], earlier: &Record) {
-    for linear in layers.iter_mut().flat_map(|layer| &mut layer.linears) {
-        if let Some(known) = earlier.linears().find(|known| known.name == linear.name) {
-            let density = linear.density;
-            *linear = LinearRecord { density, ..known.clone() };
-        }
-    }
-}
-
-/// Leaves dropped layers out, and renumbers the others.
-fn renumber(layers: &mut Vec<LayerRecord>, dropped: &[usize]) {
-    layers.retain(|layer| !dropped.contains(&layer.index));
-    for (number, LayerRecord { index, linears, .. }) in layers.iter_mut().enumerate() {
-        *index = number;
-        for (i, linear) in linears.iter_mut().enumerate() {
-            linear.name = Layer::weight_name(number, i);
-        }
-    }
-}
-
-/// Gives linears that became smaller their new shapes: what was pruned of them is
-/// gone, so they are dense again.
-fn resize(layers: &mut [LayerRecord], config: &Config) {
-    let shapes = Layer::linear_shapes(config);
-    for layer in layers {
-        for (linear, shape) in layer.linears.iter_mut().zip(shapes) {
-            if linear.shape == shape {
-                continue;
-            }
-            let [n, k] = linear.shape;
-            let kept = linear.density * (n * k) as f64;
-            linear.density = (kept / (shape[0] * shape[1]) as f64).min(1.0);
-            linear.shape = shape;
-            if let Some(spec) = linear.spec.take() {
-                let written = linear.spec_as_written.take().unwrap_or(spec);
-                linear.notes.push(format!("was {n} x {k} before `{written}` removed a part of it"));
-            }
-        }
     }
 }

@@ -10,8 +10,9 @@
 use super::attention::{Forward, Gradients};
 use crate::model::config::Activation;
 use crate::model::hidden::Scratch;
-use crate::model::layer::{ACTIVATION_CHUNK, Half, Layer, Linear, NormSlot, Parameter};
+use crate::model::layer::{ACTIVATION_CHUNK, Layer, Linear, NormSlot};
 use crate::model::norm::Norm;
+use crate::model::parameter::{Half, Parameter};
 use crate::model::tap::NoTap;
 use crate::model::vector;
 use crate::model::weight::{apply, apply_add};

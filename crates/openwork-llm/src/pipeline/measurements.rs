@@ -1,0 +1,61 @@
+//! The measurements of layers over the passes of a run: sums, and what later passes change.
+
+use crate::model::{Config, Layer};
+use crate::report::{self, LayerRecord, LinearRecord, Record, Totals};
+
+/// Sums and means over the linears of a pass.
+pub(super) fn totals(layers: &[LayerRecord]) -> Totals {
+    let linears: Vec<&LinearRecord> = layers.iter().flat_map(|layer| &layer.linears).collect();
+    let errors: Vec<f64> = linears.iter().filter(|l| l.spec.is_some()).map(|l| l.error).collect();
+    let weights = |linear: &LinearRecord| (linear.shape[0] * linear.shape[1]) as f64;
+    let all: f64 = linears.iter().map(|linear| weights(linear)).sum();
+    let kept: f64 = linears.iter().map(|linear| linear.density * weights(linear)).sum();
+    Totals {
+        mean_error: report::mean(&errors),
+        density: kept / all.max(1.0),
+        weights: all as u64,
+        ..Totals::default()
+    }
+}
+
+/// Gives linears the specs and errors of the run that pruned them.
+pub(super) fn inherit(layers: &mut [LayerRecord], earlier: &Record) {
+    for linear in layers.iter_mut().flat_map(|layer| &mut layer.linears) {
+        if let Some(known) = earlier.linears().find(|known| known.name == linear.name) {
+            let density = linear.density;
+            *linear = LinearRecord { density, ..known.clone() };
+        }
+    }
+}
+
+/// Leaves dropped layers out, and renumbers the others.
+pub(super) fn renumber(layers: &mut Vec<LayerRecord>, dropped: &[usize]) {
+    layers.retain(|layer| !dropped.contains(&layer.index));
+    for (number, LayerRecord { index, linears, .. }) in layers.iter_mut().enumerate() {
+        *index = number;
+        for (i, linear) in linears.iter_mut().enumerate() {
+            linear.name = Layer::weight_name(number, i);
+        }
+    }
+}
+
+/// Gives linears that became smaller their new shapes: what was pruned of them is
+/// gone, so they are dense again.
+pub(super) fn resize(layers: &mut [LayerRecord], config: &Config) {
+    let shapes = Layer::linear_shapes(config);
+    for layer in layers {
+        for (linear, shape) in layer.linears.iter_mut().zip(shapes) {
+            if linear.shape == shape {
+                continue;
+            }
+            let [n, k] = linear.shape;
+            let kept = linear.density * (n * k) as f64;
+            linear.density = (kept / (shape[0] * shape[1]) as f64).min(1.0);
+            linear.shape = shape;
+            if let Some(spec) = linear.spec.take() {
+                let written = linear.spec_as_written.take().unwrap_or(spec);
+                linear.notes.push(format!("was {n} x {k} before `{written}` removed a part of it"));
+            }
+        }
+    }
+}
