@@ -301,3 +301,18 @@ fn what_cannot_be_recovered_is_refused_in_words() {
     assert!(message.contains("does not have the pattern 2:4"), "{message}");
     assert!(!folder.path().join("out").exists());
 }
+
+#[test]
+fn windows_that_repeat_are_noted() {
+    let folder = folder();
+    let text = "the class is a value in the class ".repeat(8);
+    std::fs::write(folder.path().join("calib.txt"), text).expect("a text");
+    let more = ["spec=2:4", "recover=model[steps=4000,seq_len=8]"];
+    let options = options(folder.path(), "out", &more);
+    let source = options.open(&model("llama")).expect("a model");
+    let notes = options.prepare(&source, None).expect("a run").notes;
+    assert!(
+        notes.iter().any(|note| note.contains("so the 4000 that are trained on repeat")),
+        "{notes:?}"
+    );
+}

@@ -179,6 +179,7 @@ impl RunOptions {
         let mut run = PreparedRun::new(model, job, passes, &self.out, self.start()?);
         run.notes.splice(0..0, notes);
         run.notes.extend(larger_output(source, &run));
+        run.notes.extend(run.job.recovery.iter().flat_map(RecoveryPlan::notes));
         if self.eval_every.is_some() && !run.passes.is_plain() {
             run.notes.push(
                 "perplexity is measured before the first pass and after the last, not after every few layers"

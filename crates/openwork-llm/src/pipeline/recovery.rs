@@ -89,6 +89,22 @@ impl RecoveryPlan {
         let windows = recovery.model_stages().iter().map(draw).collect::<Result<_, _>>()?;
         Ok(Self { recovery, windows })
     }
+
+    /// What the user should know: stages that use windows several times, because the text
+    /// has too few.
+    pub fn notes(&self) -> Vec<String> {
+        let stages = self.recovery.model_stages().iter().zip(&self.windows);
+        let short = stages.filter(|(stage, windows)| {
+            stage.unit == Unit::Model && windows.train.len() < stage.steps * stage.batch
+        });
+        let note = |(stage, windows): (&StageOptions, &StageWindows)| {
+            let (there, used) = (windows.train.len(), stage.steps * stage.batch);
+            format!(
+                "{stage}: the text has {there} different windows, so the {used} that are trained on repeat"
+            )
+        };
+        short.map(note).collect()
+    }
 }
 
 /// The recovery of layers, one after the other.
