@@ -11,10 +11,10 @@
 
 use super::axpy::{self, List};
 use super::kernel::{Kernel, Value};
+use super::kept::Kept;
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
 };
-use crate::mask::Bits;
 use crate::spec::Spec;
 use std::ops::Range;
 
@@ -78,12 +78,6 @@ impl BitMask {
         self.starts.resize(self.rows + 1, count);
     }
 
-    /// Whether the weight at an offset is kept.
-    pub fn keeps(&self, index: &[u8], offset: usize) -> bool {
-        let (row, col) = (offset / self.cols, offset % self.cols);
-        index[row * self.row_bytes() + col / 8] >> (col % 8) & 1 == 1
-    }
-
     fn row_bytes(&self) -> usize {
         self.cols.div_ceil(8)
     }
@@ -135,7 +129,8 @@ impl Layout for BitMask {
         self.starts[strips.start]..self.starts[strips.end]
     }
 
-    fn encode(&self, mask: &Bits) -> Vec<u8> {
+    fn encode(&self, kept: &Kept<'_>) -> Vec<u8> {
+        let mask = kept.mask();
         let mut index = vec![0; self.index_len()];
         for (row, bytes) in index.chunks_exact_mut(self.row_bytes().max(1)).enumerate() {
             for col in 0..self.cols {

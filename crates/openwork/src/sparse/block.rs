@@ -7,13 +7,13 @@
 //! keep the same number of blocks.
 
 use super::kernel::Value;
+use super::kept::Kept;
 #[cfg(target_arch = "x86_64")]
 use super::source::{CodesView, Numbers, Source};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
     panel,
 };
-use crate::mask::Bits;
 use crate::spec::Spec;
 use std::ops::Range;
 
@@ -138,7 +138,8 @@ impl Layout for Block {
         strips.start * values..strips.end * values
     }
 
-    fn encode(&self, mask: &Bits) -> Vec<u8> {
+    fn encode(&self, kept: &Kept<'_>) -> Vec<u8> {
+        let mask = kept.mask();
         let mut index = vec![0; self.index_len()];
         for (strip, bytes) in index.chunks_exact_mut(self.bytes()).enumerate() {
             for block in 0..self.blocks() {

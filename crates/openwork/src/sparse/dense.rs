@@ -5,11 +5,11 @@
 
 use super::axpy::{self, List};
 use super::kernel::Value;
+use super::kept::Kept;
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
 };
 use crate::linalg::matvec;
-use crate::mask::Bits;
 use std::ops::Range;
 
 /// Specs that keep everything.
@@ -20,7 +20,8 @@ pub(super) const FORMAT: Format = Format {
     kernels: "AVX2",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| {
-        (spec.keep() == spec.blocks_per_scope()).then_some(Shape::Dense(Dense { rows, cols }))
+        let all = spec.keep() == spec.blocks_per_scope() && !spec.has_levels();
+        all.then_some(Shape::Dense(Dense { rows, cols }))
     },
 };
 
@@ -32,6 +33,10 @@ pub(super) struct Dense {
 }
 
 impl Dense {
+    pub fn new(rows: usize, cols: usize) -> Self {
+        Self { rows, cols }
+    }
+
     fn row<'a, T>(&self, values: &'a [T], row: usize) -> &'a [T] {
         &values[row * self.cols..][..self.cols]
     }
@@ -62,7 +67,7 @@ impl Layout for Dense {
         strips.start * self.cols..strips.end * self.cols
     }
 
-    fn encode(&self, _: &Bits) -> Vec<u8> {
+    fn encode(&self, _: &Kept<'_>) -> Vec<u8> {
         Vec::new()
     }
 

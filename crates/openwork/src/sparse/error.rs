@@ -24,12 +24,6 @@ pub enum PackError {
         /// Weights given.
         found: usize,
     },
-    /// The spec has levels.
-    #[error("there is no packed format for specs with levels yet, such as `{spec}`")]
-    Levels {
-        /// The spec's text.
-        spec: String,
-    },
     /// The weights do not conform to the spec.
     #[error("the weights do not conform to `{spec}`: {breach}; prune them with this spec first")]
     Breach {
@@ -75,12 +69,6 @@ pub enum PackError {
 /// Why packed parts do not form a tensor. The parts are not trusted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartsError {
-    /// The spec has levels.
-    #[error("there is no packed format for specs with levels yet, such as `{spec}`")]
-    Levels {
-        /// The spec's text.
-        spec: String,
-    },
     /// The format is not the one of the spec.
     #[error("the format of `{spec}` is `{expected}`, not `{found}`")]
     Format {

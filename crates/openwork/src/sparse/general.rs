@@ -3,15 +3,17 @@
 //!
 //! In a file, the code of a scope is the bit mask of its blocks or, if that is
 //! shorter, the [rank](super::rank) of the combination. Codes follow each other without
-//! gaps, lowest bit first, in the order of the scopes. In memory the index is a
+//! gaps, lowest bit first, in the order of the scopes; those of the levels inside `then` and
+//! inside `else` follow, each beginning with a byte. In memory the index is a
 //! [bit mask](super::bitmask) over all weights. Weights outside the domain are always
 //! kept.
 
 use super::bitmask::BitMask;
+use super::kept::Kept;
 use super::rank::Ranks;
 use super::{Format, IndexStorage, PartsError, Shape};
-use crate::mask::Bits;
-use crate::spec::{Coupling, Spec};
+use crate::mask::{Bits, Choice};
+use crate::spec::{Coupling, Side, Spec};
 use std::ops::Range;
 
 /// Everything else.
@@ -56,13 +58,17 @@ fn code(spec: &Spec, tensor: usize) -> (Code, usize, Range<usize>) {
     }
 }
 
-/// Bytes of the codes of all scopes.
-pub(super) fn code_bytes(spec: &Spec, tensor: usize) -> usize {
-    (spec.scopes() * code(spec, tensor).1).div_ceil(8)
+/// The codes of all scopes of every level.
+pub(super) fn codes(kept: &Kept<'_>) -> Vec<u8> {
+    let mut bytes = level_codes(kept.spec, kept.tensor, kept.choice.kept());
+    for level in Side::BOTH.into_iter().filter_map(|side| kept.level(side)) {
+        bytes.extend(codes(&level));
+    }
+    bytes
 }
 
-/// The codes of all scopes, from a bit per block.
-pub(super) fn codes(spec: &Spec, tensor: usize, stay: &Bits) -> Vec<u8> {
+/// The codes of all scopes of one level, from a bit per block.
+fn level_codes(spec: &Spec, tensor: usize, stay: &Bits) -> Vec<u8> {
     let (code, bits, own) = code(spec, tensor);
     let mut bytes = vec![0u8; (spec.scopes() * bits).div_ceil(8)];
     let mut set = |at: usize| bytes[at / 8] |= 1 << (at % 8);
@@ -82,14 +88,35 @@ pub(super) fn codes(spec: &Spec, tensor: usize, stay: &Bits) -> Vec<u8> {
     bytes
 }
 
-/// A bit per block, from the codes of all scopes; blocks of other tensors of coupled
-/// scopes are clear.
-pub(super) fn decode(spec: &Spec, tensor: usize, bytes: &[u8]) -> Result<Bits, PartsError> {
-    let (code, bits, own) = code(spec, tensor);
-    let expected = (spec.scopes() * bits).div_ceil(8);
+/// Bytes of the codes of all scopes of every level.
+fn code_bytes(spec: &Spec, tensor: usize) -> usize {
+    let own = (spec.scopes() * code(spec, tensor).1).div_ceil(8);
+    let inner = Side::BOTH.into_iter().filter_map(|side| spec.level(side));
+    own + inner.map(|level| code_bytes(level.spec(), 0)).sum::<usize>()
+}
+
+/// The kept blocks of every level, from the codes of all scopes; blocks of other tensors of
+/// coupled scopes are clear.
+pub(super) fn decode(spec: &Spec, tensor: usize, bytes: &[u8]) -> Result<Choice, PartsError> {
+    let expected = code_bytes(spec, tensor);
     if bytes.len() != expected {
         return Err(PartsError::Index { expected, found: bytes.len() });
     }
+    let (own, mut rest) = bytes.split_at((spec.scopes() * code(spec, tensor).1).div_ceil(8));
+    let kept = decode_level(spec, tensor, own)?;
+    let mut inner = [None, None];
+    for (side, choice) in Side::BOTH.into_iter().zip(&mut inner) {
+        let Some(level) = spec.level(side) else { continue };
+        let (own, after) = rest.split_at(code_bytes(level.spec(), 0));
+        *choice = Some(decode(level.spec(), 0, own)?);
+        rest = after;
+    }
+    Ok(Choice::from_levels(kept, inner))
+}
+
+/// A bit per block of one level.
+fn decode_level(spec: &Spec, tensor: usize, bytes: &[u8]) -> Result<Bits, PartsError> {
+    let (code, bits, own) = code(spec, tensor);
     let get = |at: usize| bytes[at / 8] >> (at % 8) & 1 == 1;
     if (spec.scopes() * bits..bytes.len() * 8).any(get) {
         return Err(PartsError::Damaged("bits after the last scope are set".to_string()));
@@ -133,33 +160,4 @@ pub(super) fn plausible(weights: usize, stored: usize) -> Result<(), PartsError>
         true => Ok(()),
         false => Err(PartsError::Sparse { weights, bytes: stored }),
     }
-}
-
-/// Kept blocks, from the index in memory. A block without a weight of this tensor is
-/// kept if the others are fewer than `keep`.
-pub(super) fn kept_blocks(spec: &Spec, tensor: usize, mask: &BitMask, index: &[u8]) -> Bits {
-    let mut stay = Bits::zeros(spec.blocks());
-    let own = code(spec, tensor).2;
-    for scope in 0..spec.scopes() {
-        let first = scope * spec.blocks_per_scope();
-        let mut empty = Vec::new();
-        let mut count = 0;
-        for block in own.clone() {
-            let element = spec.elements(scope, block).find(|element| element.tensor == tensor);
-            match element {
-                Some(element) if mask.keeps(index, element.offset) => {
-                    stay.set(first + block, true);
-                    count += 1;
-                }
-                Some(_) => {}
-                None => empty.push(block),
-            }
-        }
-        if own.len() == spec.blocks_per_scope() {
-            for block in empty.into_iter().take(spec.keep() - count) {
-                stay.set(first + block, true);
-            }
-        }
-    }
-    stay
 }

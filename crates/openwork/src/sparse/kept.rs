@@ -1,8 +1,37 @@
 //! Kept blocks of a tensor, found from its weights.
 
 use super::error::PackError;
-use crate::mask::{Bits, Breach};
-use crate::spec::{Element, Spec, Walker};
+use crate::mask::{Bits, Breach, Choice};
+use crate::spec::{Element, Side, Spec, Walker};
+
+/// The blocks of a tensor that every level of its spec keeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept<'a> {
+    pub spec: &'a Spec,
+    pub tensor: usize,
+    pub choice: &'a Choice,
+}
+
+impl<'a> Kept<'a> {
+    /// A bit per weight: set outside the domain, and where all levels keep it.
+    pub fn mask(&self) -> Bits {
+        match self.spec.has_levels() {
+            true => self.choice.mask(self.spec).tensors()[0].clone(),
+            false => self.outermost(),
+        }
+    }
+
+    /// The same for the outermost level alone.
+    pub fn outermost(&self) -> Bits {
+        mask(self.spec, self.tensor, self.choice.kept())
+    }
+
+    /// The level inside a side, on the closed-up tensor.
+    pub fn level(&self, side: Side) -> Option<Self> {
+        let spec = self.spec.level(side)?.spec();
+        Some(Self { spec, tensor: 0, choice: self.choice.level(side)? })
+    }
+}
 
 /// What packing has to know about a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +115,7 @@ fn breach(spec: &Spec, scope: usize, numbers: usize, kind: &impl Fn(Element) -> 
 }
 
 /// A bit per weight of tensor `tensor`: set outside the domain and in kept blocks.
-pub(super) fn mask(spec: &Spec, tensor: usize, stay: &Bits) -> Bits {
+fn mask(spec: &Spec, tensor: usize, stay: &Bits) -> Bits {
     let mut mask = Bits::ones(spec.tensors()[tensor].size());
     let walker = Walker::new(spec);
     let mut bases = Vec::new();

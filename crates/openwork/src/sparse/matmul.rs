@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 /// Columns of `W` in a run: with 64 rows of `X` 16 kB, half of a first-level cache.
-const COLUMNS: usize = 64;
+pub(super) const COLUMNS: usize = 64;
 /// Largest number of rows of `W` in a task.
 const TASK_ROWS: usize = 256;
 
@@ -60,8 +60,9 @@ pub(super) fn matmul<L: Layout + Sync, T: Value>(
         out.par_chunks_mut(task_rows * width).enumerate().for_each(|(task, out)| {
             let mut scratch = Scratch { kernel, lists: Vec::new(), wide: Vec::new() };
             let mut cursors = vec![0; (out.len() / width).div_ceil(strip)];
-            for start in (0..k).step_by(COLUMNS) {
-                let range = start..k.min(start + COLUMNS);
+            let run = layout.run().max(1);
+            for start in (0..k).step_by(run) {
+                let range = start..k.min(start + run);
                 let xt = &xt[range.start * width..range.end * width];
                 for (s, (acc, cursor)) in
                     out.chunks_mut(strip * width).zip(&mut cursors).enumerate()

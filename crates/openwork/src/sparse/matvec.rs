@@ -49,6 +49,7 @@ fn vectorized<L: Layout, T: Value>(
     for first in 0..step {
         let strips = Strips { base, first, step };
         match streams {
+            1 => call::<L, T, 1>(layout, w, strips, x, y, kernel),
             3 => call::<L, T, 3>(layout, w, strips, x, y, kernel),
             4 => call::<L, T, 4>(layout, w, strips, x, y, kernel),
             other => unreachable!("a kernel of {other} streams"),

@@ -26,6 +26,7 @@ mod dense;
 mod dense_codes;
 mod encoding;
 mod error;
+mod gathered;
 mod general;
 mod kept;
 mod kernel;
@@ -50,8 +51,8 @@ pub use kernel::{KERNEL_VARIABLE, kernel};
 pub use packed::{Packed, ValuesPart};
 pub use quant::{CodeBits, CodesRef, GROUPS, Quantized};
 
-use crate::mask::Bits;
 use crate::spec::{Pattern, Spec};
+use kept::Kept;
 use kernel::Value;
 use matmul::{InputColumns, Scratch};
 use std::ops::Range;
@@ -81,6 +82,7 @@ pub const FORMATS: &[Format] = &[
     nm::COUPLED,
     rows16::FORMAT,
     block::FORMAT,
+    gathered::FORMAT,
     bitmask::FORMAT,
     general::FORMAT,
 ];
@@ -102,7 +104,28 @@ enum Shape {
     Rows16(rows16::Rows16),
     Block(block::Block),
     BitMask(bitmask::BitMask),
+    Gathered(gathered::Gathered),
 }
+
+/// Every layout is a shape.
+macro_rules! shape_from {
+    ($($layout:ty => $variant:ident),+) => {
+        $(impl From<$layout> for Shape {
+            fn from(layout: $layout) -> Self {
+                Self::$variant(layout)
+            }
+        })+
+    };
+}
+shape_from!(
+    dense::Dense => Dense,
+    nm::Nm => Nm,
+    rows16::Rows16 => Rows16,
+    block::Block => Block,
+    bitmask::BitMask => BitMask,
+    gathered::Gathered => Gathered
+);
+
 
 /// Evaluates `$body` with the layout of a shape, whatever its type.
 macro_rules! layout {
@@ -113,6 +136,7 @@ macro_rules! layout {
             $crate::sparse::Shape::Rows16($layout) => $body,
             $crate::sparse::Shape::Block($layout) => $body,
             $crate::sparse::Shape::BitMask($layout) => $body,
+            $crate::sparse::Shape::Gathered($layout) => $body,
         }
     };
 }
@@ -168,8 +192,8 @@ trait Layout: Sized {
     /// The values of some strips.
     fn values_of(&self, strips: Range<usize>) -> Range<usize>;
 
-    /// The index of a mask that conforms to the spec.
-    fn encode(&self, mask: &Bits) -> Vec<u8>;
+    /// The index of kept weights that conform to the spec.
+    fn encode(&self, kept: &Kept<'_>) -> Vec<u8>;
 
     /// Checks that an index of the right length is one that `encode` can return.
     fn check(&self, index: &[u8]) -> Result<(), PartsError>;
@@ -177,10 +201,15 @@ trait Layout: Sized {
     /// Visits the offsets of all kept weights in the order of the values.
     fn each(&self, index: &[u8], visit: impl FnMut(usize));
 
-    /// Strips that a vector kernel reads side by side, 3 or 4: memory is faster in
+    /// Strips that a vector kernel reads side by side, 1, 3 or 4: memory is faster in
     /// several streams than in one.
     fn streams(&self) -> usize {
         4
+    }
+
+    /// Columns that [`accumulate`](Self::accumulate) takes at a time.
+    fn run(&self) -> usize {
+        matmul::COLUMNS
     }
 
     /// `y = W x` for the rows of one strip, in portable code.

@@ -19,12 +19,12 @@
 
 use super::axpy::{self, List};
 use super::kernel::{Kernel, Value};
+use super::kept::Kept;
 #[cfg(target_arch = "x86_64")]
 use super::source::{CodesView, Numbers, Source};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
 };
-use crate::mask::Bits;
 use crate::spec::Spec;
 use std::ops::Range;
 
@@ -222,7 +222,8 @@ impl Layout for Nm {
         strips.start * self.cols..(strips.end * self.cols).min(self.values_len())
     }
 
-    fn encode(&self, mask: &Bits) -> Vec<u8> {
+    fn encode(&self, kept: &Kept<'_>) -> Vec<u8> {
+        let mask = kept.mask();
         let mut index = Vec::with_capacity(self.index_len());
         for strip in 0..self.rows.div_ceil(self.strip()) {
             for unit in 0..self.units() {

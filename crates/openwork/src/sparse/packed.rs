@@ -2,7 +2,7 @@
 
 use super::encoding::Store;
 use super::error::{PackError, PartsError};
-use super::kept::{Kind, kept, mask};
+use super::kept::{Kept, Kind, kept};
 use super::kernel::{Kernel, Value};
 use super::quant::{CodeBits, CodesRef, Quantized};
 #[cfg(target_arch = "x86_64")]
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::linalg::matvec::Element as _;
 use crate::linalg::{Threads, gemm};
-use crate::mask::Bits;
+use crate::mask::{Bits, Choice, Mask};
 use crate::matrix::{MatrixMut, MatrixRef};
 use crate::spec::{Element, Spec};
 use crate::values::{rounded, typed};
@@ -36,6 +36,8 @@ pub struct Packed {
     format: &'static Format,
     shape: Shape,
     index: Vec<u8>,
+    /// The codes of the scopes, where a file holds those instead.
+    codes: Vec<u8>,
     values: PackedValues,
     /// The first group of each strip, and the number of groups; empty without codes.
     groups: Vec<usize>,
@@ -71,7 +73,7 @@ impl Packed {
         (general && spec.density() < bitmask::MIN_DENSITY).then_some(general::SLOW)
     }
 
-    fn plan(spec: &Spec, tensor: usize) -> (&'static Format, Shape) {
+    pub(super) fn plan(spec: &Spec, tensor: usize) -> (&'static Format, Shape) {
         let (rows, cols) = matrix_shape(spec, tensor);
         FORMATS
             .iter()
@@ -93,9 +95,6 @@ impl Packed {
                 found: weights.len(),
             });
         }
-        if spec.has_levels() {
-            return Err(PackError::Levels { spec: spec.text().to_string() });
-        }
         for (tensor, weights) in spec.tensors().iter().zip(weights) {
             if tensor.size() != weights.len() {
                 return Err(PackError::Size {
@@ -105,27 +104,19 @@ impl Packed {
                 });
             }
         }
-        let stay = match weights {
-            _ if spec.keep() == spec.blocks_per_scope() => Ok(Bits::ones(spec.blocks())),
-            // One type known outside the loop: most weights by far.
-            [one] => typed!(ValuesRef, one, v => kept(spec, |e| kind(v[e.offset]))),
-            all => {
-                kept(spec, |e: Element| typed!(ValuesRef, all[e.tensor], v => kind(v[e.offset])))
-            }
-        }?;
-        Ok(weights.iter().enumerate().map(|(t, w)| Self::gathered(spec, t, &stay, *w)).collect())
+        let choice = choice(spec, weights)?;
+        Ok(weights.iter().enumerate().map(|(t, w)| Self::gathered(spec, t, &choice, *w)).collect())
     }
 
     /// Packs a tensor, given its kept blocks.
-    fn gathered(spec: &Arc<Spec>, tensor: usize, stay: &Bits, weights: ValuesRef<'_>) -> Self {
+    fn gathered(spec: &Arc<Spec>, tensor: usize, choice: &Choice, weights: ValuesRef<'_>) -> Self {
         let (format, mut shape) = Self::plan(spec, tensor);
-        let index = match &shape {
-            Shape::Dense(_) => Vec::new(),
-            shape => {
-                let mask = mask(spec, tensor, stay);
-                layout!(shape, l => l.encode(&mask))
-            }
+        let kept = Kept { spec, tensor, choice };
+        let codes = match format.storage {
+            IndexStorage::ScopeCodes => general::codes(&kept),
+            IndexStorage::Memory => Vec::new(),
         };
+        let index = layout!(&shape, l => l.encode(&kept));
         shape.accept(&index);
         let values = match weights {
             ValuesRef::F32(w) => Values::F32(gather(&shape, &index, w)),
@@ -134,7 +125,7 @@ impl Packed {
         };
         let (rows, cols) = matrix_shape(spec, tensor);
         let (spec, values) = (Arc::clone(spec), values.into());
-        Self { spec, tensor, rows, cols, format, shape, index, values, groups: Vec::new() }
+        Self { spec, tensor, rows, cols, format, shape, index, codes, values, groups: Vec::new() }
     }
 
     /// The same tensor with its values stored in another way: as the nearest numbers of a
@@ -165,6 +156,7 @@ impl Packed {
             spec: Arc::clone(&self.spec),
             shape: self.shape.clone(),
             index: self.index.clone(),
+            codes: self.codes.clone(),
             values: Values::F32(Vec::new()).into(),
             groups: Vec::new(),
             ..*self
@@ -255,7 +247,7 @@ impl Packed {
                 })
             }
         };
-        let (format, shape, index) = Self::checked(spec, tensor, format, index, parts)?;
+        let (format, shape, index, codes) = Self::checked(spec, tensor, format, index, parts)?;
         let (rows, cols) = matrix_shape(spec, tensor);
         let strips = rows.div_ceil(layout!(&shape, l => l.strip()));
         let groups = match &values {
@@ -263,7 +255,7 @@ impl Packed {
             PackedValues::Codes(codes) => group_starts(&shape, strips, codes.group()),
         };
         let spec = Arc::clone(spec);
-        Ok(Self { spec, tensor, rows, cols, format, shape, index, values, groups })
+        Ok(Self { spec, tensor, rows, cols, format, shape, index, codes, values, groups })
     }
 
     /// Checks whether [`from_parts`](Self::from_parts) accepts an index with these
@@ -278,17 +270,15 @@ impl Packed {
         Self::checked(spec, tensor, format, index.to_vec(), values).map(drop)
     }
 
-    /// Checks stored parts and returns the index in memory.
+    /// Checks stored parts and returns the index in memory, and the codes if they are stored
+    /// instead.
     fn checked(
         spec: &Spec,
         tensor: usize,
         format: &str,
         index: Vec<u8>,
         values: ValuesPart<'_>,
-    ) -> Result<(&'static Format, Shape, Vec<u8>), PartsError> {
-        if spec.has_levels() {
-            return Err(PartsError::Levels { spec: spec.text().to_string() });
-        }
+    ) -> Result<(&'static Format, Shape, Vec<u8>, Vec<u8>), PartsError> {
         let tensors = spec.tensors().len();
         if tensor >= tensors {
             return Err(PartsError::Tensor { tensors, tensor });
@@ -301,13 +291,13 @@ impl Packed {
                 found: format.to_string(),
             });
         }
-        let index = match own.storage {
+        let (index, codes) = match own.storage {
             IndexStorage::ScopeCodes => {
                 let stored = index.len() + values.bytes();
                 general::plausible(spec.tensors()[tensor].size(), stored)?;
-                let stay = general::decode(spec, tensor, &index)?;
-                let mask = mask(spec, tensor, &stay);
-                layout!(&shape, l => l.encode(&mask))
+                let choice = general::decode(spec, tensor, &index)?;
+                let kept = Kept { spec, tensor, choice: &choice };
+                (layout!(&shape, l => l.encode(&kept)), index)
             }
             IndexStorage::Memory => {
                 let expected = layout!(&shape, l => l.index_len());
@@ -315,7 +305,7 @@ impl Packed {
                     return Err(PartsError::Index { expected, found: index.len() });
                 }
                 layout!(&shape, l => l.check(&index))?;
-                index
+                (index, Vec::new())
             }
         };
         shape.accept(&index);
@@ -334,7 +324,7 @@ impl Packed {
                 })?;
             }
         }
-        Ok((own, shape, index))
+        Ok((own, shape, index, codes))
     }
 
     /// The spec.
@@ -382,22 +372,19 @@ impl Packed {
 
     /// The index as it is stored in a file.
     pub fn index(&self) -> Vec<u8> {
-        match (&self.shape, self.format.storage) {
-            (Shape::BitMask(mask), IndexStorage::ScopeCodes) => {
-                let stay = general::kept_blocks(&self.spec, self.tensor, mask, &self.index);
-                general::codes(&self.spec, self.tensor, &stay)
-            }
-            _ => self.index.clone(),
+        self.stored_index().to_vec()
+    }
+
+    fn stored_index(&self) -> &[u8] {
+        match self.format.storage {
+            IndexStorage::ScopeCodes => &self.codes,
+            IndexStorage::Memory => &self.index,
         }
     }
 
     /// Bytes in a file: values and index.
     pub fn stored_bytes(&self) -> usize {
-        let index = match self.format.storage {
-            IndexStorage::ScopeCodes => general::code_bytes(&self.spec, self.tensor),
-            IndexStorage::Memory => self.index.len(),
-        };
-        self.values.bytes() + index
+        self.values.bytes() + self.stored_index().len()
     }
 
     /// Bytes in memory, all of which a product reads.
@@ -681,11 +668,40 @@ fn group_starts(shape: &Shape, strips: usize, group: usize) -> Vec<usize> {
 
 impl Shape {
     /// Takes over what follows from a checked index.
-    fn accept(&mut self, index: &[u8]) {
-        if let Self::BitMask(mask) = self {
-            mask.set_starts(index);
+    pub(super) fn accept(&mut self, index: &[u8]) {
+        match self {
+            Self::BitMask(mask) => mask.set_starts(index),
+            Self::Gathered(gathered) => gathered.accept(index),
+            _ => {}
         }
     }
+}
+
+/// The blocks that every level of a spec keeps of its weights.
+fn choice(spec: &Spec, weights: &[ValuesRef<'_>]) -> Result<Choice, PackError> {
+    if spec.has_levels() {
+        // A -0.0 is stored, so it counts as a number here.
+        let set = |w: &ValuesRef<'_>| {
+            let mut bits = Bits::zeros(w.len());
+            typed!(ValuesRef, w, v => {
+                for (i, &value) in v.iter().enumerate() {
+                    bits.set(i, kind(value) != Kind::Zero);
+                }
+            });
+            bits
+        };
+        let mask = Mask::from_bits(weights.iter().map(set).collect());
+        return mask
+            .find_choice(spec)
+            .map_err(|breach| PackError::Breach { spec: spec.text().to_string(), breach });
+    }
+    let kept = match weights {
+        _ if spec.keep() == spec.blocks_per_scope() => Ok(Bits::ones(spec.blocks())),
+        // One type known outside the loop: most weights by far.
+        [one] => typed!(ValuesRef, one, v => kept(spec, |e| kind(v[e.offset]))),
+        all => kept(spec, |e: Element| typed!(ValuesRef, all[e.tensor], v => kind(v[e.offset]))),
+    }?;
+    Ok(Choice::from_levels(kept, [None, None]))
 }
 
 /// Rows and columns of a tensor as a matrix.

@@ -6,13 +6,13 @@
 //! along the strip; the index has `M / 16` rows of `K / 16` bytes.
 
 use super::kernel::Value;
+use super::kept::Kept;
 #[cfg(target_arch = "x86_64")]
 use super::source::{CodesView, Numbers, Source};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
     panel,
 };
-use crate::mask::Bits;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -74,7 +74,8 @@ impl Layout for Rows16 {
         strips.start * values..strips.end * values
     }
 
-    fn encode(&self, mask: &Bits) -> Vec<u8> {
+    fn encode(&self, kept: &Kept<'_>) -> Vec<u8> {
+        let mask = kept.mask();
         let byte = |strip: usize, panel: usize| {
             let second =
                 |p: usize| mask.get((strip * SIDE + p + panel::ROWS) * self.cols + panel * SIDE);

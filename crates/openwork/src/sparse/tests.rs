@@ -26,7 +26,10 @@ fn weights(spec: &Spec, tensor: usize, seed: usize) -> Vec<f32> {
             .map(|e| f64::from(number(e.offset + 31 * e.tensor, seed)).powi(2))
             .sum()
     };
-    let mask = Mask::select(spec, score);
+    let mask = match spec.has_levels() {
+        true => Mask::example(spec, seed as u64),
+        false => Mask::select(spec, score),
+    };
     let mut w: Vec<f32> =
         (0..spec.tensors()[tensor].size()).map(|i| number(i + 31 * tensor, seed)).collect();
     mask.apply(tensor, &mut w);
@@ -76,6 +79,20 @@ const CASES: &[(&str, &[usize], &str)] = &[
     ("rowwise(10%)", &[9, 70], "general"),
     ("channel", &[8, 13], "general"),
     ("columns(30%)", &[5, 21], "general"),
+    ("columns(30%)", &[40, 21], "gathered"),
+    ("block (64,1) scope (1,8) keep 4", &[128, 40], "gathered"),
+    ("block (64,1) scope (1,8) keep 4 then 2:4", &[128, 64], "gathered"),
+    ("block (16,16) scope (1,_) keep 50% then 2:4", &[32, 64], "gathered"),
+    ("block (16,16) scope (1,_) keep 50% else 2:4", &[32, 64], "gathered"),
+    ("columns(25%) else 2:4", &[96, 64], "gathered"),
+    ("block (8,3) scope (1,4) keep 3 then 6:9 else 1:3", &[16, 36], "general"),
+    ("block (8,3) scope (1,4) keep 3 then rowwise(50%) else rowwise(25%)", &[16, 36], "gathered"),
+    ("block (32,4) scope (1,2) keep 1 then (block (16,1) scope (1,4) keep 2 then 2:4) else 1:4", &[64, 64], "gathered"),
+    ("scope (1,_) keep all then 2:4", &[16, 16], "general"),
+    ("rows16 then 2:4x2", &[32, 64], "general"),
+    ("scope (1,4) keep 2 then 1:2", &[6, 16], "general"),
+    ("channel then 2:4", &[8, 16], "general"),
+    ("block (1,2) scope (1,4) keep 2 else scope (1,4) keep 1", &[3, 24], "general"),
     ("filter", &[4, 2, 3, 3], "general"),
     ("2:4", &[4, 2, 2, 2], "nm"),
     ("scope (4) keep 2", &[12], "nm"),
@@ -264,6 +281,16 @@ fn sizes() -> Vec<(Arc<Spec>, usize, usize)> {
     }
     add("block(24,128)", 96, 512);
     add("block(8,48,1)", 16, 192);
+    for units in 1..=5 {
+        add("columns(30%)", 8 * units, 7 * units);
+        add("block (16,1) scope (1,8) keep 4 then 2:4", 16 * units, 8 * units);
+        add("block (64,1) scope (1,8) keep 4 then 2:4", 64 * units, 40);
+        add("block (16,16) scope (1,_) keep 50% else 2:4", 32, 32 * units);
+        add("block (8,5) scope (1,2) keep 1 then 3:5 else rowwise(40%)", 8 * units, 20);
+        add("block (8,4) scope (1,2) keep 1 then rowwise(40%) else 1:4", 8 * units, 24);
+        add("block (32,4) scope (1,2) keep 1 then (block (16,1) scope (1,4) keep 2 then 2:4)", 32, 32 * units);
+        add("channel then 2:4", 4, 4 * units);
+    }
     all
 }
 

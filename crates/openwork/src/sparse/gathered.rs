@@ -1,0 +1,535 @@
+//! Strips of rows that use the same columns: `block (V,C)` with scopes along the rows, and
+//! the levels inside it.
+//!
+//! All rows of a strip keep the same columns. A product gathers these columns of `x` once
+//! for the strip and multiplies them by the closed-up rows, which are dense or packed in the
+//! format of the inner level; the same for the dropped columns if the spec has an `else`.
+//! This is V:N:M (`block (64,1) scope (1,8) keep 4 then 2:4`), dense tiles beside 2:4
+//! (`block (16,16) scope (1,_) keep 50% else 2:4`), 2:4 inside blocks, and whole columns.
+//!
+//! A strip has `V` rows, or if `V` exceeds 64 the largest divisor of it that does not. In
+//! the index, every strip has a bit per block, lowest first, in `ceil(K / C / 8)` bytes, then
+//! its part of the index of the kept side, then of the dropped side. The values of a strip
+//! are those of the kept side, then those of the dropped side.
+
+use super::kernel::{Kernel, Value};
+use super::kept::Kept;
+use super::{
+    Format, IndexStorage, InputColumns, Layout, Packed, PackedView, PartsError, Scratch, Shape,
+    Strips, dense, layout, matvec,
+};
+use crate::spec::{Side, Spec};
+use std::cell::Cell;
+use std::ops::Range;
+
+/// Shared columns, and levels inside them.
+pub(super) const FORMAT: Format = Format {
+    name: "gathered",
+    summary: "block (V,C) along rows, V at least 8, and its levels: a bit per block of a strip, then the packed levels",
+    example: "block (16,1) scope (1,8) keep 4 then 2:4",
+    kernels: "AVX-512, AVX2",
+    storage: IndexStorage::Memory,
+    fits: plan,
+};
+
+/// The fewest rows for which gathering columns pays.
+const MIN_ROWS: usize = 8;
+/// The most rows of a strip: enough to share the gathered columns, and many tasks.
+const MAX_ROWS: usize = 64;
+/// Entries after the end of gathered columns that a vector store may overwrite.
+const PADDING: usize = 64;
+
+fn plan(spec: &Spec, rows: usize, cols: usize) -> Option<Shape> {
+    let [tensor] = spec.tensors() else { return None };
+    let &[v, c] = tensor.blocks().tile() else { return None };
+    let &[1, scope] = tensor.scope_tile() else { return None };
+    let keep = spec.keep();
+    let text = format!("block ({v},{c}) scope (1,{scope}) keep {keep}");
+    if v < MIN_ROWS || tensor.dims() != [rows, cols] || !super::is_like(&spec.outermost(), &text) {
+        return None;
+    }
+    let mut sides = Vec::new();
+    for side in Side::BOTH {
+        let cols = cols / scope * side.of(keep, scope - keep);
+        match spec.level(side) {
+            Some(level) => {
+                let inner = level.spec();
+                if inner.tensors()[0].dims() != [rows, cols] {
+                    return None;
+                }
+                let (format, shape) = Packed::plan(inner, 0);
+                if format.storage != IndexStorage::Memory {
+                    return None;
+                }
+                sides.push(Inner { side, cols, shape: Box::new(shape) });
+            }
+            None if side == Side::Kept && keep > 0 => {
+                let shape = Box::new(Shape::Dense(dense::Dense::new(rows, cols)));
+                sides.push(Inner { side, cols, shape });
+            }
+            None => {}
+        }
+    }
+    let fits = |rows: usize| {
+        v % rows == 0 && sides.iter().all(|i| rows % layout!(&*i.shape, l => l.strip()) == 0)
+    };
+    let height = (1..=v.min(MAX_ROWS)).rev().find(|&rows| fits(rows))?;
+    (height >= MIN_ROWS && !sides.is_empty())
+        .then(|| Shape::Gathered(Gathered { rows, cols, v, height, c, scope, keep, sides }))
+}
+
+/// Holds: `height` divides `v`, `v` divides `rows`, `c * scope` divides `cols`, and the strips
+/// of every inner layout divide `height`.
+#[derive(Clone, Debug)]
+pub(super) struct Gathered {
+    rows: usize,
+    cols: usize,
+    /// Rows of a block.
+    v: usize,
+    /// Rows of a strip.
+    height: usize,
+    /// Columns of a block.
+    c: usize,
+    /// Blocks of a scope, and how many are kept.
+    scope: usize,
+    keep: usize,
+    /// The kept side, then the dropped one, where they are stored.
+    sides: Vec<Inner>,
+}
+
+/// The closed-up matrix of one side, with all rows.
+#[derive(Clone, Debug)]
+struct Inner {
+    side: Side,
+    cols: usize,
+    shape: Box<Shape>,
+}
+
+impl Inner {
+    /// The inner strips of some strips with `height` rows.
+    fn strips(&self, strips: &Range<usize>, height: usize) -> Range<usize> {
+        let each = height / layout!(&*self.shape, l => l.strip());
+        strips.start * each..strips.end * each
+    }
+}
+
+/// The values and index of one side of a strip.
+struct Part<'a, T> {
+    inner: &'a Inner,
+    shape: Shape,
+    w: PackedView<'a, T>,
+}
+
+impl Gathered {
+    /// Bytes of a strip's bits.
+    fn bytes(&self) -> usize {
+        (self.cols / self.c).div_ceil(8)
+    }
+
+    fn strips(&self) -> usize {
+        self.rows / self.height
+    }
+
+    /// The first byte of a strip in the index.
+    fn index_start(&self, strip: usize) -> usize {
+        let inner = self.sides.iter().map(|inner| {
+            let before = inner.strips(&(0..strip), self.height);
+            layout!(&*inner.shape, l => l.index_of(before)).len()
+        });
+        strip * self.bytes() + inner.sum::<usize>()
+    }
+
+    /// The first value of a strip.
+    fn value_start(&self, strip: usize) -> usize {
+        let inner = self.sides.iter().map(|inner| {
+            let before = inner.strips(&(0..strip), self.height);
+            layout!(&*inner.shape, l => l.values_of(before)).len()
+        });
+        inner.sum()
+    }
+
+    /// The bits of a strip, and its index of each side.
+    fn indexes<'a>(&self, index: &'a [u8], strip: usize) -> (&'a [u8], Vec<&'a [u8]>) {
+        let (bits, mut rest) = index[self.index_start(strip)..].split_at(self.bytes());
+        let sides = self.sides.iter().map(|inner| {
+            let strips = inner.strips(&(strip..strip + 1), self.height);
+            let (own, after) = rest.split_at(layout!(&*inner.shape, l => l.index_of(strips)).len());
+            rest = after;
+            own
+        });
+        let sides = sides.collect();
+        (bits, sides)
+    }
+
+    /// The bits of a strip, and the part of each side.
+    fn parts<'a, T>(&'a self, w: PackedView<'a, T>, strip: usize) -> (&'a [u8], Vec<Part<'a, T>>) {
+        let (bits, indexes) = self.indexes(w.index, strip);
+        let mut values = &w.values[self.value_start(strip)..];
+        let mut parts = Vec::with_capacity(2);
+        for (inner, index) in self.sides.iter().zip(indexes) {
+            let strips = inner.strips(&(strip..strip + 1), self.height);
+            let (shape, count) = layout!(&*inner.shape, l => {
+                (Shape::from(l.part(strips.clone())), l.values_of(strips).len())
+            });
+            let (own, after) = values.split_at(count);
+            parts.push(Part { inner, shape, w: PackedView { index, values: own } });
+            values = after;
+        }
+        (bits, parts)
+    }
+
+    /// The columns of a side of a strip, ascending.
+    fn columns(&self, bits: &[u8], side: Side) -> impl Iterator<Item = usize> {
+        let c = self.c;
+        let wanted = side == Side::Kept;
+        (0..self.cols / c)
+            .filter(move |block| (bits[block / 8] >> (block % 8) & 1 == 1) == wanted)
+            .flat_map(move |block| block * c..(block + 1) * c)
+    }
+
+    /// The whole index of a side, from the index of all strips.
+    fn side_index(&self, side: usize, index: &[u8]) -> Vec<u8> {
+        (0..self.strips()).flat_map(|strip| self.indexes(index, strip).1[side].to_vec()).collect()
+    }
+
+    /// Takes over what follows from a checked index.
+    pub fn accept(&mut self, index: &[u8]) {
+        for side in 0..self.sides.len() {
+            // Only a bit mask needs it, and levels with one.
+            if matches!(*self.sides[side].shape, Shape::BitMask(_) | Shape::Gathered(_)) {
+                let own = self.side_index(side, index);
+                self.sides[side].shape.accept(&own);
+            }
+        }
+    }
+
+    fn product<T: Value>(
+        &self,
+        w: PackedView<'_, T>,
+        strip: usize,
+        x: &[f32],
+        y: &mut [f32],
+        kernel: Kernel,
+    ) {
+        thread_local! {
+            /// Gathered columns and a second side's sums, kept for the next strip.
+            static MEMORY: Cell<[Vec<f32>; 3]> = const { Cell::new([Vec::new(), Vec::new(), Vec::new()]) };
+        }
+        let [mut kept, mut dropped, mut more] = MEMORY.take();
+        let (bits, parts) = self.parts(w, strip);
+        gather::split(bits, self.c, x, &mut kept, &mut dropped, kernel);
+        for (i, part) in parts.iter().enumerate() {
+            let x = &part.inner.side.of(&kept, &dropped)[..part.inner.cols];
+            let y = match i {
+                0 => &mut *y,
+                _ => {
+                    more.resize(y.len(), 0.0);
+                    &mut more[..]
+                }
+            };
+            layout!(&part.shape, l => matvec::matvec(l, part.w, 0..y.len(), x, y, kernel));
+        }
+        if parts.len() > 1 {
+            y.iter_mut().zip(&more).for_each(|(y, more)| *y += more);
+        }
+        MEMORY.set([kept, dropped, more]);
+    }
+}
+
+impl Layout for Gathered {
+    fn strip(&self) -> usize {
+        self.height
+    }
+
+    fn index_len(&self) -> usize {
+        self.index_start(self.strips())
+    }
+
+    fn values_len(&self) -> usize {
+        self.value_start(self.strips())
+    }
+
+    fn part(&self, strips: Range<usize>) -> Self {
+        let part = |inner: &Inner| {
+            let own = inner.strips(&strips, self.height);
+            let shape = layout!(&*inner.shape, l => Shape::from(l.part(own)));
+            Inner { shape: Box::new(shape), ..*inner }
+        };
+        Self {
+            rows: strips.len() * self.height,
+            sides: self.sides.iter().map(part).collect(),
+            ..*self
+        }
+    }
+
+    fn index_of(&self, strips: Range<usize>) -> Range<usize> {
+        self.index_start(strips.start)..self.index_start(strips.end)
+    }
+
+    fn values_of(&self, strips: Range<usize>) -> Range<usize> {
+        self.value_start(strips.start)..self.value_start(strips.end)
+    }
+
+    fn encode(&self, kept: &Kept<'_>) -> Vec<u8> {
+        let outer = kept.outermost();
+        let inner: Vec<Vec<u8>> = self
+            .sides
+            .iter()
+            .map(|inner| match kept.level(inner.side) {
+                Some(level) => layout!(&*inner.shape, l => l.encode(&level)),
+                None => Vec::new(), // dense
+            })
+            .collect();
+        let mut index = Vec::new();
+        for strip in 0..self.strips() {
+            let mut bits = vec![0u8; self.bytes()];
+            let row = strip * self.height * self.cols;
+            for block in 0..self.cols / self.c {
+                bits[block / 8] |= u8::from(outer.get(row + block * self.c)) << (block % 8);
+            }
+            index.extend(bits);
+            for (side, whole) in self.sides.iter().zip(&inner) {
+                let own = side.strips(&(strip..strip + 1), self.height);
+                index.extend(&whole[layout!(&*side.shape, l => l.index_of(own))]);
+            }
+        }
+        index
+    }
+
+    fn check(&self, index: &[u8]) -> Result<(), PartsError> {
+        let damaged = |why: String| Err(PartsError::Damaged(why));
+        let blocks = self.cols / self.c;
+        let shared = self.v / self.height;
+        for strip in 0..self.strips() {
+            let bits = self.indexes(index, strip).0;
+            let get = |block: usize| bits[block / 8] >> (block % 8) & 1 == 1;
+            if (blocks..8 * bits.len()).any(get) {
+                return damaged(format!("bits after the {blocks} blocks of strip {strip} are set"));
+            }
+            for scope in 0..blocks / self.scope {
+                let all = scope * self.scope..(scope + 1) * self.scope;
+                let found = all.filter(|&block| get(block)).count();
+                if found != self.keep {
+                    return damaged(format!(
+                        "scope {} keeps {found} blocks, expected {}",
+                        strip / shared * (blocks / self.scope) + scope,
+                        self.keep
+                    ));
+                }
+            }
+            if strip % shared > 0 && bits != self.indexes(index, strip - 1).0 {
+                return damaged(format!("strips {} and {strip} of a block differ", strip - 1));
+            }
+        }
+        for (side, inner) in self.sides.iter().enumerate() {
+            let own = self.side_index(side, index);
+            layout!(&*inner.shape, l => l.check(&own)).map_err(|error| match error {
+                PartsError::Damaged(why) => {
+                    PartsError::Damaged(format!("{why} (after `{}`)", inner.side.word()))
+                }
+                other => other,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn each(&self, index: &[u8], mut visit: impl FnMut(usize)) {
+        for strip in 0..self.strips() {
+            let (bits, indexes) = self.indexes(index, strip);
+            for (inner, index) in self.sides.iter().zip(indexes) {
+                let columns: Vec<usize> = self.columns(bits, inner.side).collect();
+                let first = strip * self.height;
+                let visit: &mut dyn FnMut(usize) = &mut |offset| {
+                    let (row, col) = (offset / inner.cols, offset % inner.cols);
+                    visit((first + row) * self.cols + columns[col]);
+                };
+                let strips = inner.strips(&(strip..strip + 1), self.height);
+                layout!(&*inner.shape, l => l.part(strips).each(index, visit));
+            }
+        }
+    }
+
+    fn streams(&self) -> usize {
+        1
+    }
+
+    fn run(&self) -> usize {
+        self.cols
+    }
+
+    fn matvec_scalar<T: Value>(
+        &self,
+        w: PackedView<'_, T>,
+        strip: usize,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        self.product(w, strip, x, y, Kernel::Scalar);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn matvec_avx2<T: Value, const S: usize>(
+        &self,
+        w: PackedView<'_, T>,
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        for (s, y) in y.chunks_exact_mut(self.height).skip(strips.first).take(S).enumerate() {
+            self.product(w, strips.get(s), x, y, Kernel::Avx2);
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn matvec_avx512<T: Value, const S: usize>(
+        &self,
+        w: PackedView<'_, T>,
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        for (s, y) in y.chunks_exact_mut(self.height).skip(strips.first).take(S).enumerate() {
+            self.product(w, strips.get(s), x, y, Kernel::Avx512);
+        }
+    }
+
+    /// Called once for each strip, with all columns.
+    fn accumulate<T: Value>(
+        &self,
+        w: PackedView<'_, T>,
+        strip: usize,
+        x: InputColumns<'_>,
+        _: &mut usize,
+        acc: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let width = acc.len() / self.height;
+        let (bits, parts) = self.parts(w, strip);
+        let mut gathered = Vec::new();
+        for part in &parts {
+            let columns: Vec<usize> = self.columns(bits, part.inner.side).collect();
+            layout!(&part.shape, l => {
+                let lines = l.strip() * width;
+                let mut cursors = vec![0; acc.len() / lines];
+                for start in (0..columns.len()).step_by(l.run().max(1)) {
+                    let range = start..columns.len().min(start + l.run());
+                    gathered.clear();
+                    for &column in &columns[range.clone()] {
+                        gathered.extend_from_slice(&x.xt[column * width..][..width]);
+                    }
+                    for (s, (acc, cursor)) in
+                        acc.chunks_mut(lines).zip(&mut cursors).enumerate()
+                    {
+                        let x = InputColumns { range: range.clone(), xt: &gathered };
+                        l.accumulate(part.w, s, x, cursor, acc, scratch);
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Splits a vector into the entries of kept and of dropped blocks.
+mod gather {
+    use super::{Kernel, PADDING};
+
+    /// `kept` and `dropped` receive the entries of `x` in blocks of `c` whose bits are set
+    /// and clear; what follows them is undefined.
+    pub(super) fn split(
+        bits: &[u8],
+        c: usize,
+        x: &[f32],
+        kept: &mut Vec<f32>,
+        dropped: &mut Vec<f32>,
+        kernel: Kernel,
+    ) {
+        // Any split fits, with room for whole blocks and vectors after its end.
+        let room = x.len() + c.max(PADDING);
+        for side in [&mut *kept, &mut *dropped] {
+            if side.len() < room {
+                side.resize(room, 0.0);
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        if c == 1 && kernel == Kernel::Avx512 {
+            // SAFETY: the machine has the kernel.
+            return unsafe { single_columns(bits, x, kept, dropped) };
+        }
+        let _ = kernel;
+        match c {
+            1 => blocks::<1>(bits, x, kept, dropped),
+            2 => blocks::<2>(bits, x, kept, dropped),
+            4 => blocks::<4>(bits, x, kept, dropped),
+            8 => blocks::<8>(bits, x, kept, dropped),
+            16 => blocks::<16>(bits, x, kept, dropped),
+            32 => blocks::<32>(bits, x, kept, dropped),
+            _ => any(bits, c, x, kept, dropped),
+        }
+    }
+
+    /// Blocks of `C` columns. Both sides receive every block and one of them moves on, which
+    /// needs no branch on bits that nothing predicts.
+    fn blocks<const C: usize>(bits: &[u8], x: &[f32], kept: &mut [f32], dropped: &mut [f32]) {
+        let (mut k, mut d) = (0, 0);
+        for (i, x) in x.chunks_exact(C).enumerate() {
+            let set = usize::from(bits[i / 8] >> (i % 8) & 1);
+            let x: [f32; C] = x.try_into().expect("chunks of C");
+            kept[k..k + C].copy_from_slice(&x);
+            dropped[d..d + C].copy_from_slice(&x);
+            k += C * set;
+            d += C * (1 - set);
+        }
+    }
+
+    fn any(bits: &[u8], c: usize, x: &[f32], kept: &mut [f32], dropped: &mut [f32]) {
+        let (mut k, mut d) = (0, 0);
+        for (i, x) in x.chunks_exact(c).enumerate() {
+            let (to, at) = match bits[i / 8] >> (i % 8) & 1 {
+                1 => (&mut *kept, &mut k),
+                _ => (&mut *dropped, &mut d),
+            };
+            to[*at..*at + c].copy_from_slice(x);
+            *at += c;
+        }
+    }
+
+    /// Blocks of one column, sixteen at a time.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX-512F.
+    ///
+    /// # Panics
+    ///
+    /// If a side has fewer than 16 entries more than `x`, or there are too few bits.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,popcnt")]
+    unsafe fn single_columns(bits: &[u8], x: &[f32], kept: &mut [f32], dropped: &mut [f32]) {
+        use std::arch::x86_64::*;
+        const LANES: usize = 16;
+        assert!(kept.len() >= x.len() + LANES && dropped.len() >= x.len() + LANES, "room");
+        assert!(8 * bits.len() >= x.len(), "a bit per column");
+        let (mut k, mut d) = (0, 0);
+        let whole = x.len() / LANES;
+        for i in 0..whole {
+            let mask = u16::from_le_bytes([bits[2 * i], bits[2 * i + 1]]);
+            // SAFETY: x has 16 entries from here on; k and d are at most 16 i, and 16 more fit.
+            unsafe {
+                let x = _mm512_loadu_ps(x.as_ptr().add(LANES * i));
+                let set = _mm512_maskz_compress_ps(mask, x);
+                _mm512_storeu_ps(kept.as_mut_ptr().add(k), set);
+                let clear = _mm512_maskz_compress_ps(!mask, x);
+                _mm512_storeu_ps(dropped.as_mut_ptr().add(d), clear);
+            }
+            k += mask.count_ones() as usize;
+            d += mask.count_zeros() as usize;
+        }
+        for (i, &x) in x.iter().enumerate().skip(LANES * whole) {
+            let set = usize::from(bits[i / 8] >> (i % 8) & 1);
+            kept[k] = x;
+            dropped[d] = x;
+            k += set;
+            d += 1 - set;
+        }
+    }
+}
