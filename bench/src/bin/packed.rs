@@ -19,7 +19,7 @@ struct Args {
     /// Patterns, separated by semicolons
     #[arg(
         long,
-        default_value = "2:4;2:4@8;1:4;rows16;block(16,16);6:8;7:8;4:8;8:16;12:16;16:32;24:32;rowwise(50%);unstructured(50%);2:4x2"
+        default_value = "2:4;2:4@8;1:4;rows16;block(16,16);6:8;7:8;4:8;8:16;12:16;16:32;24:32;rowwise(50%);unstructured(50%);2:4x2;block (64,1) scope (1,8) keep 4 then 2:4;block (16,16) scope (1,_) keep 50% else 2:4;block (16,16) scope (1,_) keep 50% then 2:4"
     )]
     patterns: String,
     /// Value types, separated by commas
@@ -163,8 +163,12 @@ fn prune(pattern: &str, rows: usize, cols: usize) -> Result<Packed, Failed> {
     let score = |scope, block| {
         spec.elements(scope, block).map(|e| f64::from(w.data()[e.offset]).powi(2)).sum()
     };
+    let mask = match spec.has_levels() {
+        true => Mask::example(&spec, 3),
+        false => Mask::select(&spec, score),
+    };
     let mut kept = w.clone();
-    Mask::select(&spec, score).apply(0, kept.data_mut());
+    mask.apply(0, kept.data_mut());
     let kept: Vec<bf16> = kept.data().iter().map(|&x| bf16::from_f32(x)).collect();
     Ok(Packed::pack(&Arc::new(spec), ValuesRef::Bf16(&kept))?)
 }

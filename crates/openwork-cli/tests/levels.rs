@@ -82,7 +82,16 @@ fn a_tensor_is_pruned_and_checked_by_level() {
 #[test]
 fn a_model_is_pruned_to_the_same_bytes_and_inspected() {
     let folder = Folder::new();
-    for spec in [VENOM, MIXED] {
+    let shards = |name: &str| {
+        let files = std::fs::read_dir(folder.path(name)).unwrap().map(|file| file.unwrap().path());
+        let mut files: Vec<_> =
+            files.filter(|path| path.extension().is_some_and(|e| e == "safetensors")).collect();
+        files.sort();
+        assert!(!files.is_empty());
+        files.iter().map(|path| std::fs::read(path).unwrap()).collect::<Vec<_>>()
+    };
+    let tiles = "block (16,8) scope (1,_) keep 50% else 2:4";
+    for (spec, format) in [(VENOM, "general"), (tiles, "gathered")] {
         let prune = |threads: &str, out: &str| {
             let args =
                 ["prune", "demo", "--spec", spec, "--method", "sparsegpt", "--calib", "demo"];
@@ -90,24 +99,26 @@ fn a_model_is_pruned_to_the_same_bytes_and_inspected() {
             let run = folder
                 .run_list(&[&args[..], &size, &["--threads", threads, "--out", out]].concat());
             assert_eq!(run.code, 0, "{}", run.err);
-            let files =
-                std::fs::read_dir(folder.path(out)).unwrap().map(|file| file.unwrap().path());
-            let mut files: Vec<_> =
-                files.filter(|path| path.extension().is_some_and(|e| e == "safetensors")).collect();
-            files.sort();
-            assert!(!files.is_empty());
-            files.iter().map(|path| std::fs::read(path).unwrap()).collect::<Vec<_>>()
+            shards(out)
         };
         assert!(prune("1", "a") == prune("2", "b"), "{spec}");
         let good = folder.run_list(&["inspect", "a", "--spec", spec, "--quiet"]);
         assert_eq!(good.code, 0, "{}{}", good.out, good.err);
-        let refused = folder.run_list(&["pack", "a", "--out", "packed", "--quiet"]);
-        assert_eq!(refused.code, 2, "{}", refused.err);
-        assert!(
-            refused.err.contains("no packed format for specs with levels yet"),
-            "{}",
-            refused.err
-        );
+        let packed = folder.run_list(&["pack", "a", "--out", "packed", "--quiet", "--force"]);
+        assert_eq!(packed.code, 0, "{}", packed.err);
+        let text = |model: &str| {
+            let run = folder.run_list(&["generate", model, "--prompt", "a", "--quiet", "--json"]);
+            assert_eq!(run.code, 0, "{}", run.err);
+            serde_json::from_str::<serde_json::Value>(&run.out).unwrap()["text"].clone()
+        };
+        assert_eq!(text("a"), text("packed"), "{spec}");
+        let inspected = folder.run_list(&["inspect", "packed", "--quiet"]);
+        assert!(inspected.out.contains(format), "{}", inspected.out);
+        let unpacked = folder.run_list(&["unpack", "packed", "--out", "again", "--quiet"]);
+        assert_eq!(unpacked.code, 0, "{}", unpacked.err);
+        assert_eq!(shards("a"), shards("again"), "{spec}");
+        std::fs::remove_dir_all(folder.path("packed")).unwrap();
+        std::fs::remove_dir_all(folder.path("again")).unwrap();
         std::fs::remove_dir_all(folder.path("a")).unwrap();
         std::fs::remove_dir_all(folder.path("b")).unwrap();
     }

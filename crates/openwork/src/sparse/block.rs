@@ -9,7 +9,10 @@
 use super::kernel::Value;
 use super::kept::Kept;
 #[cfg(target_arch = "x86_64")]
-use super::source::{CodesView, Numbers, Source};
+use super::{
+    rounded::Rounded,
+    source::{CodesView, Numbers, Source},
+};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
     panel,
@@ -246,6 +249,34 @@ impl Layout for Block {
         true
     }
 
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
+    unsafe fn codes_vnni<const S: usize, const BITS: usize>(
+        &self,
+        w: CodesView<'_>,
+        strips: Strips,
+        x: &Rounded,
+        y: &mut [f32],
+    ) {
+        for s in 0..S {
+            let y = &mut y[strips.in_output(s) * self.b..][..self.b];
+            for (i, y) in y.chunks_mut(2 * panel::ROWS).enumerate() {
+                // SAFETY: as for this function; the panels exist.
+                unsafe {
+                    match y.len() / panel::ROWS {
+                        1 => self.integer_panels::<BITS, 1>(w, strips.get(s), 2 * i, x, y),
+                        _ => self.integer_panels::<BITS, 2>(w, strips.get(s), 2 * i, x, y),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whole chunks of four columns.
+    fn has_codes_vnni(&self) -> bool {
+        self.c.is_multiple_of(4)
+    }
+
     /// `cursor` counts the kept blocks that lie wholly before `cols`.
     fn accumulate<T: Value>(
         &self,
@@ -375,6 +406,73 @@ mod avx2 {
                         _mm256_storeu_ps(y.as_mut_ptr().add(p * panel::ROWS), sum);
                     }
                 }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use super::super::{kernel, quant, vnni};
+    use super::*;
+    use std::arch::x86_64::*;
+
+    /// Codes that are multiplied at once: four columns of a panel.
+    const CHUNK: usize = 4 * panel::ROWS;
+
+    impl Block {
+        /// The rows of `P` panels of a strip, from `first` on.
+        ///
+        /// # Safety
+        ///
+        /// The machine has AVX-512 F, BW, VL and VNNI; the panels exist, and blocks have
+        /// whole chunks of four columns.
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
+        pub(super) unsafe fn integer_panels<const BITS: usize, const P: usize>(
+            &self,
+            w: CodesView<'_>,
+            strip: usize,
+            first: usize,
+            x: &Rounded,
+            y: &mut [f32],
+        ) {
+            let (codes, scales) = w.stored(strip, self.kept * self.size());
+            let chunks = self.size() / CHUNK;
+            assert!(codes.len() >= self.kept * chunks * CHUNK * BITS / 8, "codes of a strip");
+            let shift = (w.codes.group() / CHUNK).trailing_zeros();
+            let mut sums = [_mm512_setzero_ps(); P];
+            for (i, block) in self.kept_blocks(w.index, strip).enumerate() {
+                let column = block * self.c;
+                let inputs = &x.codes[column..][..self.c];
+                for p in 0..P {
+                    for c in (0..self.c).step_by(4) {
+                        let chunk = i * chunks + (first + p) * (self.c / 4) + c / 4;
+                        // SAFETY: there are four entries of the vector, and codes and a scale
+                        // for every chunk.
+                        unsafe {
+                            let at = codes.as_ptr().add(chunk * CHUNK * BITS / 8);
+                            if BITS == 8 && c % 8 == 0 || c % 16 == 0 {
+                                kernel::prefetch(at);
+                            }
+                            let x4 = vnni::two_in_lanes(inputs.as_ptr().add(c).cast());
+                            let products = _mm512_dpwssd_epi32(
+                                _mm512_setzero_si512(),
+                                vnni::codes::<BITS>(at),
+                                x4,
+                            );
+                            let own = scales.get_unchecked(chunk >> shift).to_bits();
+                            let own = f32::from_bits(u32::from(own) << 16);
+                            let scale = own * x.scales.get_unchecked((column + c) / quant::UNIT);
+                            let scale = _mm512_set1_ps(scale);
+                            sums[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sums[p]);
+                        }
+                    }
+                }
+            }
+            for (p, y) in y.chunks_exact_mut(panel::ROWS).enumerate() {
+                // SAFETY: eight rows.
+                unsafe { _mm256_storeu_ps(y.as_mut_ptr(), vnni::fold(sums[p])) };
             }
         }
     }

@@ -12,67 +12,13 @@
 
 use super::kernel::Kernel;
 use super::quant::{CodeBits, Quantized, UNIT};
+use super::rounded::{Rounded, scale_products};
+#[cfg(target_arch = "x86_64")]
+use super::vnni;
 use std::ops::Range;
 
 /// Rows that are read side by side: memory is faster in several streams than in one.
 const ROWS: usize = 4;
-
-/// A vector in 16 bits.
-struct Rounded {
-    codes: Vec<i16>,
-    scales: Vec<f32>,
-}
-
-impl Rounded {
-    /// Rounds `x`, filled up with zeros to `blocks` blocks of 32.
-    fn new(x: &[f32], blocks: usize, kernel: Kernel) -> Self {
-        let mut all = Self { codes: vec![0; blocks * UNIT], scales: vec![0.0; blocks] };
-        #[cfg(target_arch = "x86_64")]
-        if kernel >= Kernel::Avx2 {
-            // SAFETY: the machine has the kernel.
-            unsafe { all.fill_avx2(x) };
-            return all;
-        }
-        let _ = kernel;
-        all.fill(x);
-        all
-    }
-
-    /// [`fill`](Self::fill), compiled for AVX2: every task of a product rounds the vector.
-    ///
-    /// # Safety
-    ///
-    /// The machine has AVX2.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    unsafe fn fill_avx2(&mut self, x: &[f32]) {
-        self.fill(x);
-    }
-
-    #[inline(always)]
-    fn fill(&mut self, x: &[f32]) {
-        const LARGEST: f32 = 32767.0;
-        // Added to a number below 2^22 it leaves the nearest integer in the lowest bits.
-        const MAGIC: f32 = 1.5 * (1 << 23) as f32;
-        const INFINITE: u32 = 0x7f80_0000;
-        let blocks = x.chunks(UNIT).zip(self.codes.chunks_exact_mut(UNIT)).zip(&mut self.scales);
-        for ((x, codes), scale) in blocks {
-            // As bits, magnitudes are in order, and NaN is above infinity.
-            let most = x.iter().fold(0u32, |most, x| most.max(x.to_bits() & 0x7fff_ffff));
-            let magnitude = f32::from_bits(most);
-            // A vector with NaN or infinity must not give finite products. Below 2^-100
-            // the inverse would overflow; such numbers count as zeros.
-            *scale = if most < INFINITE { magnitude / LARGEST } else { f32::NAN };
-            let counts = most < INFINITE && magnitude > 1e-30;
-            let inverse = if counts { LARGEST / magnitude } else { 0.0 };
-            if counts {
-                for (code, x) in codes.iter_mut().zip(x) {
-                    *code = (x * inverse + MAGIC).to_bits() as u16 as i16;
-                }
-            }
-        }
-    }
-}
 
 /// `y = W x` for some rows of a matrix whose rows are runs of codes.
 ///
@@ -109,25 +55,22 @@ fn sums<const N: usize>(
     kernel: Kernel,
 ) -> [f32; N] {
     let blocks = x.scales.len();
-    let (groups, per_group) = (blocks * UNIT / w.group(), w.group() / UNIT);
+    let groups = blocks * UNIT / w.group();
     let bytes = w.bits().bytes(blocks * UNIT);
     let codes: [&[u8]; N] = std::array::from_fn(|r| &w.codes()[rows[r] * bytes..][..bytes]);
     for (r, scales) in scales.chunks_exact_mut(blocks.max(1)).take(N).enumerate() {
         let own = &w.scales()[rows[r] * groups..][..groups];
-        let each = scales.chunks_exact_mut(per_group).zip(x.scales.chunks_exact(per_group));
-        for ((scales, x), own) in each.zip(own) {
-            scales.iter_mut().zip(x).for_each(|(scale, x)| *scale = own.to_f32() * x);
-        }
+        scale_products(own, w.group() / UNIT, &x.scales, 1, scales, kernel);
     }
     let scales = &scales[..N * blocks];
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the machine has the kernel; rows and scales have all blocks.
     unsafe {
         match (kernel, w.bits()) {
-            (Kernel::Avx512, CodeBits::Eight) if x86::has_vnni() => {
+            (Kernel::Avx512, CodeBits::Eight) if vnni::available() => {
                 return x86::sums_avx512::<N, 8>(codes, &x.codes, scales);
             }
-            (Kernel::Avx512, CodeBits::Four) if x86::has_vnni() => {
+            (Kernel::Avx512, CodeBits::Four) if vnni::available() => {
                 return x86::sums_avx512::<N, 4>(codes, &x.codes, scales);
             }
             (Kernel::Avx2 | Kernel::Avx512, CodeBits::Eight) => {
@@ -166,16 +109,9 @@ fn scalar(bits: CodeBits, codes: &[u8], x: &[i16], scales: &[f32]) -> f32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::super::kernel;
+    use super::super::{kernel, vnni};
     use super::UNIT;
     use std::arch::x86_64::*;
-    use std::sync::OnceLock;
-
-    /// Whether the machine multiplies pairs of 16-bit integers and adds them in one step.
-    pub(super) fn has_vnni() -> bool {
-        static VNNI: OnceLock<bool> = OnceLock::new();
-        *VNNI.get_or_init(|| is_x86_feature_detected!("avx512vnni"))
-    }
 
     /// The products of `N` rows with codes of `BITS` bits, a block of 32 at a time.
     ///
@@ -195,7 +131,6 @@ mod x86 {
         assert!(rows.iter().all(|row| row.len() == blocks * bytes), "codes of all blocks");
         assert_eq!(scales.len(), N * blocks, "a scale for each block of each row");
         let mut sums = [_mm512_setzero_ps(); N];
-        let (low, eight) = (_mm_set1_epi8(15), _mm256_set1_epi8(8));
         // SAFETY: by the assertions; loads need no alignment.
         unsafe {
             for b in 0..blocks {
@@ -205,17 +140,8 @@ mod x86 {
                     if BITS == 8 && b % 2 == 0 || b % 4 == 0 {
                         kernel::prefetch(at);
                     }
-                    let codes = match BITS {
-                        8 => _mm256_loadu_si256(at.cast()),
-                        _ => {
-                            let both = _mm_loadu_si128(at.cast());
-                            let high = _mm_and_si128(_mm_srli_epi16::<4>(both), low);
-                            let codes = _mm256_set_m128i(high, _mm_and_si128(both, low));
-                            _mm256_sub_epi8(codes, eight)
-                        }
-                    };
-                    let products =
-                        _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_cvtepi8_epi16(codes), x);
+                    let codes = vnni::codes::<BITS>(at);
+                    let products = _mm512_dpwssd_epi32(_mm512_setzero_si512(), codes, x);
                     let scale = _mm512_set1_ps(*scales.get_unchecked(r * blocks + b));
                     sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sums[r]);
                 }

@@ -18,6 +18,8 @@ use super::{
     Format, IndexStorage, InputColumns, Layout, Packed, PackedView, PartsError, Scratch, Shape,
     Strips, dense, layout, matvec,
 };
+use crate::linalg::{Threads, gemm};
+use crate::matrix::{MatrixMut, MatrixRef};
 use crate::spec::{Side, Spec};
 use std::cell::Cell;
 use std::ops::Range;
@@ -227,7 +229,13 @@ impl Gathered {
                     &mut more[..]
                 }
             };
-            layout!(&part.shape, l => matvec::matvec(l, part.w, 0..y.len(), x, y, kernel));
+            match &part.shape {
+                // In streams of its own.
+                Shape::Dense(_) if kernel > Kernel::Scalar => T::matvec(part.w.values, x, y),
+                shape => {
+                    layout!(shape, l => matvec::matvec(l, part.w, 0..y.len(), x, y, kernel));
+                }
+            }
         }
         if parts.len() > 1 {
             y.iter_mut().zip(&more).for_each(|(y, more)| *y += more);
@@ -408,6 +416,20 @@ impl Layout for Gathered {
         let mut gathered = Vec::new();
         for part in &parts {
             let columns: Vec<usize> = self.columns(bits, part.inner.side).collect();
+            if let Shape::Dense(_) = part.shape {
+                gathered.clear();
+                for &column in &columns {
+                    gathered.extend_from_slice(&x.xt[column * width..][..width]);
+                }
+                let wide = &mut scratch.wide;
+                wide.clear();
+                wide.extend(part.w.values.iter().map(|value| value.wide()));
+                let w = MatrixRef::new(wide, self.height, columns.len());
+                let x = MatrixRef::new(&gathered, columns.len(), width);
+                let y = MatrixMut::with_stride(acc, self.height, width, width);
+                gemm(1.0, y, 1.0, w, x, Threads::One);
+                continue;
+            }
             layout!(&part.shape, l => {
                 let lines = l.strip() * width;
                 let mut cursors = vec![0; acc.len() / lines];
@@ -450,12 +472,49 @@ mod gather {
                 side.resize(room, 0.0);
             }
         }
+        assert!(8 * bits.len() >= x.len() / c, "a bit per block");
         #[cfg(target_arch = "x86_64")]
-        if c == 1 && kernel == Kernel::Avx512 {
-            // SAFETY: the machine has the kernel.
-            return unsafe { single_columns(bits, x, kept, dropped) };
+        // SAFETY: the machine has the kernel.
+        match kernel {
+            Kernel::Avx512 if c == 1 => return unsafe { single_columns(bits, x, kept, dropped) },
+            Kernel::Avx512 => return unsafe { split_avx512(bits, c, x, kept, dropped) },
+            Kernel::Avx2 => return unsafe { split_avx2(bits, c, x, kept, dropped) },
+            Kernel::Scalar => {}
         }
         let _ = kernel;
+        by_width(bits, c, x, kept, dropped);
+    }
+
+    /// [`by_width`], compiled for AVX2.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    unsafe fn split_avx2(bits: &[u8], c: usize, x: &[f32], kept: &mut [f32], dropped: &mut [f32]) {
+        by_width(bits, c, x, kept, dropped);
+    }
+
+    /// [`by_width`], compiled for AVX-512.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX-512F.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn split_avx512(
+        bits: &[u8],
+        c: usize,
+        x: &[f32],
+        kept: &mut [f32],
+        dropped: &mut [f32],
+    ) {
+        by_width(bits, c, x, kept, dropped);
+    }
+
+    #[inline(always)]
+    fn by_width(bits: &[u8], c: usize, x: &[f32], kept: &mut [f32], dropped: &mut [f32]) {
         match c {
             1 => blocks::<1>(bits, x, kept, dropped),
             2 => blocks::<2>(bits, x, kept, dropped),
@@ -469,15 +528,26 @@ mod gather {
 
     /// Blocks of `C` columns. Both sides receive every block and one of them moves on, which
     /// needs no branch on bits that nothing predicts.
+    ///
+    /// # Panics
+    ///
+    /// If a side has fewer than `C` entries more than `x`.
+    #[inline(always)]
     fn blocks<const C: usize>(bits: &[u8], x: &[f32], kept: &mut [f32], dropped: &mut [f32]) {
-        let (mut k, mut d) = (0, 0);
-        for (i, x) in x.chunks_exact(C).enumerate() {
-            let set = usize::from(bits[i / 8] >> (i % 8) & 1);
-            let x: [f32; C] = x.try_into().expect("chunks of C");
-            kept[k..k + C].copy_from_slice(&x);
-            dropped[d..d + C].copy_from_slice(&x);
-            k += C * set;
-            d += C * (1 - set);
+        assert!(kept.len() >= x.len() + C && dropped.len() >= x.len() + C, "room");
+        let (mut k, mut d) = (kept.as_mut_ptr(), dropped.as_mut_ptr());
+        for (byte, x) in bits.iter().zip(x.chunks(8 * C)) {
+            for (i, x) in x.as_chunks::<C>().0.iter().enumerate() {
+                let set = usize::from(byte >> i & 1);
+                // SAFETY: both are at most at the number of blocks before this one, for each
+                // of which there is room, and for one more.
+                unsafe {
+                    k.cast::<[f32; C]>().write_unaligned(*x);
+                    d.cast::<[f32; C]>().write_unaligned(*x);
+                    k = k.add(C * set);
+                    d = d.add(C * (1 - set));
+                }
+            }
         }
     }
 

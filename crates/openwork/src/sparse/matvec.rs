@@ -4,6 +4,8 @@ use super::kernel::{Kernel, Value};
 #[cfg(target_arch = "x86_64")]
 use super::quant::CodeBits;
 #[cfg(target_arch = "x86_64")]
+use super::rounded::Rounded;
+#[cfg(target_arch = "x86_64")]
 use super::source::CodesView;
 use super::{Layout, PackedView, Strips};
 use std::ops::Range;
@@ -60,42 +62,62 @@ fn vectorized<L: Layout, T: Value>(
     }
 }
 
+/// The vector of a product with codes.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(super) enum CodesInput<'a> {
+    /// For [`codes_avx2`](Layout::codes_avx2).
+    Numbers(&'a [f32]),
+    /// For [`codes_vnni`](Layout::codes_vnni).
+    Rounded(&'a Rounded),
+}
+
 /// `y = W x` for whole strips from `base` on, with codes.
 ///
-/// # Panics
+/// # Safety
 ///
-/// If the layout has no kernel for codes, or `kernel` is scalar.
+/// The layout and the machine have the kernel for this kind of vector.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn codes<L: Layout>(
+pub(super) unsafe fn codes<L: Layout>(
     layout: &L,
     w: CodesView<'_>,
     base: usize,
-    x: &[f32],
+    x: CodesInput<'_>,
     y: &mut [f32],
-    kernel: Kernel,
 ) {
-    assert!(kernel >= Kernel::Avx2 && layout.has_codes_avx2(), "a kernel for codes");
     let whole = y.len() / layout.strip();
     let streams = 4;
     let step = whole / streams;
     for first in 0..step {
-        let strips = Strips { base, first, step };
-        // SAFETY: the layout and the machine have the kernel.
-        unsafe {
-            match w.bits() {
-                CodeBits::Eight => layout.codes_avx2::<4, 8>(w, strips, x, y),
-                CodeBits::Four => layout.codes_avx2::<4, 4>(w, strips, x, y),
-            }
-        }
+        // SAFETY: as for this function.
+        unsafe { codes_of::<L, 4>(layout, w, Strips { base, first, step }, x, y) };
     }
     for first in step * streams..whole {
-        let strips = Strips { base, first, step: 0 };
-        // SAFETY: as above.
-        unsafe {
-            match w.bits() {
-                CodeBits::Eight => layout.codes_avx2::<1, 8>(w, strips, x, y),
-                CodeBits::Four => layout.codes_avx2::<1, 4>(w, strips, x, y),
-            }
+        // SAFETY: as for this function.
+        unsafe { codes_of::<L, 1>(layout, w, Strips { base, first, step: 0 }, x, y) };
+    }
+}
+
+/// `S` strips of them.
+///
+/// # Safety
+///
+/// As for [`codes`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn codes_of<L: Layout, const S: usize>(
+    layout: &L,
+    w: CodesView<'_>,
+    strips: Strips,
+    x: CodesInput<'_>,
+    y: &mut [f32],
+) {
+    // SAFETY: as for this function.
+    unsafe {
+        match (x, w.bits()) {
+            (CodesInput::Numbers(x), CodeBits::Eight) => layout.codes_avx2::<S, 8>(w, strips, x, y),
+            (CodesInput::Numbers(x), CodeBits::Four) => layout.codes_avx2::<S, 4>(w, strips, x, y),
+            (CodesInput::Rounded(x), CodeBits::Eight) => layout.codes_vnni::<S, 8>(w, strips, x, y),
+            (CodesInput::Rounded(x), CodeBits::Four) => layout.codes_vnni::<S, 4>(w, strips, x, y),
         }
     }
 }

@@ -37,9 +37,12 @@ mod packed;
 mod panel;
 mod quant;
 mod rank;
+mod rounded;
 mod rows16;
 #[cfg(target_arch = "x86_64")]
 mod source;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 #[cfg(test)]
 mod tests;
@@ -266,6 +269,28 @@ trait Layout: Sized {
     /// Whether the layout has a vector kernel for codes; otherwise they are converted to
     /// f32 first.
     fn has_codes_avx2(&self) -> bool {
+        false
+    }
+
+    /// The same in integers, with a rounded vector.
+    ///
+    /// # Safety
+    ///
+    /// [`has_codes_vnni`](Self::has_codes_vnni), and the machine has
+    /// [`Kernel::Avx512`](kernel::Kernel::Avx512) and VNNI.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn codes_vnni<const S: usize, const BITS: usize>(
+        &self,
+        _: source::CodesView<'_>,
+        _: Strips,
+        _: &rounded::Rounded,
+        _: &mut [f32],
+    ) {
+        unreachable!("a layout without an integer kernel for codes");
+    }
+
+    /// Whether the layout has such a kernel.
+    fn has_codes_vnni(&self) -> bool {
         false
     }
 

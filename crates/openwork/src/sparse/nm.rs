@@ -21,7 +21,10 @@ use super::axpy::{self, List};
 use super::kernel::{Kernel, Value};
 use super::kept::Kept;
 #[cfg(target_arch = "x86_64")]
-use super::source::{CodesView, Numbers, Source};
+use super::{
+    rounded::Rounded,
+    source::{CodesView, Numbers, Source},
+};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
 };
@@ -329,6 +332,27 @@ impl Layout for Nm {
         }
     }
 
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
+    unsafe fn codes_vnni<const S: usize, const BITS: usize>(
+        &self,
+        w: CodesView<'_>,
+        strips: Strips,
+        x: &Rounded,
+        y: &mut [f32],
+    ) {
+        // SAFETY: as for this function.
+        let sums: [[f32; 8]; S] = unsafe { self.integer_sums::<S, BITS>(w, strips, x) };
+        for (s, lanes) in sums.into_iter().enumerate() {
+            self.sum_lanes(lanes, &mut y[strips.in_output(s) * self.strip()..][..self.strip()]);
+        }
+    }
+
+    /// Whole blocks of the rounded vector only.
+    fn has_codes_vnni(&self) -> bool {
+        self.cols.is_multiple_of(2 * UNIT)
+    }
+
     /// Whole units only.
     fn has_codes_avx2(&self) -> bool {
         self.cols.is_multiple_of(UNIT)
@@ -574,6 +598,113 @@ mod avx2 {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use super::super::rounded::scale_products;
+    use super::super::{kernel, vnni};
+    use super::*;
+    use std::arch::x86_64::*;
+
+    impl Nm {
+        /// The lanes' sums of `S` whole strips, two units at a time.
+        ///
+        /// A lane of 32 bits holds an even and an odd slot of a unit, which belong to one
+        /// row; their positions are at the same place in the lower and the upper half of the
+        /// unit's word, so one shift serves both.
+        ///
+        /// # Safety
+        ///
+        /// The machine has AVX-512 F, BW, VL and VNNI; rows consist of whole pairs of units.
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
+        pub(super) unsafe fn integer_sums<const S: usize, const BITS: usize>(
+            &self,
+            w: CodesView<'_>,
+            strips: Strips,
+            x: &Rounded,
+        ) -> [[f32; 8]; S] {
+            const PAIR: usize = 2 * UNIT;
+            let blocks = self.cols / PAIR;
+            let bytes = 2 * self.word_bytes();
+            assert!((strips.get(S - 1) + 1) * blocks * bytes <= w.index.len(), "the index");
+            assert!(x.codes.len() >= blocks * PAIR, "the vector");
+            let mut scales = vec![0.0f32; S * blocks];
+            let mut codes = [std::ptr::null(); S];
+            let mut words = [std::ptr::null(); S];
+            for s in 0..S {
+                let strip = strips.get(s);
+                let (stored, own) = w.stored(strip, self.cols);
+                assert!(stored.len() >= blocks * PAIR * BITS / 8, "codes of a strip");
+                codes[s] = stored.as_ptr();
+                words[s] = w.index[strip * blocks * bytes..].as_ptr();
+                let out = &mut scales[s * blocks..][..blocks];
+                let per_group = w.codes.group() / PAIR;
+                scale_products(own, per_group, &x.scales, 1, out, kernel::Kernel::Avx512);
+            }
+            // For lane l of a unit: twice 16 bits.
+            let each = |of: fn(Share, i32) -> [i32; 2]| {
+                let mut lanes = [0i32; 16];
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    let [low, high] = of(self.share, i as i32);
+                    *lane = low | high << 16;
+                }
+                // SAFETY: 64 bytes.
+                unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
+            };
+            let shifts = each(|share, i| match share {
+                Share::None | Share::Eight => [2 * (i % 8); 2],
+                Share::Four => [2 * (i % 4), 8 + 2 * (i % 4)],
+            });
+            let first = each(|_, i| {
+                let column = 16 * (i / 8) + 4 * (i % 8 / 4);
+                [column, column + 8]
+            });
+            let three = _mm512_set1_epi16(3);
+            // Both words of 16 bits are in the lower half of a lane, and again in the upper.
+            let shared = each(|_, i| [i / 8; 2]);
+            let mut sums = [_mm512_setzero_ps(); S];
+            for b in 0..blocks {
+                // SAFETY: by the assertions, everything has `blocks` blocks; loads need no
+                // alignment.
+                unsafe {
+                    let x = _mm512_loadu_si512(x.codes.as_ptr().add(PAIR * b).cast());
+                    for s in 0..S {
+                        let at = codes[s].add(b * PAIR * BITS / 8);
+                        if BITS == 8 && b % 2 == 0 || b % 4 == 0 {
+                            kernel::prefetch(at);
+                        }
+                        let word = words[s].add(b * bytes);
+                        let word = match self.share {
+                            Share::None => vnni::two_in_lanes(word),
+                            _ => {
+                                let two = _mm_cvtsi32_si128(word.cast::<i32>().read_unaligned());
+                                _mm512_permutexvar_epi16(shared, _mm512_castsi128_si512(two))
+                            }
+                        };
+                        let position = _mm512_srlv_epi16(word, shifts);
+                        // (position & three) | first
+                        let column = _mm512_ternarylogic_epi32::<0xf8>(first, position, three);
+                        let entries = _mm512_permutexvar_epi16(column, x);
+                        let products = _mm512_dpwssd_epi32(
+                            _mm512_setzero_si512(),
+                            vnni::codes::<BITS>(at),
+                            entries,
+                        );
+                        let scale = _mm512_set1_ps(*scales.get_unchecked(s * blocks + b));
+                        sums[s] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sums[s]);
+                    }
+                }
+            }
+            let mut lanes = [[0.0; 8]; S];
+            for s in 0..S {
+                // SAFETY: eight lanes.
+                unsafe { _mm256_storeu_ps(lanes[s].as_mut_ptr(), vnni::fold(sums[s])) };
+            }
+            lanes
         }
     }
 }

@@ -6,7 +6,7 @@ use super::kept::{Kept, Kind, kept};
 use super::kernel::{Kernel, Value};
 use super::quant::{CodeBits, CodesRef, Quantized};
 #[cfg(target_arch = "x86_64")]
-use super::source::CodesView;
+use super::{quant::UNIT, rounded::Rounded, source::CodesView, vnni};
 use super::{
     Encoding, FORMATS, Format, IndexStorage, Layout, PackedValues, PackedView, Shape, ValueType,
     Values, ValuesRef, bitmask, dense_codes, general, layout, matmul, matvec,
@@ -522,24 +522,59 @@ impl Packed {
         }));
     }
 
-    /// The same with codes: the values of a few strips at a time are converted to f32.
+    /// The same with codes. Which strips are computed by which kernel does not depend on how
+    /// the rows are divided.
     fn product_of_codes(&self, rows: Range<usize>, x: &[f32], y: &mut [f32], kernel: Kernel) {
         if let (Shape::Dense(_), PackedValues::Codes(codes)) = (&self.shape, &self.values) {
             return dense_codes::matvec(codes, rows, x, y, kernel);
         }
         let height = self.strip_rows();
         let first = rows.start / height;
-        #[cfg(target_arch = "x86_64")]
-        if let PackedValues::Codes(codes) = &self.values
-            && kernel >= Kernel::Avx2
-            && rows.end.is_multiple_of(height)
-            && layout!(&self.shape, l => l.has_codes_avx2())
-        {
-            let w = CodesView { index: &self.index, codes, groups: &self.groups };
-            return layout!(&self.shape, l => matvec::codes(l, w, first, x, y, kernel));
+        let (whole, rest) = y.split_at_mut(rows.len() / height * height);
+        let after = first + whole.len() / height;
+        if !self.whole_strips_of_codes(first, x, whole, kernel) {
+            self.converted_codes(first, x, whole, kernel);
         }
+        self.converted_codes(after, x, rest, kernel);
+    }
+
+    /// Whole strips from `first` on by a kernel for codes; `false` if there is none.
+    fn whole_strips_of_codes(
+        &self,
+        first: usize,
+        x: &[f32],
+        y: &mut [f32],
+        kernel: Kernel,
+    ) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if let PackedValues::Codes(codes) = &self.values {
+            let w = CodesView { index: &self.index, codes, groups: &self.groups };
+            let integers = kernel == Kernel::Avx512
+                && vnni::available()
+                && layout!(&self.shape, l => l.has_codes_vnni());
+            let numbers = kernel >= Kernel::Avx2 && layout!(&self.shape, l => l.has_codes_avx2());
+            let rounded;
+            let x = if integers {
+                rounded = Rounded::new(x, x.len().div_ceil(UNIT), kernel);
+                matvec::CodesInput::Rounded(&rounded)
+            } else {
+                matvec::CodesInput::Numbers(x)
+            };
+            if integers || numbers {
+                // SAFETY: the layout and the machine have the kernel.
+                layout!(&self.shape, l => unsafe { matvec::codes(l, w, first, x, y) });
+                return true;
+            }
+        }
+        let _ = (first, x, y, kernel);
+        false
+    }
+
+    /// Strips from `first` on, the values of a few at a time converted to f32.
+    fn converted_codes(&self, first: usize, x: &[f32], y: &mut [f32], kernel: Kernel) {
+        let height = self.strip_rows();
         layout!(&self.shape, l => {
-            let strips = rows.end.div_ceil(height) - first;
+            let strips = y.len().div_ceil(height);
             let count = l.values_of(first..first + strips).len();
             let step = (CONVERTED * strips / count.max(1)).max(1);
             let mut wide = Vec::new();

@@ -8,7 +8,12 @@
 use super::kernel::Value;
 use super::kept::Kept;
 #[cfg(target_arch = "x86_64")]
-use super::source::{CodesView, Numbers, Source};
+use super::{
+    kernel::{self, Kernel},
+    rounded::{Rounded, scale_products},
+    source::{CodesView, Numbers, Source},
+    vnni,
+};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
     panel,
@@ -150,6 +155,82 @@ impl Layout for Rows16 {
     }
 
     fn has_codes_avx2(&self) -> bool {
+        true
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
+    unsafe fn codes_vnni<const S: usize, const BITS: usize>(
+        &self,
+        w: CodesView<'_>,
+        strips: Strips,
+        x: &Rounded,
+        y: &mut [f32],
+    ) {
+        const CHUNK: usize = 32;
+        /// Chunks of four columns in a panel, and in a block of the rounded vector.
+        const CHUNKS: usize = PANEL / CHUNK;
+        const PER_BLOCK: usize = 8;
+        let panels = self.panels();
+        let count = panels * CHUNKS;
+        assert!(x.codes.len() >= panels * SIDE, "the vector");
+        let mut scales = vec![0.0f32; S * count];
+        let mut codes = [std::ptr::null(); S];
+        let mut rows: [&[u8]; S] = [&[]; S];
+        for s in 0..S {
+            let strip = strips.get(s);
+            let (stored, own) = w.stored(strip, panels * PANEL);
+            assert!(stored.len() >= panels * PANEL * BITS / 8, "codes of a strip");
+            codes[s] = stored.as_ptr();
+            rows[s] = &w.index[strip * panels..][..panels];
+            let out = &mut scales[s * count..][..count];
+            let per_group = w.codes.group() / CHUNK;
+            scale_products(own, per_group, &x.scales, PER_BLOCK, out, Kernel::Avx512);
+        }
+        // Sums of the upper eight and the lower eight rows of each strip, in two halves.
+        let mut sums = [[_mm512_setzero_ps(); 2]; S];
+        for p in 0..panels {
+            let mut inputs = [_mm512_setzero_si512(); CHUNKS];
+            for (i, input) in inputs.iter_mut().enumerate() {
+                // SAFETY: four entries of the vector for each chunk.
+                *input = unsafe {
+                    vnni::two_in_lanes(x.codes.as_ptr().add(p * SIDE + 4 * i).cast())
+                };
+            }
+            for s in 0..S {
+                let mut panel = _mm512_setzero_ps();
+                for i in 0..CHUNKS {
+                    // SAFETY: every strip has its codes, and a scale for each chunk.
+                    unsafe {
+                        let chunk = p * CHUNKS + i;
+                        let at = codes[s].add(chunk * CHUNK * BITS / 8);
+                        if BITS == 8 && i % 2 == 0 || i == 0 {
+                            kernel::prefetch(at);
+                        }
+                        let products = _mm512_dpwssd_epi32(
+                            _mm512_setzero_si512(),
+                            vnni::codes::<BITS>(at),
+                            inputs[i],
+                        );
+                        let scale = _mm512_set1_ps(*scales.get_unchecked(s * count + chunk));
+                        panel = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, panel);
+                    }
+                }
+                let second = u16::from_le_bytes([rows[s][p]; 2]);
+                sums[s][0] = _mm512_mask_add_ps(sums[s][0], !second, sums[s][0], panel);
+                sums[s][1] = _mm512_mask_add_ps(sums[s][1], second, sums[s][1], panel);
+            }
+        }
+        for s in 0..S {
+            let y = &mut y[strips.in_output(s) * SIDE..][..SIDE];
+            for (half, y) in y.chunks_exact_mut(SIDE / 2).enumerate() {
+                // SAFETY: eight rows.
+                unsafe { _mm256_storeu_ps(y.as_mut_ptr(), vnni::fold(sums[s][half])) };
+            }
+        }
+    }
+
+    fn has_codes_vnni(&self) -> bool {
         true
     }
 

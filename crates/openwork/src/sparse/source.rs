@@ -86,6 +86,16 @@ impl CodesView<'_> {
         self.codes.bits()
     }
 
+    /// The codes of a strip of `count` values, and its scales.
+    pub fn stored(&self, strip: usize, count: usize) -> (&[u8], &[bf16]) {
+        let (first, group) = (self.groups[strip], self.codes.group());
+        let (groups, bytes) = (count.div_ceil(group), self.codes.bits().bytes(group));
+        (
+            &self.codes.codes()[first * bytes..][..groups * bytes],
+            &self.codes.scales()[first..][..groups],
+        )
+    }
+
     /// The codes of a strip of `count` values.
     pub fn strip<const BITS: usize>(&self, strip: usize, count: usize) -> Codes<BITS> {
         Codes::new(self.codes, self.groups[strip], count)

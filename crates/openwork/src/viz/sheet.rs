@@ -84,7 +84,7 @@ fn level_facts(spec: &Spec) -> Vec<(&'static str, String)> {
 fn whole(spec: &Spec) -> Vec<(&'static str, String)> {
     let mut facts = vec![("whole", format!("density {}", density(spec)))];
     facts.extend(storage(spec).into_iter().skip(1));
-    facts.push(("packed", "there is no packed format for specs with levels yet".to_string()));
+    facts.extend(packed(spec));
     facts
 }
 
