@@ -46,7 +46,11 @@ fn vectorized<L: Layout, T: Value>(
     y: &mut [f32],
     kernel: Kernel,
 ) {
-    let streams = layout.streams();
+    // A strip that is left over is computed alone, which is slower than one stream too many.
+    let streams = match layout.streams() {
+        own if whole.is_multiple_of(own) || !whole.is_multiple_of(4) => own,
+        _ => 4,
+    };
     let step = whole / streams;
     for first in 0..step {
         let strips = Strips { base, first, step };

@@ -517,6 +517,11 @@ impl Packed {
         let PackedValues::Numbers(values) = &self.values else {
             return self.product_of_codes(rows, x, y, kernel);
         };
+        if let (Shape::Dense(_), true) = (&self.shape, kernel > Kernel::Scalar) {
+            // Reads rows in streams of its own.
+            let range = rows.start * self.cols..rows.end * self.cols;
+            return typed!(Values, values, v => matrix_vector(&v[range], x, y));
+        }
         layout!(&self.shape, l => typed!(Values, values, v => {
             matvec::matvec(l, PackedView { index: &self.index, values: v }, rows, x, y, kernel);
         }));
@@ -746,6 +751,10 @@ fn matrix_shape(spec: &Spec, tensor: usize) -> (usize, usize) {
         [only] => (1, *only),
         [rows, rest @ ..] => (*rows, rest.iter().product()),
     }
+}
+
+fn matrix_vector<T: Value>(w: &[T], x: &[f32], y: &mut [f32]) {
+    T::matvec(w, x, y);
 }
 
 fn kind<T: Value>(value: T) -> Kind {

@@ -499,6 +499,13 @@ fn many_rows_meet_the_dense_weights() {
         ("16:32", 3, 160),
         ("unstructured(60%)", 4, 67),
         ("columns(40%)", 4, 75),
+        ("columns(40%)", 16, 75),
+        ("block (16,1) scope (1,8) keep 4 then 2:4", 32, 144),
+        ("block (16,8) scope (1,_) keep 50% else 2:4", 16, 160),
+        ("block (8,3) scope (1,4) keep 3 then rowwise(50%) else rowwise(25%)", 16, 84),
+        // Large enough for a matrix unit.
+        ("block (64,1) scope (1,8) keep 4 then 2:4", 64, 1024),
+        ("block (64,1) scope (1,8) keep 4 then 6:8", 64, 1024),
     ] {
         let spec = bind(text, &[m, k]);
         let w = weights(&spec, 0, 9);
