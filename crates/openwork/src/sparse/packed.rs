@@ -71,7 +71,7 @@ impl Packed {
         (general && spec.density() < bitmask::MIN_DENSITY).then_some(general::SLOW)
     }
 
-    fn plan(spec: &Spec, tensor: usize) -> (&'static Format, Shape) {
+    pub(super) fn plan(spec: &Spec, tensor: usize) -> (&'static Format, Shape) {
         let (rows, cols) = matrix_shape(spec, tensor);
         FORMATS
             .iter()
@@ -175,6 +175,7 @@ impl Packed {
     fn codes(&self, bits: CodeBits, group: usize) -> Result<Quantized, PackError> {
         /// Strips whose codes one task computes.
         const STRIPS: usize = 64;
+        let stored = self.values.numbers().map_or(ValueType::F32, Values::value_type);
         let parts: Vec<Result<Quantized, PackError>> = (0..self.strips().div_ceil(STRIPS))
             .into_par_iter()
             .map(|part| {
@@ -188,7 +189,7 @@ impl Packed {
                         let value = wide[i].to_string();
                         return Err(PackError::NotFinite { at: values.start + i, value });
                     }
-                    codes.push(&wide);
+                    codes.push_stored(&wide, stored);
                 }
                 Ok(codes)
             })
@@ -681,7 +682,7 @@ fn group_starts(shape: &Shape, strips: usize, group: usize) -> Vec<usize> {
 
 impl Shape {
     /// Takes over what follows from a checked index.
-    fn accept(&mut self, index: &[u8]) {
+    pub(super) fn accept(&mut self, index: &[u8]) {
         if let Self::BitMask(mask) = self {
             mask.set_starts(index);
         }
