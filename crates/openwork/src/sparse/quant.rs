@@ -383,7 +383,8 @@ mod tests {
             };
             let scale = scale::nearest(&values, 7.0).to_f32();
             let plain: Vec<f32> = values.iter().map(|v| scale * (v / scale).round()).collect();
-            assert!(error(&back) <= 1.0001 * error(&plain), "{} {}", error(&back), error(&plain));
+            // The plain scale has more significant bits.
+            assert!(error(&back) <= 1.02 * error(&plain), "{} {}", error(&back), error(&plain));
         }
     }
 }

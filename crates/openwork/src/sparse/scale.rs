@@ -126,8 +126,10 @@ impl Quantizer {
             CodeBits::Four => extreme / low,
         };
         let mut best = Best { error: group.error(0.0), scale: 0.0 };
-        // With it the largest value has the largest code of its own sign.
-        self.consider(full * (low / (low + 1.0)), &group, &mut best);
+        // Without the lowest code, the signs are alike.
+        for sign in [1.0, -1.0] {
+            self.consider(sign * full * (low / (low + 1.0)), &group, &mut best);
+        }
         // Eight bits gain nothing from more.
         let clips = if self.bits == CodeBits::Eight { 2 } else { CLIPS.len() };
         for clip in &CLIPS[..clips] {
