@@ -219,6 +219,32 @@ fn errors_of_correlated_columns_cancel() {
     assert!(ours < 0.5 * error(&rounded), "{ours} for {}", error(&rounded));
 }
 
+#[test]
+fn every_level_is_rounded_once() {
+    for (text, dims) in [
+        ("block (4,1) scope (1,8) keep 4 then 2:4", [8, 32]),
+        ("columns(50%) then (block (4,4) scope (1,_) keep 50% else 1:2)", [8, 32]),
+    ] {
+        let case = Case::new(text, &[("w", &dims)], 7);
+        let (before, after) = (
+            case.prune("sparsegpt[damping=diag:0.1]+refit"),
+            case.prune("sparsegpt[damping=diag:0.1]+refit+quant"),
+        );
+        assert!(before.mask == after.mask, "{text}");
+        let (w, mask) = (&after.weights[0], &after.mask.tensors()[0]);
+        for i in 0..dims[0] {
+            let kept: Vec<f32> =
+                (0..dims[1]).filter(|j| mask.get(i * dims[1] + j)).map(|j| w.row(i)[j]).collect();
+            // A row is a group: all weights are multiples of one scale.
+            let mut codes = openwork::sparse::Quantized::new(openwork::sparse::CodeBits::Four, 32);
+            codes.push(&kept);
+            let mut back = vec![f32::NAN; kept.len()];
+            codes.read(0, &mut back);
+            assert_eq!(kept, back, "{text}: row {i}");
+        }
+    }
+}
+
 fn one(w: &[f32], cols: usize, method: &str) -> Result<Pruned, PruneError> {
     let spec = "keep 100%".parse::<Pattern>().unwrap().bind(&[w.len() / cols, cols]).unwrap();
     let h = common::hessian(200, cols, 3);

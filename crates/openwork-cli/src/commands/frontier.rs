@@ -30,7 +30,7 @@ continues there.
 
 Examples:
   openwork frontier smollm2.gguf --text wikitext2.txt --out page.html
-  openwork frontier smollm2.gguf --text wikitext2.txt --spec 2:4 --spec rows16 \\
+  openwork frontier smollm2.gguf --text wikitext2.txt --spec 2:4 --spec 2:4@8 \\
       --calib c4.jsonl --out page.html
   openwork frontier MODEL pruned packed model-q4_k_m.gguf --text wikitext2.txt --size 100M")]
 pub struct FrontierArgs {

@@ -122,14 +122,15 @@ fn pruning_for(points: &[Point], axis: &Axis) -> String {
         let (first, next) = (best[at], best.get(at + run));
         let until = next.map(|point| amount(point));
         let (text, from) = (axis.text, (axis.text)(amount(first)));
+        let last = format!("{}, perplexity {}", last.name, number(last.token_perplexity));
         ranges.push(match (at, until) {
-            (_, None) => format!("{} {from} ({})", axis.over, named(last)),
+            (_, None) => format!("{} {from} ({last})", axis.over),
             (0, Some(until)) if until <= least_unpruned => {
-                format!("{} {}, {} ({})", axis.under, text(until), axis.alone, named(last))
+                format!("{} {}, {} ({last})", axis.under, text(until), axis.alone)
             }
-            (0, Some(until)) => format!("{} {} ({})", axis.under, text(until), named(last)),
+            (0, Some(until)) => format!("{} {} ({last})", axis.under, text(until)),
             (_, Some(until)) => {
-                format!("between {from} and {} ({})", text(until), named(last))
+                format!("between {from} and {} ({last})", text(until))
             }
         });
         at += run;
@@ -181,13 +182,13 @@ mod tests {
         assert_eq!(
             says(&small, Some(100_000_000), None),
             "At 100.0 MB: dense int4 (perplexity 25.00); pruning pays below 80.0 MB, where no \
-             unpruned model fits (2:4 int4 (perplexity 49.00)); pruning pays above 130.0 \
-             tokens/s, where no unpruned model is as fast (2:4 int4 (perplexity 49.00))."
+             unpruned model fits (2:4 int4, perplexity 49.00); pruning pays above 130.0 \
+             tokens/s, where no unpruned model is as fast (2:4 int4, perplexity 49.00)."
         );
         let between = with(&[point("6:8 int8", 120, 23.9, None)]);
         assert!(
             says(&between, None, None).contains(
-                "pruning pays between 120.0 MB and 145.0 MB (6:8 int8 (perplexity 23.90))"
+                "pruning pays between 120.0 MB and 145.0 MB (6:8 int8, perplexity 23.90)"
             )
         );
         let always = with(&[point("6:8 int8", 70, 20.0, Some(140.0))]);
