@@ -383,8 +383,8 @@ mod tests {
             };
             let scale = scale::nearest(&values, 7.0).to_f32();
             let plain: Vec<f32> = values.iter().map(|v| scale * (v / scale).round()).collect();
-            // The plain scale has more significant bits.
-            assert!(error(&back) <= 1.02 * error(&plain), "{} {}", error(&back), error(&plain));
+            // The plain scale has more significant bits, which evenly spread values gain from.
+            assert!(error(&back) <= 1.1 * error(&plain), "{} {}", error(&back), error(&plain));
         }
     }
 }
