@@ -98,12 +98,13 @@ struct Factor {
 }
 
 impl Factor {
-    /// `None` if S is not positive definite there, in f64.
+    /// The factor of S on some places of the block.
     fn new(s: &Matrix<f64>, support: Vec<usize>) -> Self {
         let n = support.len();
         let mut l = Matrix::from_fn(n, n, |i, j| s.row(support[i])[support[j]]);
         if cholesky::factor(&mut l, n as f64 * f64::EPSILON).is_err() {
-            // Dependent columns: round each by itself. Later fits make up for the error.
+            // S is positive definite but for rounding: these columns depend on each other, and
+            // each is rounded by itself. Fits and descent make up for the errors.
             l = Matrix::from_fn(n, n, |i, j| {
                 if i == j { s.row(support[i])[support[i]].sqrt() } else { 0.0 }
             });
