@@ -32,7 +32,7 @@ Run `openwork COMMAND --help` for the options of a command, with examples.";
 /// The commands under their headings in `openwork help`.
 const COMMAND_GROUPS: &[(&str, &[&str])] = &[
     ("Pruning", &["demo", "prune", "tensor", "hessian", "shrink"]),
-    ("Models", &["inspect", "eval", "generate", "pack", "unpack", "bench", "report"]),
+    ("Models", &["inspect", "eval", "generate", "pack", "unpack", "bench", "frontier", "report"]),
     ("Patterns", &["show", "presets", "layout"]),
     ("Reference", &["methods", "formats", "families", "completions", "help"]),
 ];
@@ -182,4 +182,6 @@ pub enum Command {
     Formats(crate::commands::formats::Formats),
     /// Compare the speed of dense and packed generation
     Bench(crate::commands::bench::Bench),
+    /// Compare perplexity with bytes and tokens/s, and say whether pruning pays
+    Frontier(Box<crate::commands::frontier::FrontierArgs>),
 }

@@ -8,6 +8,7 @@ pub mod detokenize;
 pub mod disk;
 pub mod evaluate;
 pub mod format;
+pub mod frontier;
 pub mod generate;
 pub mod inspect;
 pub mod model;

@@ -363,9 +363,10 @@ fn an_option_that_changes_the_mathematics_is_refused_by_name() {
 #[test]
 fn a_bad_tensor_is_refused_by_name() {
     assert_eq!(
-        refusal(|file| file.tensors[1].2 = 10),
-        "tensor \"blk.0.attn_q.weight\" has the unsupported type Q2_K (supported: F64, \
-         F32, F16, BF16, I64, I32, I16, I8, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K)"
+        refusal(|file| file.tensors[1].2 = 19),
+        "tensor \"blk.0.attn_q.weight\" has the unsupported type IQ1_S (supported: F64, \
+         F32, F16, BF16, I64, I32, I16, I8, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, \
+         Q2_K, Q3_K, IQ2_XXS, IQ3_XXS, IQ4_NL, IQ4_XS)"
     );
     assert!(refusal(|file| file.tensors[1].2 = 77).contains("has the unsupported type number 77"));
     assert_eq!(

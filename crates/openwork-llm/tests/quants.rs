@@ -20,6 +20,12 @@ fn every_type_gives_ggmls_numbers() {
         Dtype::Q4K,
         Dtype::Q5K,
         Dtype::Q6K,
+        Dtype::Q2K,
+        Dtype::Q3K,
+        Dtype::IQ2XXS,
+        Dtype::IQ3XXS,
+        Dtype::IQ4NL,
+        Dtype::IQ4XS,
     ];
     for dtype in types {
         let blocks = cases.tensor(&format!("{dtype}.blocks")).unwrap();

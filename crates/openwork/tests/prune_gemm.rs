@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Case, cases, every_method, hessian, hessian_of, inputs};
+use common::{Case, cases, every_method, hessian, hessian_of, inputs, rounds};
 use openwork::hessian::{AUTO_SHARES, Damping, Hessian};
 use openwork::prune::{
     DEFAULT_METHOD, METHODS, MODIFIERS, Method, Needs, Problem, Pruned, Weights,
@@ -39,7 +39,8 @@ fn methods() -> Vec<String> {
     every_method("").into_iter().chain(options.map(String::from)).collect()
 }
 
-/// Dropped weights are zero, weights outside the domain unchanged, and all are finite.
+/// Dropped weights are zero, weights outside the domain unchanged unless all are rounded, and
+/// all are finite.
 fn assert_obeys(case: &Case, method: &str, pruned: &Pruned) {
     let at = format!("{method} on {}", case.name);
     if let Err(breach) = pruned.mask.conforms(&case.spec) {
@@ -58,7 +59,8 @@ fn assert_obeys(case: &Case, method: &str, pruned: &Pruned) {
             assert!(new.is_finite(), "{at}");
             assert!(bits.get(i) || new.to_bits() == 0, "{at}: {new} at {i} is no zero");
             let old = case.weights[t].data()[i];
-            assert!(inside[i] || new.to_bits() == old.to_bits(), "{at}: {i} changed");
+            let free = inside[i] || rounds(method);
+            assert!(free || new.to_bits() == old.to_bits(), "{at}: {i} changed");
         }
     }
 }
@@ -342,7 +344,7 @@ fn dead_columns_go_first_and_few_samples_work() {
 fn keep_none_and_keep_all_have_one_answer() {
     let none = Case::new("scope (1,4) keep 0", &[("w", &[5, 12])], 300);
     let all = Case::new("scope (1,4) keep 4", &[("w", &[5, 12])], 300);
-    for method in methods() {
+    for method in methods().into_iter().filter(|method| !rounds(method)) {
         let pruned = none.prune(&method);
         assert!(pruned.weights[0].data().iter().all(|w| w.to_bits() == 0), "{method}");
         assert!((pruned.error - 1.0).abs() <= 1e-12);

@@ -55,7 +55,7 @@ impl Bench {
                 Some(patterns.map_err(Failure::input)?)
             }
         };
-        let choice = self.values.choice()?;
+        let choice = self.values.choice()?.with_record(&checkpoint);
         let speed = compare(&model, patterns.as_ref(), choice, self.tokens, self.turns)
             .map_err(super::pack::failure)?;
         if global.json {

@@ -6,6 +6,7 @@ pub mod demo;
 pub mod eval;
 pub mod families;
 pub mod formats;
+pub mod frontier;
 pub mod generate;
 pub mod hessian;
 pub mod inspect;
@@ -47,5 +48,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Unpack(command) => command.run(&global),
         Command::Formats(command) => command.run(&global),
         Command::Bench(command) => command.run(&global),
+        Command::Frontier(command) => command.run(&global),
     }
 }

@@ -60,7 +60,8 @@ pub struct Pack {
 #[derive(Debug, clap::Args)]
 pub struct ValueArgs {
     /// Value type of all linears, pruned or not: f32, f16, bf16, int8 or int4 [default: as
-    /// they are]. int8 and int4 are codes with a 16-bit scale per group
+    /// they are, or the codes that `+quant` has rounded them to]. int8 and int4 are codes
+    /// with a 16-bit scale per group
     #[arg(long, value_name = "T")]
     values: Option<String>,
     /// Value type of the embedding and the output head
@@ -84,6 +85,7 @@ impl ValueArgs {
         Ok(ValueChoice {
             linears: encoding("--values", &self.values)?,
             head: encoding("--head", &self.head)?,
+            ..ValueChoice::default()
         })
     }
 
@@ -182,6 +184,8 @@ impl Pack {
             return wrote(global, &self.out);
         }
         let patterns = self.values.patterns(self.spec.as_deref(), &checkpoint).map_err(failure)?;
+        let choice = choice.with_record(&checkpoint);
+        global.note(choice.note().as_slice());
         let bar = Progress::start(global, "pack");
         let layers = model.config().layers.max(1);
         let mut say = |done: usize| {

@@ -13,8 +13,8 @@ use std::process::{Command, Stdio};
 const OUTPUTS: &[&str] = &["--out", "-o", "--svg", "--save", "--details"];
 /// Commands whose positional arguments are models or folders of runs.
 const ON_MODELS: &[&str] = &[
-    "bench", "eval", "generate", "inspect", "pack", "prune", "recover", "report", "shrink",
-    "unpack",
+    "bench", "eval", "frontier", "generate", "inspect", "pack", "prune", "recover", "report",
+    "shrink", "unpack",
 ];
 /// Positions of the tiny model unless a command asks for longer windows.
 const POSITIONS: usize = 40;

@@ -26,6 +26,12 @@ pub enum Dtype {
     Q4K,
     Q5K,
     Q6K,
+    Q2K,
+    Q3K,
+    IQ2XXS,
+    IQ3XXS,
+    IQ4NL,
+    IQ4XS,
 }
 
 /// A type's names and sizes.
@@ -71,6 +77,12 @@ const TABLE: &[Row] = &[
     blocks(Dtype::Q4K, "Q4_K", 12, 256, 144),
     blocks(Dtype::Q5K, "Q5_K", 13, 256, 176),
     blocks(Dtype::Q6K, "Q6_K", 14, 256, 210),
+    blocks(Dtype::Q2K, "Q2_K", 10, 256, 84),
+    blocks(Dtype::Q3K, "Q3_K", 11, 256, 110),
+    blocks(Dtype::IQ2XXS, "IQ2_XXS", 16, 256, 66),
+    blocks(Dtype::IQ3XXS, "IQ3_XXS", 18, 256, 98),
+    blocks(Dtype::IQ4NL, "IQ4_NL", 20, 32, 18),
+    blocks(Dtype::IQ4XS, "IQ4_XS", 23, 256, 136),
 ];
 
 impl Dtype {
@@ -174,6 +186,12 @@ impl Dtype {
             Self::Q4K => quant::blocks(bytes, out, quant::q4_k),
             Self::Q5K => quant::blocks(bytes, out, quant::q5_k),
             Self::Q6K => quant::blocks(bytes, out, quant::q6_k),
+            Self::Q2K => quant::blocks(bytes, out, quant::q2_k),
+            Self::Q3K => quant::blocks(bytes, out, quant::q3_k),
+            Self::IQ2XXS => quant::blocks(bytes, out, quant::iq2_xxs),
+            Self::IQ3XXS => quant::blocks(bytes, out, quant::iq3_xxs),
+            Self::IQ4NL => quant::blocks(bytes, out, quant::iq4_nl),
+            Self::IQ4XS => quant::blocks(bytes, out, quant::iq4_xs),
         }
     }
 }

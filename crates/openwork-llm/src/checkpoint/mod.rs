@@ -9,6 +9,7 @@ mod dtype;
 mod error;
 mod folder;
 mod gguf;
+mod grids;
 mod json_entries;
 mod mapped;
 mod multimodal;

@@ -5,6 +5,7 @@
 //! quantized integers. All arithmetic is f32 in ggml's order, so results equal
 //! ggml's bit for bit.
 
+use super::grids;
 use half::f16;
 
 /// Elements of a simple block.
@@ -133,5 +134,118 @@ pub(super) fn q6_k(b: &[u8; 210], w: &mut [f32; SUPER]) {
             let s = f32::from(scales[2 * run + i / 16] as i8);
             *w = d * s * (f32::from(q) - 32.0);
         }
+    }
+}
+
+/// Sixteen groups of 16: `w_i = (d s_j) q_i - (m o_j)` with scales and offsets of 4 bits.
+/// Each half of 128 elements is four runs of 32; run `r` takes bit pair `r` of 32 bytes.
+pub(super) fn q2_k(b: &[u8; 84], w: &mut [f32; SUPER]) {
+    let (scales, qs) = (&b[..16], &b[16..80]);
+    let (d, m) = (half(b[80], b[81]), half(b[82], b[83]));
+    for (j, w) in w.chunks_exact_mut(16).enumerate() {
+        let (run, s) = (j / 2, scales[j]);
+        let (s, o) = (d * f32::from(s & 15), m * f32::from(s >> 4));
+        let qs = &qs[32 * (run / 4) + 16 * (j % 2)..];
+        for (w, &q) in w.iter_mut().zip(qs) {
+            *w = s * f32::from(q >> (2 * (run % 4)) & 3) - o;
+        }
+    }
+}
+
+/// Sixteen groups of 16 with scales of 6 bits: `w_i = d (s_j - 32) (q_i - 4)`. The low two
+/// bits of `q` lie as in [`q2_k`]; bit `r` of 32 bytes is the third bit of run `r`.
+pub(super) fn q3_k(b: &[u8; 110], w: &mut [f32; SUPER]) {
+    let (high, qs, scales) = (&b[..32], &b[32..96], &b[96..108]);
+    let d = half(b[108], b[109]);
+    for (j, w) in w.chunks_exact_mut(16).enumerate() {
+        let low = scales[j % 8] >> (4 * (j / 8)) & 15;
+        let s = low | (scales[8 + j % 4] >> (2 * (j / 4)) & 3) << 4;
+        let s = d * (f32::from(s) - 32.0);
+        let (run, half) = (j / 2, 16 * (j % 2));
+        let qs = &qs[32 * (run / 4) + half..];
+        for (i, w) in w.iter_mut().enumerate() {
+            let q = qs[i] >> (2 * (run % 4)) & 3 | (high[half + i] >> run & 1) << 2;
+            *w = s * (f32::from(q) - 4.0);
+        }
+    }
+}
+
+/// Negates where the signs of eight elements are set: seven bits, and an eighth that makes
+/// their number even.
+fn with_signs(seven: u32, w: &mut [f32]) {
+    let signs = seven | (seven.count_ones() & 1) << 7;
+    for (i, w) in w.iter_mut().enumerate() {
+        *w = if signs >> i & 1 == 1 { -*w } else { *w };
+    }
+}
+
+fn word(b: &[u8]) -> u32 {
+    u32::from_le_bytes([b[0], b[1], b[2], b[3]])
+}
+
+/// Eight groups of 32: `w = d (s + 1/2) / 4 times magnitudes` of four codes of eight
+/// elements. A word has four times seven signs and the scale in its upper four bits.
+pub(super) fn iq2_xxs(b: &[u8; 66], w: &mut [f32; SUPER]) {
+    let d = half(b[0], b[1]);
+    for (b, w) in b[2..].chunks_exact(8).zip(w.chunks_exact_mut(32)) {
+        let word = word(&b[4..]);
+        let s = d * (0.5 + (word >> 28) as f32) * 0.25;
+        for (j, w) in w.chunks_exact_mut(8).enumerate() {
+            let code = grids::IQ2_XXS[usize::from(b[j])];
+            for (i, w) in w.iter_mut().enumerate() {
+                let index = usize::from(code >> (2 * i) & 3);
+                *w = s * f32::from(grids::IQ2_XXS_VALUES[index]);
+            }
+            with_signs(word >> (7 * j) & 127, w);
+        }
+    }
+}
+
+/// As [`iq2_xxs`] with eight codes of four elements per group, `w = d (s + 1/2) / 2 times
+/// magnitudes`; the words follow all codes.
+pub(super) fn iq3_xxs(b: &[u8; 98], w: &mut [f32; SUPER]) {
+    let d = half(b[0], b[1]);
+    let (codes, words) = b[2..].split_at(64);
+    for ((codes, b), w) in
+        codes.chunks_exact(8).zip(words.chunks_exact(4)).zip(w.chunks_exact_mut(32))
+    {
+        let word = word(b);
+        let s = d * (0.5 + (word >> 28) as f32) * 0.5;
+        for (w, &code) in w.chunks_exact_mut(4).zip(codes) {
+            let code = grids::IQ3_XXS[usize::from(code)];
+            for (i, w) in w.iter_mut().enumerate() {
+                let index = usize::from(code >> (4 * i) & 7);
+                *w = s * f32::from(grids::IQ3_XXS_VALUES[index]);
+            }
+        }
+        for (j, w) in w.chunks_exact_mut(8).enumerate() {
+            with_signs(word >> (7 * j) & 127, w);
+        }
+    }
+}
+
+/// The numbers that codes of IQ4 types stand for.
+const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// `w_i = s v(q_i)` for 32 elements: the low nibbles are the first half.
+fn iq4(s: f32, qs: &[u8], w: &mut [f32]) {
+    for (i, &q) in qs.iter().enumerate() {
+        w[i] = s * f32::from(IQ4[usize::from(q & 15)]);
+        w[i + 16] = s * f32::from(IQ4[usize::from(q >> 4)]);
+    }
+}
+
+/// `w_i = d v(q_i)`, v a table of 16 numbers.
+pub(super) fn iq4_nl(b: &[u8; 18], w: &mut [f32; SIMPLE]) {
+    iq4(half(b[0], b[1]), &b[2..], w);
+}
+
+/// Eight groups of 32 with scales of 6 bits: `w_i = d (s_j - 32) v(q_i)`.
+pub(super) fn iq4_xs(b: &[u8; 136], w: &mut [f32; SUPER]) {
+    let (d, high) = (half(b[0], b[1]), u16::from_le_bytes([b[2], b[3]]));
+    let (low, qs) = (&b[4..8], &b[8..]);
+    for (j, (qs, w)) in qs.chunks_exact(16).zip(w.chunks_exact_mut(32)).enumerate() {
+        let s = low[j / 2] >> (4 * (j % 2)) & 15 | ((high >> (2 * j) & 3) as u8) << 4;
+        iq4(d * (f32::from(s) - 32.0), qs, w);
     }
 }

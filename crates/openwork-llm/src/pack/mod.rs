@@ -8,7 +8,7 @@ mod values;
 
 pub use export::{Export, export, exported_for, gguf};
 pub use plan::{Group, Patterns};
-pub use speed::{Speed, compare};
+pub use speed::{Speed, compare, tokens_per_second};
 
 pub use values::ValueChoice;
 use values::dense_spec;

@@ -48,6 +48,15 @@ impl Patterns {
         Ok(Self::PerTensor(each))
     }
 
+    /// The same, with no pattern at all where the run removed structures and left dense
+    /// linears.
+    pub fn from_pruned(source: &Checkpoint) -> Result<Self, PackModelError> {
+        Ok(match Self::from_record(source)? {
+            Self::PerTensor(each) if each.is_empty() => Self::Dense,
+            patterns => patterns,
+        })
+    }
+
     /// One pattern for all linears.
     pub fn all(text: &str) -> Result<Self, PackModelError> {
         Ok(Self::All(Box::new(parse(text)?)))

@@ -113,6 +113,20 @@ pub fn compare(
     })
 }
 
+/// Tokens per second of a model as it is stored: the best of some turns.
+pub fn tokens_per_second(
+    model: &Model<'_>,
+    tokens: NonZeroUsize,
+    turns: NonZeroUsize,
+) -> Result<f64, PackModelError> {
+    let mut decoder = Decoder::load(model, Storage::Half)?;
+    let mut best = f64::INFINITY;
+    for _ in 0..turns.get() {
+        best = best.min(decode(&mut decoder, tokens.get())?);
+    }
+    Ok(tokens.get() as f64 / best)
+}
+
 /// The codes of a dense matrix, if codes are chosen for it.
 fn encoded(weight: &Weight, chosen: Option<Encoding>) -> Result<Option<Weight>, PackModelError> {
     let codes = chosen.filter(|encoding| encoding.kind().has_codes());

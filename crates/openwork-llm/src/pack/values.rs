@@ -2,19 +2,25 @@
 
 use super::{PackModelError, storage_dtype};
 use crate::checkpoint::write::{Data, Part};
-use crate::checkpoint::{Dtype, Tensor};
+use crate::checkpoint::{Checkpoint, Dtype, Tensor};
 use crate::pipeline::find_linear;
+use crate::report::Record;
+use openwork::prune::Method;
 use openwork::sparse::{Encoding, Packed, ValueType};
 use openwork::{Pattern, Spec};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The value types of a packed model; `None` keeps the type of each tensor.
-#[derive(Clone, Copy, Debug, Default)]
+/// The value types of a packed model; tensors without one keep their type.
+#[derive(Clone, Debug, Default)]
 pub struct ValueChoice {
     /// For all linears of the layers, pruned or not.
     pub linears: Option<Encoding>,
     /// For the embedding and the output head.
     pub head: Option<Encoding>,
+    /// For single linears where `linears` gives none: those that a run has rounded to
+    /// codes.
+    pub rounded: BTreeMap<String, Encoding>,
 }
 
 /// Tensors that the head's choice applies to.
@@ -30,6 +36,32 @@ pub(super) fn dense_spec(shape: &[usize]) -> Result<Arc<Spec>, String> {
 }
 
 impl ValueChoice {
+    /// The same choice with the codes that the run of a folder has rounded its linears to;
+    /// nothing is added if there was no run.
+    pub fn with_record(mut self, source: &Checkpoint) -> Self {
+        let Ok(record) = Record::read(source.path()) else { return self };
+        for linear in record.linears() {
+            let method = linear.method.as_ref().and_then(|text| text.parse::<Method>().ok());
+            if let Some(encoding) = method.and_then(|method| method.encoding()) {
+                self.rounded.insert(linear.name.clone(), encoding);
+            }
+        }
+        self
+    }
+
+    /// What the user should know: linears that are rounded a second time.
+    pub fn note(&self) -> Option<String> {
+        let again = self.rounded.iter().find(|(_, codes)| {
+            self.linears.is_some_and(|chosen| chosen.kind().has_codes() && chosen != **codes)
+        });
+        again.map(|(name, codes)| {
+            let group = codes.group();
+            format!(
+                "the run rounded {name} to {codes} in groups of {group}; another type rounds it again"
+            )
+        })
+    }
+
     /// The choice for a tensor.
     pub fn of(&self, name: &str) -> Option<Encoding> {
         let linear = || {
@@ -38,7 +70,7 @@ impl ValueChoice {
         };
         match HEAD.contains(&name) {
             true => self.head,
-            false => linear().and(self.linears),
+            false => linear().and(self.linears).or_else(|| self.rounded.get(name).copied()),
         }
     }
 

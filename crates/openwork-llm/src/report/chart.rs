@@ -48,6 +48,11 @@ pub(super) struct Frame<'a> {
 impl Frame<'_> {
     /// The figure around shapes in a box of 1000 by 1000.
     pub fn around(&self, shapes: &str) -> String {
+        self.around_with_names(shapes, "")
+    }
+
+    /// The same with names over the shapes: spans placed in percent of the box.
+    pub fn around_with_names(&self, shapes: &str, names: &str) -> String {
         let mut out = format!(
             "<figure class=\"plot {}\"><div class=\"yl\">{}</div><div class=\"frame\"><div class=\"ya\" aria-hidden=\"true\">",
             self.height,
@@ -79,6 +84,9 @@ impl Frame<'_> {
         }
         out.push_str(shapes);
         out.push_str("</svg>");
+        if !names.is_empty() {
+            let _ = write!(out, "<div class=\"names\" aria-hidden=\"true\">{names}</div>");
+        }
         out.push_str("<div class=\"xa\" aria-hidden=\"true\">");
         for (at, label) in &self.x_ticks {
             let _ = write!(

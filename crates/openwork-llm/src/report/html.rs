@@ -17,7 +17,7 @@ const JS: &str = include_str!("page.js");
 /// Identifies a page that openwork wrote.
 const GENERATOR: &str = "<meta name=\"generator\" content=\"openwork\">";
 
-/// Whether a file is a page made by [`page`].
+/// Whether a file is a page that openwork wrote.
 pub fn is_page(path: &Path) -> bool {
     let mut start = Vec::new();
     let mut read = || File::open(path).and_then(|file| file.take(512).read_to_end(&mut start));
@@ -64,13 +64,18 @@ pub fn page(runs: &[(String, Record)]) -> String {
             }
         }
     }
+    document(&title, &body)
+}
+
+/// A whole page around its body.
+pub(super) fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
          {GENERATOR}\n<meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>{} \u{b7} openwork</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n\
          <div id=\"tip\" role=\"status\" hidden></div>\n<script>\n{JS}</script>\n</body>\n</html>\n",
-        escape_html(&title)
+        escape_html(title)
     )
 }
 
@@ -80,7 +85,8 @@ fn inside(record: &Record) -> String {
     charts(record, &projections) + &facts(record, &projections) + &tables(record)
 }
 
-fn header(title: &str, subtitle: &str) -> String {
+/// The head of a page; the subtitle is HTML.
+pub(super) fn header(title: &str, subtitle: &str) -> String {
     format!(
         "<header><div><h1>{}</h1><p>{subtitle}</p></div>\
          <button id=\"theme\" type=\"button\" hidden>Theme</button></header>",

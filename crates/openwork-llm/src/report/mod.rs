@@ -3,6 +3,7 @@
 mod chart;
 mod compare;
 mod facts;
+mod frontier;
 mod groups;
 mod heat;
 mod html;
@@ -15,6 +16,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
+pub use frontier::frontier_page;
 pub use groups::warnings;
 pub use html::{is_page, page};
 pub(crate) use record::distinct;

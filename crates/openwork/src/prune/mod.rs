@@ -29,6 +29,7 @@ pub mod measure;
 mod obs;
 mod problem;
 mod project;
+mod quant;
 mod refit;
 mod score;
 mod sparsegpt;
@@ -45,6 +46,7 @@ pub use text::{
 use crate::hessian::{Curvature, Damping, Hessian, HessianError, Note};
 use crate::mask::Mask;
 use crate::matrix::Matrix;
+use crate::sparse::Encoding;
 use crate::spec::{Spec, TooWide};
 use crate::values::{ValueType, ValuesRef};
 use measure::{OutputError, measured};
@@ -85,7 +87,7 @@ pub const METHODS: &[MethodInfo] =
 pub const DEFAULT_METHOD: &str = admm::METHOD.name;
 
 /// Every modifier, written after a plus sign.
-pub const MODIFIERS: &[MethodInfo] = &[refit::METHOD, swap::METHOD];
+pub const MODIFIERS: &[MethodInfo] = &[refit::METHOD, swap::METHOD, quant::METHOD];
 
 /// A mask and the weights that go with it.
 #[derive(Clone, Debug)]
@@ -121,6 +123,11 @@ pub trait Modifier: Send + Sync {
         solution: Solution,
         monitor: &dyn Monitor,
     ) -> Result<Solution, PruneError>;
+    /// How the weights it leaves are to be packed, if it rounds them. It then comes last,
+    /// and rounds all weights of the tensors, inside and outside of the domain.
+    fn encoding(&self) -> Option<Encoding> {
+        None
+    }
 }
 
 /// Receives progress and may cancel.
@@ -412,10 +419,13 @@ pub fn prune_with(
             modifier.improve(problem, solution, task.monitor)
         })
     };
-    let solution = match spec.has_levels() {
+    let mut solution = match spec.has_levels() {
         true => levels::prune(&problem, method.needs(), task.monitor, &solve)?,
         false => solve(&problem)?,
     };
+    if let Some(rounding) = &method.rounding {
+        solution = rounding.improve(&problem, solution, task.monitor)?;
+    }
     for note in solution.notes {
         if !notes.contains(&note) {
             notes.push(note);

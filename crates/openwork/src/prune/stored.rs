@@ -62,7 +62,7 @@ pub fn prune_stored(method: &Method, task: &Task<'_>) -> Result<Pruned<Values>, 
 fn cut(method: &Method, task: &Task<'_>) -> Option<Vec<Band>> {
     let ([tensor], [member]) = (task.spec.tensors(), &task.members[..]) else { return None };
     // What modifiers solve for all rows at once stops for all of them at once.
-    let apart = method.by_rows() && method.modifiers.is_empty();
+    let apart = method.by_rows() && !method.has_modifiers();
     if !apart || member.weights.value_type() == ValueType::F32 {
         return None;
     }

@@ -2,6 +2,7 @@
 
 use super::{METHODS, MODIFIERS, MethodInfo, Modifier, Needs, Pruner};
 use crate::hessian::Damping;
+use crate::sparse::Encoding;
 use crate::spec::distance;
 use std::fmt;
 use std::str::FromStr;
@@ -92,12 +93,26 @@ pub struct Method {
     pub(super) damping: Damping,
     pub(super) base: Box<dyn Pruner>,
     pub(super) modifiers: Vec<Box<dyn Modifier>>,
+    /// The last modifier, if it rounds weights.
+    pub(super) rounding: Option<Box<dyn Modifier>>,
 }
 
 impl Method {
     /// The input statistics it needs; every modifier needs H.
     pub fn needs(&self) -> Needs {
-        if self.modifiers.is_empty() { self.base.needs() } else { Needs::Hessian }
+        match self.has_modifiers() {
+            true => Needs::Hessian,
+            false => self.base.needs(),
+        }
+    }
+
+    pub(super) fn has_modifiers(&self) -> bool {
+        !self.modifiers.is_empty() || self.rounding.is_some()
+    }
+
+    /// How the weights are to be packed, if the method rounds them to codes.
+    pub fn encoding(&self) -> Option<Encoding> {
+        self.rounding.as_ref()?.encoding()
     }
 
     /// The requested damping.
@@ -151,6 +166,7 @@ impl FromStr for Method {
         let mut damping: Option<Damping> = None;
         let mut base: Option<(Box<dyn Pruner>, Damping)> = None;
         let mut modifiers: Vec<Box<dyn Modifier>> = Vec::new();
+        let mut rounding: Option<Box<dyn Modifier>> = None;
         let mut printed = Vec::new();
         for (i, (name, settings)) in parse_chain(text).map_err(&wrong)?.into_iter().enumerate() {
             let table = if i == 0 { METHODS } else { MODIFIERS };
@@ -169,12 +185,21 @@ impl FromStr for Method {
                     return Err(wrong(unknown_option(method, option)));
                 }
             }
+            if rounding.is_some() {
+                return Err(wrong(format!(
+                    "`{name}` would change weights that are rounded; write the modifier that rounds them last"
+                )));
+            }
             match method.build {
                 Build::Base(build) => {
                     base = Some((build(&settings).map_err(&wrong)?, method.damping));
                 }
                 Build::Modifier(build) => {
-                    modifiers.push(build(&settings).map_err(&wrong)?);
+                    let modifier = build(&settings).map_err(&wrong)?;
+                    match modifier.encoding() {
+                        Some(_) => rounding = Some(modifier),
+                        None => modifiers.push(modifier),
+                    }
                     // A fit to all columns follows the samples more closely than the base
                     // method, so the modifier's default damping applies.
                     base = base.map(|(base, _)| (base, method.damping));
@@ -183,7 +208,8 @@ impl FromStr for Method {
             printed.push(settings.display(method.name));
         }
         let (base, usual) = base.ok_or_else(|| wrong("expected a method".to_string()))?;
-        Ok(Self { text: printed.join("+"), damping: damping.unwrap_or(usual), base, modifiers })
+        let (text, damping) = (printed.join("+"), damping.unwrap_or(usual));
+        Ok(Self { text, damping, base, modifiers, rounding })
     }
 }
 

@@ -33,12 +33,14 @@ mod kernel;
 mod matmul;
 mod matvec;
 mod nm;
+mod order;
 mod packed;
 mod panel;
 mod quant;
 mod rank;
 mod rounded;
 mod rows16;
+mod scale;
 #[cfg(target_arch = "x86_64")]
 mod source;
 #[cfg(target_arch = "x86_64")]
@@ -51,8 +53,10 @@ pub use crate::values::{ValueType, Values, ValuesRef};
 pub use encoding::{Encoding, PackedValues, VALUE_KINDS, ValueKind};
 pub use error::{PackError, PartsError};
 pub use kernel::{KERNEL_VARIABLE, kernel};
+pub use order::PackedOrder;
 pub use packed::{Packed, ValuesPart};
 pub use quant::{CodeBits, CodesRef, GROUPS, Quantized};
+pub(crate) use scale::{EXACT_DIGITS, Quantizer};
 
 use crate::spec::{Pattern, Spec};
 use kept::Kept;

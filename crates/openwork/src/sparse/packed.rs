@@ -167,6 +167,7 @@ impl Packed {
     fn codes(&self, bits: CodeBits, group: usize) -> Result<Quantized, PackError> {
         /// Strips whose codes one task computes.
         const STRIPS: usize = 64;
+        let stored = self.values.numbers().map_or(ValueType::F32, Values::value_type);
         let parts: Vec<Result<Quantized, PackError>> = (0..self.strips().div_ceil(STRIPS))
             .into_par_iter()
             .map(|part| {
@@ -180,7 +181,7 @@ impl Packed {
                         let value = wide[i].to_string();
                         return Err(PackError::NotFinite { at: values.start + i, value });
                     }
-                    codes.push(&wide);
+                    codes.push_stored(&wide, stored);
                 }
                 Ok(codes)
             })

@@ -20,6 +20,11 @@ pub fn every_method(options: &str) -> Vec<String> {
     METHODS.iter().map(|method| base(method.name)).flat_map(modified).collect()
 }
 
+/// Whether a method rounds all weights of a tensor to codes.
+pub fn rounds(method: &str) -> bool {
+    method.parse::<Method>().unwrap().encoding().is_some()
+}
+
 /// Reproducible numbers, roughly normal.
 pub struct Random(u64);
 

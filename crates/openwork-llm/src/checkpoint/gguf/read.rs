@@ -26,17 +26,11 @@ const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 /// Unsupported ggml types, named in errors.
 const OTHER_TYPES: &[(u32, &str)] = &[
     (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
     (15, "Q8_K"),
-    (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),

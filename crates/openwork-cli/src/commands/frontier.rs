@@ -1,0 +1,183 @@
+//! `openwork frontier MODEL --text T [RUN|PACKED|GGUF ..] --out page.html`.
+
+use crate::args::{Global, positive};
+use crate::failure::Failure;
+use crate::print;
+use crate::progress::Progress;
+use openwork::sparse::Encoding;
+use openwork_llm::evaluate;
+use openwork_llm::format::{align_columns, format_bytes, number, parse_bytes};
+use openwork_llm::frontier::{Frontier, FrontierError, FrontierOptions, measure};
+use openwork_llm::output::OutputFile;
+use openwork_llm::report::frontier_page;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+/// Compare perplexity with bytes and tokens/s, and say whether pruning pays
+///
+/// Measures the unpruned model at 16, 8 and 4 bits, what you bring, and pruned variants;
+/// marks the points that nothing else beats; says in one sentence which to take.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+RUN is an output folder of `openwork prune`, PACKED one of `openwork pack`, GGUF a file of
+the same model: its own bytes count, and its tokens/s are left out, because openwork
+computes with another form. Runs are measured at every value type of --values, or in the
+codes that `+quant` has rounded them to.
+
+With --calib, 4-bit points are rounded by `+quant`. Specs of structures (mlp, heads,
+layers) remove them. What is finished is kept in the work folder: the same command
+continues there.
+
+Examples:
+  openwork frontier smollm2.gguf --text wikitext2.txt --out page.html
+  openwork frontier smollm2.gguf --text wikitext2.txt --spec 2:4 --spec 2:4@8 \\
+      --calib c4.jsonl --out page.html
+  openwork frontier MODEL pruned packed model-q4_k_m.gguf --text wikitext2.txt --size 100M")]
+pub struct FrontierArgs {
+    /// The unpruned model: a Hugging Face folder, a .gguf file, or `demo`
+    model: PathBuf,
+    /// Other forms of the model: RUN, PACKED or GGUF
+    #[arg(value_name = "RUN|PACKED|GGUF")]
+    inputs: Vec<PathBuf>,
+    /// Evaluation text: a .txt file, a .jsonl file with a `text` field, or `demo`
+    #[arg(long, value_name = "TEXT")]
+    text: PathBuf,
+    /// Tokens per evaluation window [default: 2048, or the model's limit]
+    #[arg(long, value_name = "L")]
+    seq_len: Option<usize>,
+    /// Use only the first N tokens of the evaluation text
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// Prune the model to this pattern; may be repeated
+    #[arg(long, value_name = "S")]
+    spec: Vec<String>,
+    /// Pruning method (see `openwork methods`); may be repeated
+    #[arg(long, value_name = "M")]
+    method: Vec<String>,
+    /// Value types, separated by commas
+    #[arg(long, value_name = "T", value_delimiter = ',', default_value = "bf16,int8,int4")]
+    values: Vec<String>,
+    /// Value type of embedding and head where linears have codes [default: int8]
+    #[arg(long, value_name = "T")]
+    head: Option<String>,
+    /// Values that share a scale: 32, 64 or 128
+    #[arg(long, value_name = "N", default_value_t = Encoding::DEFAULT_GROUP)]
+    group: usize,
+    /// Calibration text, to prune and to round to 4 bits
+    #[arg(long, value_name = "TEXT")]
+    calib: Option<PathBuf>,
+    /// Number of calibration windows
+    #[arg(long, value_name = "N", default_value = "128", value_parser = positive)]
+    samples: NonZeroUsize,
+    /// Tokens per calibration window [default: 1024, or the model's limit]
+    #[arg(long, value_name = "N")]
+    calib_seq_len: Option<usize>,
+    /// Tokens to generate in each turn
+    #[arg(long, value_name = "N", default_value = "32", value_parser = positive)]
+    tokens: NonZeroUsize,
+    /// Turns of each model; the fastest counts
+    #[arg(long, value_name = "N", default_value = "5", value_parser = positive)]
+    turns: NonZeroUsize,
+    /// Say what to take for at most this size, such as 100M
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    size: Option<u64>,
+    /// Say what to take for at least this many tokens per second
+    #[arg(long, value_name = "N", value_parser = speed)]
+    speed: Option<f64>,
+    /// Write the page to FILE
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Folder for what is finished [default: FILE without its extension, plus `.frontier`]
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// Replace FILE if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "give a size such as 4G or 800M".to_string())
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "give a number".to_string())?;
+    (number > 0.0 && number.is_finite())
+        .then_some(number)
+        .ok_or_else(|| "give a number above 0".to_string())
+}
+
+impl FrontierArgs {
+    /// Measures all points, then writes the page.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        let mut inputs: Vec<&Path> = self.inputs.iter().map(PathBuf::as_path).collect();
+        inputs.extend([self.model.as_path(), self.text.as_path()]);
+        let out = self.out.as_ref().map(|out| OutputFile::new(out, &inputs, self.force));
+        let out = out.transpose()?;
+        let work = self.work.clone().unwrap_or_else(|| match &self.out {
+            Some(out) => out.with_extension("frontier"),
+            None => PathBuf::from("openwork.frontier"),
+        });
+        let options = FrontierOptions {
+            text: self.text,
+            evaluation: evaluate::Options {
+                seq_len: self.seq_len,
+                max_tokens: self.max_tokens,
+                ..evaluate::Options::default()
+            },
+            inputs: self.inputs,
+            specs: self.spec,
+            values: self.values,
+            methods: self.method,
+            head: self.head,
+            group: self.group,
+            calib: self.calib,
+            samples: self.samples.get(),
+            seq_len: self.calib_seq_len,
+            work,
+            tokens: self.tokens,
+            turns: self.turns,
+            size: self.size,
+            speed: self.speed,
+        };
+        let bar = Progress::start(global, "measuring");
+        let frontier = measure(&self.model, &options, &|event| {
+            let (done, all) = (event.point as f64 + event.share, event.points.max(1) as f64);
+            let stage =
+                format!("{} of {}: {} {}", event.point + 1, event.points, event.stage, event.name);
+            bar.say(done / all, &stage);
+        });
+        bar.end();
+        let frontier = frontier.map_err(|error| match error {
+            FrontierError::Input(why) => Failure::Input(why),
+            FrontierError::Running(why) => Failure::Running(why),
+        })?;
+        if let Some(out) = &out {
+            global.write(out, frontier_page(&frontier).as_bytes())?;
+        }
+        if global.json {
+            return print::line(serde_json::to_string(&frontier).map_err(Failure::running)?);
+        }
+        print::text(&table(&frontier))?;
+        print::line(&frontier.verdict)
+    }
+}
+
+fn table(frontier: &Frontier) -> String {
+    let mut rows = vec![["model", "size", "perplexity", "tokens/s", "best for"].map(String::from)];
+    for point in &frontier.points {
+        let best = match (point.best, point.best_for_speed) {
+            (true, true) => "size, speed",
+            (true, false) => "size",
+            (false, true) => "speed",
+            (false, false) => "",
+        };
+        rows.push([
+            point.name.clone(),
+            format_bytes(point.bytes),
+            number(point.token_perplexity),
+            point.tokens_per_second.map_or("-".to_string(), number),
+            best.to_string(),
+        ]);
+    }
+    align_columns(&rows, [false, true, true, true, false])
+}
