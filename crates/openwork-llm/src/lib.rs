@@ -11,6 +11,7 @@ pub mod format;
 pub mod generate;
 pub mod inspect;
 pub mod model;
+mod named_shape;
 pub mod output;
 pub mod pack;
 pub mod pipeline;
@@ -23,5 +24,6 @@ pub mod tensors;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};
-pub use spec_json::spec_json;
+pub use named_shape::NamedShape;
+pub use spec_json::{fragment_json, spec_json};
 pub use tokens::Tokenizer;
