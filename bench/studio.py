@@ -162,6 +162,14 @@ def hostile(rng):
     tile = lambda **more: json.dumps({"spec": "2:4", "shapes": ["4096,4096"], "panel": 0, "row": 0, "col": 0, "rows": 64, "cols": 64,
                                       "step": 1, "numbers": False, "mask": True, **more}).encode()
     n = rng.randrange(1 << 40)
+    if rng.random() < 0.002:
+        # What needs most memory: levels, sets of runs, scopes that interleave in storage.
+        return rng.choice([
+            lambda: ("POST /api/tile", tile(spec=f"columns(50%) then 2:4 # {n}")),
+            lambda: ("POST /api/show", show(f"in ~((0,0)+(4096,1) | (0,2)+(4096,1)) keep 50% # {n}", ["4096,4096"])),
+            lambda: ("POST /api/tile", tile(spec=f"in (2,1365,4096):(3,2,4096) scope (2,1,1) keep 1 # {n}")),
+            lambda: ("POST /api/tile", tile(spec=f"unstructured(50%) # {n}", shapes=["2048,2048"])),
+        ])()
     return rng.choice([
         lambda: ("POST /api/show", show("2:4 # " + "x" * rng.randrange(60_000), ["8,16"])),
         lambda: ("POST /api/show", show("(" * rng.randrange(9000), ["8,16"])),
@@ -236,4 +244,5 @@ def main():
     print(json.dumps(found, indent=2))
 
 
-main()
+if __name__ == "__main__":
+    main()

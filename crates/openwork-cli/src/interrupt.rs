@@ -47,8 +47,10 @@ pub fn resume_command() -> String {
 }
 
 fn command(args: impl Iterator<Item = String>) -> String {
-    let mut words: Vec<String> =
-        args.filter(|arg| arg != "--force" && arg != "--resume").map(|arg| shell_word(&arg)).collect();
+    let mut words: Vec<String> = args
+        .filter(|arg| arg != "--force" && arg != "--resume")
+        .map(|arg| shell_word(&arg))
+        .collect();
     words.push("--resume".to_string());
     words.join(" ")
 }

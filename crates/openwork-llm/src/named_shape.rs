@@ -19,8 +19,7 @@ impl NamedShape {
     /// Parses the shape of every tensor of a pattern. Members of a coupling need names. The
     /// error begins with the shape at fault.
     pub fn parse_all(texts: &[String], pattern: &Pattern) -> Result<Vec<Self>, String> {
-        let shapes: Vec<Self> =
-            texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+        let shapes: Vec<Self> = texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
         let members = pattern.members();
         match (members.first(), shapes.iter().find(|shape| shape.name.is_none())) {
             (Some(first), Some(shape)) => {

@@ -114,7 +114,8 @@ impl Access {
     }
 
     fn is_known(&self, token: &Token, request: &Request<'_>) -> bool {
-        let cookies = request.cookie.unwrap_or("").split(';').filter_map(|c| c.trim().split_once('='));
+        let cookies =
+            request.cookie.unwrap_or("").split(';').filter_map(|c| c.trim().split_once('='));
         let kept = cookies.into_iter().any(|(name, value)| name == COOKIE && token.is(value));
         kept || request.query_value("token").is_some_and(|given| token.is(given))
     }

@@ -36,12 +36,15 @@ impl Request<'_> {
         if self.body.len() > MAX_BODY {
             return Err(Response::error(413, format!("the body exceeds {MAX_BODY} bytes")));
         }
-        let json = |kind: &str| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json");
+        let json = |kind: &str| {
+            kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json")
+        };
         if !self.content_type.is_some_and(json) {
             return Err(Response::error(415, "send application/json"));
         }
-        serde_json::from_slice(self.body)
-            .map_err(|error| Response::error(400, format!("the body is not what this route takes: {error}")))
+        serde_json::from_slice(self.body).map_err(|error| {
+            Response::error(400, format!("the body is not what this route takes: {error}"))
+        })
     }
 
     /// A value of the query, as it was sent.

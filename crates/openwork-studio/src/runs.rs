@@ -98,7 +98,10 @@ pub(crate) fn one(studio: &Studio, request: &Request<'_>) -> Result<Response, Re
         .collect();
     out["progress"] = json!(last_progress(&studio.runs.root, &folder));
     out["resume"] = json!(resume(&status, &folder));
-    out["report"] = json!(format!("openwork report {} --out report.html", shell_word(&folder.display().to_string())));
+    out["report"] = json!(format!(
+        "openwork report {} --out report.html",
+        shell_word(&folder.display().to_string())
+    ));
     Ok(Response::json(&out))
 }
 
@@ -172,7 +175,10 @@ fn resume(status: &RunStatus, folder: &Path) -> Option<String> {
     option("calib", Some(&plan.calibration.text));
     option("samples", Some(&plan.calibration.samples.to_string()));
     option("seq-len", Some(&plan.calibration.seq_len.to_string()));
+    option("single-tokens", Some(&plan.calibration.single_tokens.to_string()));
     option("seed", Some(&plan.seed.to_string()));
+    option("dtype", Some(&plan.dtype));
+    option("recover", plan.recovery.as_deref());
     option("include", plan.include.as_deref());
     option("exclude", plan.exclude.as_deref());
     option("out", Some(&folder.display().to_string()));

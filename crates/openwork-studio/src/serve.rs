@@ -83,7 +83,9 @@ async fn respond(shared: &Shared, request: hyper::Request<Incoming>) -> Response
     let body = tokio::time::timeout(BODY_TIME, Limited::new(body, MAX_BODY).collect());
     let body = match body.await {
         Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(_)) => return closing(Response::error(413, format!("the body exceeds {MAX_BODY} bytes"))),
+        Ok(Err(_)) => {
+            return closing(Response::error(413, format!("the body exceeds {MAX_BODY} bytes")));
+        }
         Err(_) => return closing(Response::error(408, "the body took too long to arrive")),
     };
     let studio = Arc::clone(&shared.studio);

@@ -1,8 +1,8 @@
 //! The contract of the API: every route, with right and wrong requests, without sockets.
 
 use openwork::{Element, Pattern};
-use proptest::strategy::Strategy;
 use openwork_studio::{Access, Options, ROUTES, Request, Response, Studio};
+use proptest::strategy::Strategy;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -137,7 +137,10 @@ fn tiles_agree_with_the_spec() {
                 let share = kept as f64 / bound.tensors()[0].domain_size() as f64;
                 assert!((share - bound.density()).abs() < 1e-9, "{text}: {share}");
             }
-            let reduced = with(body, &json!({"step": 4, "numbers": false, "rows": rows.div_ceil(4), "cols": cols.div_ceil(4)}));
+            let reduced = with(
+                body,
+                &json!({"step": 4, "numbers": false, "rows": rows.div_ceil(4), "cols": cols.div_ceil(4)}),
+            );
             let bytes = ask(&studio, "POST", "/api/tile", reduced.to_string().as_bytes()).body;
             assert_eq!(bytes.len(), 2 * rows.div_ceil(4) * cols.div_ceil(4), "{text}");
         }
@@ -152,9 +155,13 @@ fn an_element_names_its_block_scope_and_mates() {
     assert_eq!(found["offset"], 34);
     assert_eq!(found["block"]["cells"], json!([[0, 1, 2], [0, 1, 10]]));
     assert_eq!(found["scope"]["cells"].as_array().unwrap().len(), 8);
-    let view: Vec<_> = found["view"].as_array().unwrap().iter().map(|v| v["at"].as_u64().unwrap()).collect();
+    let view: Vec<_> =
+        found["view"].as_array().unwrap().iter().map(|v| v["at"].as_u64().unwrap()).collect();
     assert_eq!(view, [1, 0, 2, 0]);
-    let outside = with(spec("in (2,4)+(4,8) scope (1,4) keep 2", &["8,16"]), &json!({"panel": 0, "row": 0, "col": 0}));
+    let outside = with(
+        spec("in (2,4)+(4,8) scope (1,4) keep 2", &["8,16"]),
+        &json!({"panel": 0, "row": 0, "col": 0}),
+    );
     assert_eq!(post(&studio, "/api/element", &outside)["kind"], "outside");
     let padding = with(spec("2:4 pad (1,4)", &["4,10"]), &json!({"panel": 0, "row": 0, "col": 11}));
     let padding = post(&studio, "/api/element", &padding);
@@ -191,7 +198,8 @@ fn a_design_is_shared_in_every_language() {
     let named = format!("blocks {}: block (1,_) & b: block (1,_) keep 50%", "a");
     for (path, start) in [("/api/svg", "<svg"), ("/api/export", "<!doctype html>")] {
         let body = spec(&named, &["a=8,4", "b=8,4"]).to_string();
-        let text = String::from_utf8(ask(&studio, "POST", path, body.as_bytes()).body.into_owned()).unwrap();
+        let text = String::from_utf8(ask(&studio, "POST", path, body.as_bytes()).body.into_owned())
+            .unwrap();
         assert!(text.starts_with(start) && !text.contains(evil), "{path}");
     }
     let fragment = post(&studio, "/api/fragment", &spec("rows16", &["16,32"]));
@@ -250,7 +258,8 @@ fn patterns_are_tried_on_the_built_in_model() {
     assert!(error(0) < error(2), "pairs are a stricter pattern: {status}");
     let packed = |i: usize| results[i]["packed"]["bytes"].as_u64().unwrap();
     assert!(packed(2) < packed(0), "and pack smaller: {status}");
-    let shape: Vec<usize> = status["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
+    let shape: Vec<usize> =
+        status["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
     let mask = json!({"job": job, "result": 0, "step": 1}).to_string();
     let bytes = ask(&studio, "POST", "/api/trial/mask", mask.as_bytes()).body;
     assert_eq!(bytes.len(), shape[0] * shape[1]);
@@ -285,7 +294,9 @@ fn a_file_is_tried_with_its_statistics() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.safetensors");
     let tensor = |rows: usize, cols: usize| -> Vec<u8> {
-        (0..rows * cols).flat_map(|i| (((i * 7919) % 101) as f32 / 50.0 - 1.0).to_le_bytes()).collect()
+        (0..rows * cols)
+            .flat_map(|i| (((i * 7919) % 101) as f32 / 50.0 - 1.0).to_le_bytes())
+            .collect()
     };
     let (w, x) = (tensor(8, 16), tensor(64, 16));
     let header = json!({
@@ -298,7 +309,10 @@ fn a_file_is_tried_with_its_statistics() {
     let studio = studio_with(&[&path], folder.path());
     let sources = get(&studio, "/api/sources");
     assert_eq!(sources["sources"][0]["name"], "w.safetensors");
-    assert_eq!(sources["sources"][0]["tensors"], json!([{"name": "w", "shape": [8, 16], "has_inputs": true}]));
+    assert_eq!(
+        sources["sources"][0]["tensors"],
+        json!([{"name": "w", "shape": [8, 16], "has_inputs": true}])
+    );
     let body = json!({"source": 0, "tensor": 0, "patterns": ["2:4"], "methods": ["s-obs"]});
     let status = finished(&studio, post(&studio, "/api/trial", &body)["job"].as_u64().unwrap());
     assert!(status["results"][0]["error"].as_f64().is_some(), "{status}");
@@ -392,7 +406,8 @@ fn hostile_designs_are_answered() {
         ("2:4", vec![]),
         ("blocks a: & b: keep 1", vec!["a=4,4"]),
     ] {
-        let response = ask(&studio, "POST", "/api/show", spec(text, &shapes).to_string().as_bytes());
+        let response =
+            ask(&studio, "POST", "/api/show", spec(text, &shapes).to_string().as_bytes());
         assert_eq!(response.status, 200, "{text}");
         assert!(response.body.len() < 1 << 20, "{text}: {} bytes", response.body.len());
     }

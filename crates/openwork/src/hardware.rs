@@ -119,15 +119,24 @@ mod tests {
     #[test]
     fn the_answer_agrees_with_masks() {
         let shape = [16, 64];
-        for text in ["2:4", "1:4", "2:4@8", "2:4x2", "4:8", "rows16", "1:2", "unstructured(50%)", "2:4 in (4,0)+(12,K)"] {
+        for text in [
+            "2:4",
+            "1:4",
+            "2:4@8",
+            "2:4x2",
+            "4:8",
+            "rows16",
+            "1:2",
+            "unstructured(50%)",
+            "2:4 in (4,0)+(12,K)",
+        ] {
             let spec = text.parse::<Pattern>().unwrap().bind(&shape).unwrap();
             let answer = SparseTensorCores::of(&spec);
             let breaks = (0..200).any(|seed| {
                 let mask = Mask::example(&spec, seed);
                 let bits = &mask.tensors()[0];
-                (0..shape[0] * shape[1] / GROUP).any(|group| {
-                    (0..GROUP).filter(|i| bits.get(group * GROUP + i)).count() > KEPT
-                })
+                (0..shape[0] * shape[1] / GROUP)
+                    .any(|group| (0..GROUP).filter(|i| bits.get(group * GROUP + i)).count() > KEPT)
             });
             assert_eq!(answer != SparseTensorCores::Accepted, breaks, "{text}: {answer:?}");
         }

@@ -79,13 +79,16 @@ impl Studio {
 
 fn listen(name: &str, port: u16) -> Result<TcpListener, Failure> {
     let asked = |why: &dyn std::fmt::Display| {
-        Failure::Input(format!("cannot listen on {name}, port {port}: {why}; give another --port or --host"))
+        Failure::Input(format!(
+            "cannot listen on {name}, port {port}: {why}; give another --port or --host"
+        ))
     };
     let ip: Option<IpAddr> = name.parse().ok();
     match ip {
         Some(ip) => TcpListener::bind((ip, port)).map_err(|error| asked(&error)),
         None => {
-            let all: Vec<_> = (name, port).to_socket_addrs().map_err(|error| asked(&error))?.collect();
+            let all: Vec<_> =
+                (name, port).to_socket_addrs().map_err(|error| asked(&error))?.collect();
             TcpListener::bind(&all[..]).map_err(|error| asked(&error))
         }
     }
@@ -98,6 +101,7 @@ fn open(address: &str) -> bool {
         "windows" => "explorer",
         _ => "xdg-open",
     };
-    let quiet = Command::new(program).arg(address).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let quiet =
+        Command::new(program).arg(address).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     quiet.is_ok()
 }

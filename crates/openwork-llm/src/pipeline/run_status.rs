@@ -119,7 +119,8 @@ pub fn find_runs(root: &Path, depth: usize, most: usize) -> Vec<PathBuf> {
             }
             let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
             let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-            let shown = folders.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
+            let shown =
+                folders.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
             next.extend(shown.map(|entry| entry.path()));
         }
         level = next;
@@ -193,8 +194,7 @@ mod tests {
         let filter = TensorFilter::default();
         let passes = Passes::new(&recipe, &filter, model.config(), false).unwrap();
         let (dtype, evaluation) = (Dtype::BF16, None);
-        let job =
-            Job { calibration, evaluation, dtype, state_memory_limit: None, recovery: None };
+        let job = Job { calibration, evaluation, dtype, state_memory_limit: None, recovery: None };
         let observer = Reader { folder, seen: Mutex::default(), most };
         let run = PreparedRun::new(model, job, passes, folder, start);
         let _ = run.run(&observer, &mut LocalExecutor::default());

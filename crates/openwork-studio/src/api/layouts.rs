@@ -32,7 +32,8 @@ pub(super) fn layout(_: &Studio, request: &Request<'_>) -> Result<Response, Resp
     let LayoutRequest { op: name, inputs } = request.json()?;
     let Some(op) = find(&name) else {
         let short: String = name.chars().take(40).collect();
-        let why = format!("unknown operation {short:?}; did you mean {}?", nearest(&short).join(" or "));
+        let why =
+            format!("unknown operation {short:?}; did you mean {}?", nearest(&short).join(" or "));
         return Err(Response::error(404, why));
     };
     if inputs.len() != op.inputs.len() {
@@ -47,7 +48,8 @@ pub(super) fn layout(_: &Studio, request: &Request<'_>) -> Result<Response, Resp
         .map(|(name, text)| json!({"name": name, "text": text, "grid": grid(text)}))
         .collect();
     // `image` lists every offset.
-    let large = |text: &&str| text.parse::<Layout>().is_ok_and(|l| l.size() > MAX_CELLS.min(MAX_IMAGE));
+    let large =
+        |text: &&str| text.parse::<Layout>().is_ok_and(|l| l.size() > MAX_CELLS.min(MAX_IMAGE));
     let output = match op.name {
         "image" if texts.iter().any(large) => {
             Err(format!("the page lists the offsets of at most {MAX_CELLS} positions"))
@@ -128,7 +130,10 @@ mod tests {
         for text in ["(4,8):(8,1)", "((2,2),3):((1,4),2)", "6:2", "(2,3,4):(12,4,1)"] {
             let layout: Layout = text.parse().unwrap();
             let shown = grid(text);
-            let mut cells: Vec<i64> = shown["cells"].as_array().unwrap().iter()
+            let mut cells: Vec<i64> = shown["cells"]
+                .as_array()
+                .unwrap()
+                .iter()
                 .flat_map(|row| row.as_array().unwrap().iter().map(|cell| cell.as_i64().unwrap()))
                 .collect();
             let mut expected: Vec<i64> =

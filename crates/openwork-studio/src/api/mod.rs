@@ -67,7 +67,9 @@ pub(crate) fn route(studio: &Studio, request: &Request<'_>) -> Response {
         Some(route) if route.method == request.method => {
             (route.run)(studio, request).unwrap_or_else(|refusal| refusal)
         }
-        Some(route) => Response::error(405, format!("use {}", route.method)).with("Allow", route.method),
+        Some(route) => {
+            Response::error(405, format!("use {}", route.method)).with("Allow", route.method)
+        }
         None => Response::error(404, "there is no such page"),
     }
 }
@@ -143,7 +145,10 @@ fn edit(studio: &Studio, request: &Request<'_>) -> Result<Response, Response> {
     }
 }
 
-fn fragment_of(studio: &Studio, request: &Request<'_>) -> Result<(Arc<Design>, Fragment), Response> {
+fn fragment_of(
+    studio: &Studio,
+    request: &Request<'_>,
+) -> Result<(Arc<Design>, Fragment), Response> {
     let request: SpecRequest = request.json()?;
     let design = design_of(studio, &request)?;
     let found = Fragment::new(&design.spec, fragment::NAME, request.seed);
@@ -179,17 +184,41 @@ fn export(studio: &Studio, request: &Request<'_>) -> Result<Response, Response> 
 
 /// The clauses of the language, with what each means.
 const CLAUSES: &[(&str, &str, &str)] = &[
-    ("view", "view m (g j i) -> m g i j, j=2 i=8", "splits and reorders the axes; block, scope and keep then count along its axes"),
-    ("block", "block (1,2)", "weights that are kept or dropped together: one extent for each axis of the view"),
+    (
+        "view",
+        "view m (g j i) -> m g i j, j=2 i=8",
+        "splits and reorders the axes; block, scope and keep then count along its axes",
+    ),
+    (
+        "block",
+        "block (1,2)",
+        "weights that are kept or dropped together: one extent for each axis of the view",
+    ),
     ("scope", "scope (1,4)", "blocks that compete, counted in blocks along each axis"),
-    ("keep", "keep 2", "how many blocks of each scope are kept: a count, a share such as 50%, or all"),
-    ("in", "in (M/4,0)+(M*3/4,K)", "only this part of the tensor is pruned: offset + extent, a layout, a union | or a complement ~"),
+    (
+        "keep",
+        "keep 2",
+        "how many blocks of each scope are kept: a count, a share such as 50%, or all",
+    ),
+    (
+        "in",
+        "in (M/4,0)+(M*3/4,K)",
+        "only this part of the tensor is pruned: offset + extent, a layout, a union | or a complement ~",
+    ),
     ("pad", "pad (1,4)", "rounds each axis up to a multiple with virtual zeros"),
     ("on", "on (rows,cols)", "names the dims of the tensor"),
     ("then", "then 2:4", "prunes the kept blocks further"),
     ("else", "else 2:4", "prunes the dropped blocks instead of zeroing them"),
-    ("blocks", "blocks a: block (1,_) & b: block (1,_) keep 50%", "couples tensors: blocks at the same place are kept or dropped together"),
-    ("scopes", "scopes a: scope (1,_) & b: scope (1,_) keep 50%", "couples tensors: their blocks compete"),
+    (
+        "blocks",
+        "blocks a: block (1,_) & b: block (1,_) keep 50%",
+        "couples tensors: blocks at the same place are kept or dropped together",
+    ),
+    (
+        "scopes",
+        "scopes a: scope (1,_) & b: scope (1,_) keep 50%",
+        "couples tensors: their blocks compete",
+    ),
     ("perm", "perm (1,0)", "which axis of a coupled tensor each axis of the common grid is"),
     ("weight", "weight 0.5", "the weight of a coupled tensor's loss"),
     ("all", "keep all", "every block"),
@@ -226,9 +255,9 @@ fn catalog(_: &Studio, _: &Request<'_>) -> Result<Response, Response> {
             "needs_inputs": parsed.is_some_and(|method| method.needs() != Needs::Weights),
         })
     };
-    let clauses = CLAUSES.iter().map(|(name, example, hint)| {
-        json!({"name": name, "example": example, "hint": hint})
-    });
+    let clauses = CLAUSES
+        .iter()
+        .map(|(name, example, hint)| json!({"name": name, "example": example, "hint": hint}));
     Ok(Response::json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "presets": presets,

@@ -2,7 +2,7 @@
 
 use super::{Design, Panel, matrix};
 use openwork::hardware::SparseTensorCores;
-use openwork::spec::{Coupling, Spec, Tensor};
+use openwork::spec::{Coupling, Side, Spec, Tensor, level_name};
 use openwork_llm::spec_json;
 use serde_json::{Value, json};
 
@@ -31,8 +31,24 @@ pub(crate) fn facts(design: &Design) -> Value {
     })
 }
 
-/// Why the index of kept blocks has the size that it has.
+/// The index of kept blocks, and why it has the size that it has, level by level.
 fn index(spec: &Spec) -> Value {
+    let facts = spec.facts();
+    let why = |(path, level): (Vec<Side>, &Spec)| match spec.has_levels() {
+        true => format!("{}: {}", level_name(&path), why(level)),
+        false => why(level),
+    };
+    let why: Vec<String> = spec.levels().into_iter().map(why).collect();
+    json!({
+        "bits_per_scope": facts.index_bits,
+        "bits_per_kept": facts.index_bits_per_kept,
+        "least_bits": facts.least_index_bits,
+        "why": why.join("; "),
+    })
+}
+
+/// Why the index of one level has the size that it has.
+fn why(spec: &Spec) -> String {
     let facts = spec.facts();
     let sizes = &facts.block_sizes;
     let size: usize = match spec.coupling() {
@@ -40,12 +56,14 @@ fn index(spec: &Spec) -> Value {
         Coupling::Scopes => sizes[0],
     };
     let (keep, blocks, bits) = (spec.keep(), spec.blocks_per_scope(), facts.index_bits);
-    let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let alone = bits as f64 / keep.max(1) as f64;
     let mut why = match keep {
         0 => "no block is kept, so there is no index".to_string(),
         _ if keep == blocks => "every block is kept, so there is no index".to_string(),
-        _ => format!("{} choose {keep} of {blocks} blocks", plural(bits, "bit")),
+        _ => format!(
+            "{} {keep} of {blocks} blocks",
+            if bits == 1 { "1 bit chooses".to_string() } else { format!("{bits} bits choose") }
+        ),
     };
     if keep > 0 && keep < blocks {
         why += &match size {
@@ -57,18 +75,12 @@ fn index(spec: &Spec) -> Value {
             ),
         };
     }
-    json!({
-        "bits_per_scope": bits,
-        "bits_per_kept": facts.index_bits_per_kept,
-        "least_bits": facts.least_index_bits,
-        "block_size": size,
-        "why": why,
-    })
+    why
 }
 
 /// `1 bit`, `0.25 bits`.
 fn number(bits: f64) -> String {
-    let text = format!("{bits:.3}");
+    let text = format!("{bits:.4}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     format!("{text} bit{}", if text == "1" { "" } else { "s" })
 }

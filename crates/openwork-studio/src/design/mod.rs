@@ -146,7 +146,9 @@ impl Design {
         }
         let spec = pattern.bind_all(&tensors).map_err(spec_error)?;
         // Padding may make far more positions than there are weights.
-        let positions = |spec: &Spec| spec.tensors().iter().fold(0usize, |sum, t| sum.saturating_add(t.positions()));
+        let positions = |spec: &Spec| {
+            spec.tensors().iter().fold(0usize, |sum, t| sum.saturating_add(t.positions()))
+        };
         if spec.levels().into_iter().any(|(_, level)| positions(level) > MAX_WEIGHTS) {
             return Err(DesignError::Other(format!(
                 "the studio draws at most {MAX_WEIGHTS} positions, padding included; pad to smaller multiples"
@@ -154,7 +156,9 @@ impl Design {
         }
         let panels = match spec.has_levels() {
             true => spec.levels().into_iter().map(|(path, _)| Panel { path, tensor: 0 }).collect(),
-            false => (0..spec.tensors().len()).map(|tensor| Panel { path: vec![], tensor }).collect(),
+            false => {
+                (0..spec.tensors().len()).map(|tensor| Panel { path: vec![], tensor }).collect()
+            }
         };
         let (request, example) = (request.clone(), OnceLock::new());
         Ok(Self { request, pattern, spec, panels, example })
@@ -168,10 +172,8 @@ impl Design {
     /// A panel by its number, with its spec and tensor.
     pub fn panel(&self, number: usize) -> Option<(&Panel, &Spec, &Tensor)> {
         let panel = self.panels.get(number)?;
-        let spec = panel
-            .path
-            .iter()
-            .try_fold(&self.spec, |spec, &side| Some(spec.level(side)?.spec()))?;
+        let spec =
+            panel.path.iter().try_fold(&self.spec, |spec, &side| Some(spec.level(side)?.spec()))?;
         Some((panel, spec, &spec.tensors()[panel.tensor]))
     }
 
@@ -205,7 +207,8 @@ impl Design {
             Example::Lazy => Keeps::Lazy(ExampleMask::new(spec, self.request.seed)),
             Example::Blocks(bits) => Keeps::Blocks(bits, spec.blocks_per_scope()),
             Example::Levels(both) => {
-                let choice = panel.path.iter().try_fold(&both.0, |choice, &side| choice.level(side));
+                let choice =
+                    panel.path.iter().try_fold(&both.0, |choice, &side| choice.level(side));
                 choice.map_or(Keeps::Unknown, |c| Keeps::Blocks(c.kept(), spec.blocks_per_scope()))
             }
             Example::None => Keeps::Unknown,
@@ -265,7 +268,8 @@ impl Designs {
             request.shapes.iter().take(MAX_TENSORS).filter_map(|text| text.parse().ok()).collect();
         let tensors: Vec<_> = shapes.iter().map(NamedShape::named).collect();
         let large = weights(&tensors) > LARGE || request.spec.contains("pad");
-        let _one_at_a_time = large.then(|| self.large.lock().unwrap_or_else(PoisonError::into_inner));
+        let _one_at_a_time =
+            large.then(|| self.large.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(known) = self.known(request).filter(|_| large) {
             return Ok(known);
         }

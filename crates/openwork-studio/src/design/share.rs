@@ -17,9 +17,9 @@ pub(crate) fn snippets(design: &Design) -> Value {
         format!("({}{})", all.join(", "), if all.len() == 1 { "," } else { "" })
     };
     let quoted = json!(text).to_string();
-    let shapes: Vec<String> = design.request.shapes.iter().map(|s| format!("--shape '{s}'")).collect();
-    let command =
-        format!("openwork show '{}' {}", text.replace('\'', r"'\''"), shapes.join(" "));
+    let shapes: Vec<String> =
+        design.request.shapes.iter().map(|s| format!("--shape '{s}'")).collect();
+    let command = format!("openwork show '{}' {}", text.replace('\'', r"'\''"), shapes.join(" "));
     let python = match single {
         true => format!(
             "import openwork\n\nspec = openwork.Spec.parse({quoted}).bind({})\nprint(spec.density)\n\n\

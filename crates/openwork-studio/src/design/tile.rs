@@ -69,7 +69,8 @@ pub(crate) fn tile(design: &Design, request: &TileRequest) -> Result<Vec<u8>, Re
         (place(request.row, i / request.cols), place(request.col, i % request.cols))
     });
     if request.numbers {
-        let (mut scopes, mut blocks) = (Vec::with_capacity(9 * cells), Vec::with_capacity(4 * cells));
+        let (mut scopes, mut blocks) =
+            (Vec::with_capacity(9 * cells), Vec::with_capacity(4 * cells));
         let mut bytes = Vec::with_capacity(cells);
         for place in places {
             let cell = picture.cell_at(place);
@@ -213,16 +214,17 @@ impl<'a> Picture<'a> {
     /// The cells from `place` on, `step` in each direction, as one.
     fn reduced(&mut self, place: (Option<usize>, Option<usize>), step: usize) -> (u8, u8) {
         let (Some(row), Some(col)) = place else { return Cell::OUTSIDE.reduced() };
+        if row >= self.all.0 || col >= self.all.1 {
+            return Cell::OUTSIDE.reduced();
+        }
         let (last, half) = (step - 1, step / 2);
         // Corners, the center and some point of no symmetry.
         let points =
-            [(0, 0), (0, last), (last, 0), (last, last), (half, half), (step / 3, 2 * step / 3)];
-        let cells = points.map(|(i, j)| {
-            let (row, col) = ((row + i).min(self.all.0 - 1), (col + j).min(self.all.1 - 1));
-            (row >= place.0.unwrap_or(0) && col >= place.1.unwrap_or(0)).then(|| self.cell(row, col))
-        });
-        let cells: Vec<Cell> = cells.into_iter().flatten().collect();
-        let Some(&first) = cells.first() else { return Cell::OUTSIDE.reduced() };
+            [(0, 0), (0, last), (last, 0), (last, last), (half, half), (step / 3, step / 3 * 2)];
+        let near = |first: usize, i: usize, all: usize| first.saturating_add(i).min(all - 1);
+        let cells =
+            points.map(|(i, j)| self.cell(near(row, i, self.all.0), near(col, j, self.all.1)));
+        let first = cells[0];
         if cells.iter().all(|cell| cell.block == first.block && cell.kind == first.kind) {
             let kept = cells.iter().filter(|cell| matches!(cell.state, KEPT | UNKNOWN)).count();
             let share = (kept * 255 / cells.len()) as u8;

@@ -2,9 +2,9 @@
 
 use super::measure::measure;
 use super::source::Tensor;
+use openwork::Pattern;
 use openwork::mask::Bits;
 use openwork::prune::{Method, Monitor};
-use openwork::Pattern;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -35,7 +35,13 @@ pub(super) fn measure(
             let bits = pruned.mask.tensors()[0].clone();
             let square = |w: f32| f64::from(w) * f64::from(w);
             let all: f64 = weights.data().iter().map(|&w| square(w)).sum();
-            let kept: f64 = weights.data().iter().enumerate().filter(|(i, _)| bits.get(*i)).map(|(_, &w)| square(w)).sum();
+            let kept: f64 = weights
+                .data()
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| bits.get(*i))
+                .map(|(_, &w)| square(w))
+                .sum();
             let new = &pruned.weights[0];
             let h = hessian.map(|h| h.matrix().view());
             let rows = row_errors(weights.view(), new.view(), h);

@@ -57,7 +57,9 @@ pub(crate) fn start(studio: &Studio, request: &Request<'_>) -> Result<Response, 
     let request: TrialRequest = request.json()?;
     let count = |what: &str, found: usize, most: usize| match found {
         found if (1..=most).contains(&found) => Ok(()),
-        found => Err(Response::error(400, format!("a trial has 1 to {most} {what}, found {found}"))),
+        found => {
+            Err(Response::error(400, format!("a trial has 1 to {most} {what}, found {found}")))
+        }
     };
     count("patterns", request.patterns.len(), MAX_PATTERNS)?;
     count("methods", request.methods.len(), MAX_METHODS)?;

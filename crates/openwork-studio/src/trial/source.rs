@@ -120,9 +120,7 @@ impl Sources {
 
     /// Names, and the tensors of each.
     pub fn to_json(&self) -> Value {
-        let tensor = |entry: &Entry| {
-            json!({"name": entry.name, "shape": entry.shape, "has_inputs": entry.has_inputs})
-        };
+        let tensor = |entry: &Entry| json!({"name": entry.name, "shape": entry.shape, "has_inputs": entry.has_inputs});
         let source = |source: &Arc<Source>| {
             let tensors: Vec<Value> = source.tensors.iter().map(tensor).collect();
             json!({"name": source.name, "tensors": tensors})
@@ -141,7 +139,8 @@ impl Sources {
 impl Source {
     fn model(path: &Path, text: String) -> Result<Self, SourceError> {
         let checkpoint = Checkpoint::open(path).map_err(SourceError::Checkpoint)?;
-        let model = Model::open(&checkpoint).map_err(|error| SourceError::Model(Box::new(error)))?;
+        let model =
+            Model::open(&checkpoint).map_err(|error| SourceError::Model(Box::new(error)))?;
         let shapes = Layer::linear_shapes(model.config());
         let mut tensors = Vec::new();
         for layer in 0..model.config().layers {
@@ -221,7 +220,11 @@ impl Tensor {
             }
         };
         if values.len() != rows * cols {
-            return Err(format!("{} has {} weights, not {rows} x {cols}", self.name(), values.len()));
+            return Err(format!(
+                "{} has {} weights, not {rows} x {cols}",
+                self.name(),
+                values.len()
+            ));
         }
         Ok(Matrix::from_vec(rows, cols, values))
     }

@@ -194,10 +194,13 @@ function accept(i) {
 function hint() {
   const before = area.value.slice(0, area.selectionStart).replace(/#[^\n]*/g, "");
   const rest = area.value.slice(area.selectionStart).match(/^[A-Za-z0-9_:@]*/)[0];
-  const words = [...(before + rest).matchAll(/\d+:\d+\S*|[A-Za-z_][A-Za-z0-9_]*/g)].map((found) => found[0]).reverse();
+  const words = [...(before + rest + area.value.slice(area.selectionStart + rest.length, area.selectionStart + rest.length + 1))
+    .matchAll(/(\d+:\d+[x@\d]*|[A-Za-z_][A-Za-z0-9_]*)(\(?)/g)].reverse();
   const box = $("hint");
-  for (const word of words) {
-    const clause = catalog.clauses.find((one) => one.name === word);
+  for (const [, word, call] of words) {
+    // `block(` at once is the preset, `block (` the clause.
+    const named = call && presetNames().has(word);
+    const clause = named ? undefined : catalog.clauses.find((one) => one.name === word);
     const preset = /^\d+:\d+/.test(word)
       ? catalog.presets.find((one) => one.name === (word.includes("@") ? "N:M@D" : word.includes("x") ? "N:MxB" : "N:M"))
       : catalog.presets.find((one) => one.name.split("(")[0] === word && !clause);

@@ -42,13 +42,15 @@ function bits(facts, i) {
   return [Math.min(value, all), Math.max(0, all - value)];
 }
 
+const bitsOf = (facts) => { const bits_ = number(facts.facts.index_bits_per_kept, 4); return `${bits_} bit${bits_ === "1" ? "" : "s"}`; };
+
 function storage(found, base) {
   const { facts, index } = found;
   const other = base && base.facts.spec !== facts.spec ? base : null;
   const rows = facts.facts.storage.flatMap((storage, i) => {
     const most = storage.value_bits;
     const own = bar(...bits(facts, i), most, `${most}-bit`, false);
-    return other ? [own, bar(...bits(other.facts, i), most, "", true)] : [own];
+    return other ? [own, bar(...bits(other.facts, i), most, other.facts.spec, true)] : [own];
   });
   const input = make("input", {
     value: state.base, "aria-label": "Compare with this pattern", spellcheck: "false",
@@ -57,7 +59,7 @@ function storage(found, base) {
   const smaller = () => {
     const [a, b] = [facts, other.facts].map((one) => one.facts.storage[0].bits_per_weight);
     if (Math.abs(a - b) < 1e-9) return `As large as ${other.facts.spec}.`;
-    return `${percent(Math.abs(1 - a / b), 2)} ${a < b ? "smaller" : "larger"} than ${other.facts.spec} at 16 bits: ${number(facts.facts.index_bits_per_kept)} index bits per kept weight against ${number(other.facts.facts.index_bits_per_kept)}.`;
+    return `${percent(Math.abs(1 - a / b), 2)} ${a < b ? "smaller" : "larger"} than ${other.facts.spec} at 16 bits: ${bitsOf(facts)} of index per kept weight against ${bitsOf(other.facts)}.`;
   };
   $("storage").replaceChildren(
     make("h2", {}, "Bits per weight"),

@@ -6,7 +6,7 @@ import { replace } from "./editor.js";
 import { onChange, state } from "./state.js";
 import { paint } from "./tiles.js";
 
-const TINY = 16;
+const TINY = 48;
 let entries = [];
 
 export function start(catalog) {
@@ -16,7 +16,7 @@ export function start(catalog) {
     entry.canvas = canvas;
     entry.button = make("button", {
       title: entry.summary, "data-spec": entry.spec,
-      onclick: () => replace(entry.spec, shapeFor(entry)),
+      onclick: () => replace(entry.spec, entry.shapes.join("; ")),
     }, canvas, make("div", {}, make("b", {}, entry.spec.length > 24 ? entry.name : entry.spec), make("span", {}, entry.summary)));
     return make("li", {}, entry.button);
   }));
@@ -24,11 +24,6 @@ export function start(catalog) {
   onChange(mark);
   // After the picture that the user waits for.
   setTimeout(draw, 400);
-}
-
-/** The example's own shape, unless the current one is for one tensor too and large enough. */
-function shapeFor(entry) {
-  return entry.shapes.join("; ");
 }
 
 function mark() {
@@ -39,11 +34,15 @@ function mark() {
 export async function draw() {
   for (const entry of entries) {
     try {
-      const body = { spec: entry.spec, shapes: entry.shapes, seed: 3, panel: 0, row: 0, col: 0, rows: TINY, cols: TINY, step: 1, numbers: false, mask: true };
+      const dims = entry.shapes[0].replace(/^.*=/, "").split(",").map(Number);
+      const side = Math.min(16, dims[0], dims.slice(1).reduce((a, b) => a * b, 1));
+      const body = { spec: entry.spec, shapes: entry.shapes, seed: 3, panel: 0, row: 0, col: 0, rows: side, cols: side, step: 1, numbers: false, mask: true };
       entry.bytes ??= await postBytes("/api/tile", body);
-      const count = TINY * TINY;
-      const picture = paint(new Uint8Array(entry.bytes, 0, count), new Uint8Array(entry.bytes, count, count), TINY, TINY, { mask: true, used: 8 });
-      entry.canvas.getContext("2d").drawImage(picture, 0, 0);
+      const count = side * side;
+      const picture = paint(new Uint8Array(entry.bytes, 0, count), new Uint8Array(entry.bytes, count, count), side, side, { mask: true, used: 8 });
+      const context = entry.canvas.getContext("2d");
+      context.imageSmoothingEnabled = false;
+      context.drawImage(picture, 0, 0, TINY, TINY);
     } catch { /* the name is enough */ }
   }
 }

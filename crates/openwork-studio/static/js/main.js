@@ -58,7 +58,8 @@ async function ask() {
   current = { design: wanted, found, started };
   editor.mark(null);
   editor.learn(found.dims);
-  message("", true);
+  // What a preset stands for.
+  message(found.facts.expanded === found.facts.spec ? "" : `= ${found.facts.expanded}`, true);
   draw();
   facts.show(found, await baseline(wanted));
   axes.show(found.panels);

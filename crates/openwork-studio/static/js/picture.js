@@ -242,7 +242,7 @@ export class Picture {
       for (const [row, col, text] of tile.edges.labels) {
         if (row < rows[0] || row >= rows[1] || col < cols[0] || col >= cols[1]) continue;
         const state = tile.cells[(row - tile.row) * tile.width + col - tile.col] >> 5;
-        c.fillStyle = this.masked && (state === 1 || state === 2) ? "#ffffff" : "#14181d";
+        c.fillStyle = this.masked && (state === 1 || state === 2) ? colors().ink : "#14181d";
         c.fillText(text, this.left + col * zoom + 4, this.top + row * zoom + 4, zoom - 5);
       }
     }

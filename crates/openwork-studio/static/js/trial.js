@@ -99,6 +99,7 @@ $("trial-run").addEventListener("click", async () => {
     job = started.job;
     $("trial-results").replaceChildren();
     drawn = 0;
+    tried = new Set(patterns()).size;
     running(true);
     follow(job);
   } catch (error) {
@@ -115,6 +116,7 @@ function running(on) {
 }
 
 let drawn = 0;
+let tried = 2;
 async function follow(id) {
   while (job === id) {
     let status;
@@ -127,7 +129,14 @@ async function follow(id) {
     }
     $("trial-progress").value = status.share;
     $("trial-doing").textContent = status.ended ? (status.error ?? "") : status.doing;
-    for (; drawn < status.results.length; drawn += 1) $("trial-results").append(card(id, drawn, status));
+    const columns = [...new Set(status.results.map((one) => one.pattern))];
+    $("trial-results").style.setProperty("--cols", String(Math.max(2, tried)));
+    for (; drawn < status.results.length; drawn += 1) {
+      const element = card(id, drawn, status);
+      // A column for each pattern, a row for each method.
+      element.style.setProperty("--col", String(columns.indexOf(status.results[drawn].pattern) + 1));
+      $("trial-results").append(element);
+    }
     if (status.ended) {
       running(false);
       verdict(status.results);

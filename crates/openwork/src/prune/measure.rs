@@ -90,7 +90,8 @@ pub fn row_errors(
             Some(h) => output_error(w, new, h),
             None => {
                 let square = |x: f64| x * x;
-                let columns = || (0..w.cols()).map(|j| (f64::from(w.at(0, j)), f64::from(new.at(0, j))));
+                let columns =
+                    || (0..w.cols()).map(|j| (f64::from(w.at(0, j)), f64::from(new.at(0, j))));
                 OutputError {
                     change: columns().map(|(w, new)| square(new - w)).sum(),
                     size: columns().map(|(w, _)| square(w)).sum(),

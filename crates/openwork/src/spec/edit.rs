@@ -250,9 +250,9 @@ fn refit(
     }
     // A scope that is not written, or written as `_`, follows by itself.
     let follows = match scope {
-        Some(Tuple::List(items, _)) => items.get(axis).is_none_or(
-            |item| matches!(item, Tuple::Leaf(expr) if expr.first == Atom::Whole),
-        ),
+        Some(Tuple::List(items, _)) => items
+            .get(axis)
+            .is_none_or(|item| matches!(item, Tuple::Leaf(expr) if expr.first == Atom::Whole)),
         _ => scope.is_none(),
     };
     // Of a preset, the scope that it stands for.
@@ -401,7 +401,8 @@ mod tests {
             let mut scopes: Vec<Vec<Vec<usize>>> = (0..spec.scopes())
                 .map(|scope| {
                     let block = |block| spec.elements(scope, block).map(|e| e.offset).collect();
-                    let mut blocks: Vec<Vec<usize>> = (0..spec.blocks_per_scope()).map(block).collect();
+                    let mut blocks: Vec<Vec<usize>> =
+                        (0..spec.blocks_per_scope()).map(block).collect();
                     blocks.iter_mut().for_each(|block| block.sort_unstable());
                     blocks.sort_unstable();
                     blocks

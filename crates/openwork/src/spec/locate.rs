@@ -117,7 +117,9 @@ mod tests {
             }
         }
         let coupled: Pattern =
-            "scopes a: block (1,2) scope (1,_) & b: block (1,4) scope (1,_) keep 50%".parse().unwrap();
+            "scopes a: block (1,2) scope (1,_) & b: block (1,4) scope (1,_) keep 50%"
+                .parse()
+                .unwrap();
         let spec = coupled.bind_all(&[("a", &[6, 12]), ("b", &[6, 16])]).unwrap();
         for tensor in 0..2 {
             let locator = Locator::new(&spec, tensor);
