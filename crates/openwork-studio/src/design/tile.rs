@@ -119,6 +119,14 @@ impl Cell {
     }
 }
 
+/// The block of a cell, and the offset of its weight.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    block: Option<(usize, usize)>,
+    kind: u8,
+    offset: Option<usize>,
+}
+
 /// A panel whose cells are asked for.
 struct Picture<'a> {
     spec: &'a Spec,
@@ -166,28 +174,35 @@ impl<'a> Picture<'a> {
     }
 
     fn cell(&mut self, row: usize, col: usize) -> Cell {
-        if row >= self.all.0 || col >= self.all.1 {
+        let Place { block: Some((scope, number)), kind, offset } = self.locate(row, col) else {
             return Cell::OUTSIDE;
-        }
-        let (block, kind, offset) = match self.tensor.padded_dims() {
-            None => {
-                let offset = row * self.all.1 + col;
-                (self.locator.locate(offset), WEIGHT, Some(offset))
-            }
-            Some(padded) => {
-                let at = coordinate(padded, row, col);
-                let dims = self.tensor.dims();
-                match at.iter().zip(dims).all(|(i, dim)| i < dim) {
-                    true => {
-                        let offset = at.iter().zip(dims).fold(0, |v, (i, dim)| v * dim + i);
-                        (self.locator.locate(offset), WEIGHT, Some(offset))
-                    }
-                    false => (self.spec.locate_padded(self.number, &at), PADDING, None),
-                }
-            }
         };
-        let Some((scope, number)) = block else { return Cell::OUTSIDE };
-        let state = match (self.keeps.keeps(scope, number), self.mask, offset) {
+        let state = self.state((scope, number), offset);
+        Cell { block: Some((scope, number)), color: self.color(number), kind, state }
+    }
+
+    /// The block of a row and column.
+    fn locate(&self, row: usize, col: usize) -> Place {
+        if row >= self.all.0 || col >= self.all.1 {
+            return Place { block: None, kind: OUTSIDE, offset: None };
+        }
+        let Some(padded) = self.tensor.padded_dims() else {
+            let offset = row * self.all.1 + col;
+            let block = self.locator.locate(offset);
+            return Place { block, kind: WEIGHT, offset: Some(offset) };
+        };
+        let (at, dims) = (coordinate(padded, row, col), self.tensor.dims());
+        if at.iter().zip(dims).any(|(i, dim)| i >= dim) {
+            let block = self.spec.locate_padded(self.number, &at);
+            return Place { block, kind: PADDING, offset: None };
+        }
+        let offset = at.iter().zip(dims).fold(0, |v, (i, dim)| v * dim + i);
+        Place { block: self.locator.locate(offset), kind: WEIGHT, offset: Some(offset) }
+    }
+
+    /// What the example does with a weight of a block.
+    fn state(&mut self, (scope, number): (usize, usize), offset: Option<usize>) -> u8 {
+        match (self.keeps.keeps(scope, number), self.mask, offset) {
             (None, ..) => UNKNOWN,
             (Some(kept), Some(mask), Some(offset)) => match mask.tensors()[0].get(offset) {
                 true => KEPT,
@@ -196,8 +211,7 @@ impl<'a> Picture<'a> {
             },
             (Some(true), ..) => KEPT,
             (Some(false), ..) => DROPPED,
-        };
-        Cell { block, color: self.color(number), kind, state }
+        }
     }
 
     /// A color that differs from those of the next blocks along every axis of the scope.
@@ -222,19 +236,26 @@ impl<'a> Picture<'a> {
         let points =
             [(0, 0), (0, last), (last, 0), (last, last), (half, half), (step / 3, step / 3 * 2)];
         let near = |first: usize, i: usize, all: usize| first.saturating_add(i).min(all - 1);
-        let cells =
-            points.map(|(i, j)| self.cell(near(row, i, self.all.0), near(col, j, self.all.1)));
-        let first = cells[0];
-        if cells.iter().all(|cell| cell.block == first.block && cell.kind == first.kind) {
-            let kept = cells.iter().filter(|cell| matches!(cell.state, KEPT | UNKNOWN)).count();
-            let share = (kept * 255 / cells.len()) as u8;
-            return (first.byte(), share);
+        let places = points
+            .map(|(i, j)| self.locate(near(row, i, self.all.0), near(col, j, self.all.1)));
+        let first = places[0];
+        let outside = |place: &Place| place.block.is_none();
+        if places.iter().all(|place| (place.block, place.kind) == (first.block, first.kind)) {
+            let Some(block) = first.block else { return Cell::OUTSIDE.reduced() };
+            // Levels inside a block make its weights differ.
+            let states = places.map(|place| self.state(block, place.offset));
+            let kept = states.iter().filter(|state| matches!(**state, KEPT | UNKNOWN)).count();
+            let share = (kept * 255 / states.len()) as u8;
+            let state = states[0];
+            let cell =
+                Cell { block: first.block, color: self.color(block.1), kind: first.kind, state };
+            return (cell.byte(), share);
         }
         // Blocks smaller than a pixel: what they keep on average.
-        let outside = cells.iter().filter(|cell| cell.kind == OUTSIDE).count() as f64;
-        let outside = outside / cells.len() as f64;
+        let outside = places.iter().filter(|place| outside(place)).count() as f64;
+        let outside = outside / places.len() as f64;
         let kept = outside + (1.0 - outside) * self.spec.density();
-        let state = if first.state == UNKNOWN { UNKNOWN } else { KEPT };
+        let state = if matches!(self.keeps, Keeps::Unknown) { UNKNOWN } else { KEPT };
         (MIXED << 3 | state << 5, (kept * 255.0).round() as u8)
     }
 }

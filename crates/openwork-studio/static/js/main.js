@@ -35,11 +35,16 @@ let pinned = null;
 // Facts and pictures follow the text; a newer text replaces one that is on its way.
 let asked = null;
 let timer = 0;
+let lastKey = -1000;
 const DEBOUNCE = 8;
 
 function update() {
   clearTimeout(timer);
-  timer = setTimeout(ask, DEBOUNCE);
+  // The first key of a burst is answered at once.
+  const now = performance.now();
+  if (now - lastKey > 100) ask();
+  else timer = setTimeout(ask, DEBOUNCE);
+  lastKey = now;
 }
 
 async function ask() {

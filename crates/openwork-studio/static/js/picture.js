@@ -41,12 +41,14 @@ export class Picture {
     this.tiles?.stop();
     this.panel = panel;
     this.masked = masked;
-    this.tiles = new Tiles(design, panel, this.number, () => this.redraw());
+    // The last tile that is waited for is drawn at once.
+    this.tiles = new Tiles(design, panel, this.number, () => (this.tiles?.waiting ? this.redraw() : this.draw()));
     this.title.textContent = panel.title;
     const about = `${panel.title}, ${panel.rows} rows and ${panel.cols} columns, blocks and scopes of ${panel.spec}. Arrow keys move over the weights, Enter pins, plus and minus zoom.`;
     this.canvas.setAttribute("aria-label", about);
     if (!same || this.fitted) this.fit();
-    this.redraw();
+    // Now, not in the next frame: this asks for the tiles.
+    this.draw();
   }
 
   mask(masked) {
@@ -186,9 +188,11 @@ export class Picture {
     if (whole && step >= whole.step) return true;
     const cells = SIDE * step;
     let complete = true;
+    // A few tiles are asked for together with the overview, more after it.
+    const count = Math.ceil((rows[1] - rows[0]) / cells) * Math.ceil((cols[1] - cols[0]) / cells);
     for (let i = Math.floor(rows[0] / cells); i * cells < rows[1]; i += 1) {
       for (let j = Math.floor(cols[0] / cells); j * cells < cols[1]; j += 1) {
-        const tile = whole ? this.tiles.picture(i, j, step, this.masked) : null;
+        const tile = whole || count <= 4 ? this.tiles.picture(i, j, step, this.masked) : null;
         if (tile) this.place(tile, this.masked ? tile.masked : tile.plain);
         else complete = false;
       }
