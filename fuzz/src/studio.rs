@@ -23,8 +23,11 @@ pub const SEEDS: &[&str] = &[
 pub fn studio_request(data: &[u8]) {
     static STUDIO: OnceLock<Studio> = OnceLock::new();
     let studio = STUDIO.get_or_init(|| {
-        let options =
-            Options { sources: Vec::new(), calibration: "demo".into(), runs: "fuzz_targets".into() };
+        let options = Options {
+            sources: Vec::new(),
+            calibration: "demo".into(),
+            runs: "fuzz_targets".into(),
+        };
         Studio::new(&options, Access::loopback(80)).expect("the built-in model opens")
     });
     let Ok(text) = std::str::from_utf8(data) else { return };

@@ -453,3 +453,31 @@ proptest::proptest! {
         proptest::prop_assert!((200..500).contains(&response.status), "{}", response.status);
     }
 }
+
+#[path = "../../../fuzz/src/studio.rs"]
+mod fuzz_target;
+
+/// The fuzz target on its seeds, and on mutations of them.
+#[test]
+fn mutated_requests_are_answered() {
+    let mut state = 1u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize % below
+    };
+    for seed in fuzz_target::SEEDS {
+        fuzz_target::studio_request(seed.as_bytes());
+        for _ in 0..60 {
+            let mut bytes = seed.as_bytes().to_vec();
+            for _ in 0..=random(4) {
+                let at = random(bytes.len());
+                match random(3) {
+                    0 => bytes[at] = b' ' + random(95) as u8,
+                    1 => drop(bytes.remove(at)),
+                    _ => bytes.insert(at, b"0{}[]\",:x"[random(9)]),
+                }
+            }
+            fuzz_target::studio_request(&bytes);
+        }
+    }
+}

@@ -236,8 +236,8 @@ impl<'a> Picture<'a> {
         let points =
             [(0, 0), (0, last), (last, 0), (last, last), (half, half), (step / 3, step / 3 * 2)];
         let near = |first: usize, i: usize, all: usize| first.saturating_add(i).min(all - 1);
-        let places = points
-            .map(|(i, j)| self.locate(near(row, i, self.all.0), near(col, j, self.all.1)));
+        let places =
+            points.map(|(i, j)| self.locate(near(row, i, self.all.0), near(col, j, self.all.1)));
         let first = places[0];
         let outside = |place: &Place| place.block.is_none();
         if places.iter().all(|place| (place.block, place.kind) == (first.block, first.kind)) {
