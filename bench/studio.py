@@ -194,11 +194,10 @@ def hostile(rng):
     ])()
 
 
-async def attack(port, count, server):
+async def attack(port, count, server, seconds):
     rng = random.Random(1)
     statuses = {}
     limit = asyncio.Semaphore(200)
-    peak = 0.0
 
     async def one(head, body, slow=0.0):
         async with limit:
@@ -207,17 +206,21 @@ async def attack(port, count, server):
 
     started = time.time()
     tasks = set()
+    sent = 0
     for i in range(count):
+        if time.time() - started > seconds:
+            break
+        sent += 1
         slow = 30.0 if i % 2000 == 0 else 0.0
         tasks.add(asyncio.create_task(one(*hostile(rng), slow)))
         if len(tasks) > 400:
             _, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if i % 500 == 0:
-            peak = max(peak, memory(server, "VmRSS"))
+        if i % 1000 == 0:
+            print(f"{i} hostile requests, {memory(server, 'VmRSS')} MB", file=sys.stderr)
     await asyncio.gather(*tasks)
-    seconds = time.time() - started
+    taken = time.time() - started
     alive = await request(port, "POST /api/show", show("2:4", ["8,16"]))
-    return {"requests": count, "seconds": round(seconds, 1), "statuses": dict(sorted(statuses.items())),
+    return {"requests": sent, "seconds": round(taken, 1), "statuses": dict(sorted(statuses.items())),
             "answers_afterwards": alive == 200, "rss_mb": memory(server, "VmRSS"), "peak_mb": memory(server, "VmHWM")}
 
 
@@ -225,6 +228,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("command")
     parser.add_argument("--hostile", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=3600, help="most seconds of hostile requests")
     parser.add_argument("--no-browser", action="store_true")
     options = parser.parse_args()
     import tempfile
@@ -236,7 +240,7 @@ def main():
             if not options.no_browser:
                 found.update(in_browser(address))
             found["concurrent"] = asyncio.run(concurrent(port, 200))
-            found["hostile"] = asyncio.run(attack(port, options.hostile, server))
+            found["hostile"] = asyncio.run(attack(port, options.hostile, server, options.seconds))
             assert server.poll() is None, "the server ended"
         finally:
             server.terminate()

@@ -213,7 +213,7 @@ mod tests {
         assert_eq!((stopped.state, stopped.layers.len()), (RunState::Stopped, 2));
         let after = fs::read_dir(folder.join("openwork")).unwrap().count();
         assert_eq!(before.len(), after, "reading writes nothing");
-        assert_eq!(find_runs(root.path(), 3, 10), [folder.clone()]);
+        assert_eq!(find_runs(root.path(), 3, 10), std::slice::from_ref(&folder));
         assert!(find_runs(root.path(), 1, 10).is_empty());
 
         run(&folder, usize::MAX, Start::Resume);
