@@ -164,7 +164,8 @@ def test_the_address_holds_the_state(page):
     find(page, "#shape").clear()
     find(page, "#shape").send_keys("8,64")
     find(page, "#draw-structure").click()
-    until(page, lambda p: "8,64" in p.current_url and drawn(p))
+    # The address follows a moment later.
+    until(page, lambda p: "8,64" in p.current_url and "draw=structure" in p.current_url and drawn(p))
     shared = page.current_url
     other = browser()
     try:
