@@ -2,8 +2,10 @@
 
 pub mod checkpoint;
 mod spec;
+mod studio;
 
 pub use spec::spec_text;
+pub use studio::studio_request;
 
 use openwork::layout::{Coord, IntTuple, Layout, Tiler, ops::OPS};
 
@@ -31,6 +33,7 @@ pub const TARGETS: &[Target] = &[
         ],
     },
     Target { name: "spec_text", run: spec_text, seeds: spec::SEEDS },
+    Target { name: "studio_request", run: studio_request, seeds: studio::SEEDS },
 ];
 
 /// Elements up to which laws are checked by evaluation.

@@ -33,7 +33,7 @@ Run `openwork COMMAND --help` for the options of a command, with examples.";
 const COMMAND_GROUPS: &[(&str, &[&str])] = &[
     ("Pruning", &["demo", "prune", "tensor", "hessian", "shrink"]),
     ("Models", &["inspect", "eval", "generate", "pack", "unpack", "bench", "frontier", "report"]),
-    ("Patterns", &["show", "presets", "layout"]),
+    ("Patterns", &["show", "studio", "presets", "layout"]),
     ("Reference", &["methods", "formats", "families", "completions", "help"]),
 ];
 
@@ -146,6 +146,8 @@ pub enum Command {
     Demo(crate::commands::demo::Demo),
     /// Explain and draw what a spec means for a tensor
     Show(crate::commands::show::Show),
+    /// Design, see and try patterns in the browser
+    Studio(crate::commands::studio::Studio),
     /// List the preset patterns
     Presets(crate::commands::presets::Presets),
     /// Compute with CuTe layouts

@@ -1,5 +1,7 @@
 //! Ctrl-C: tells how to resume a run, then ends the process as usual.
 
+use openwork_llm::format::shell_word;
+
 /// From now on an interrupt prints `message` on stderr before it ends the
 /// process. The files of a run are whole at every moment, so nothing else needs
 /// to happen.
@@ -45,19 +47,12 @@ pub fn resume_command() -> String {
 }
 
 fn command(args: impl Iterator<Item = String>) -> String {
-    let mut words: Vec<String> =
-        args.filter(|arg| arg != "--force" && arg != "--resume").map(|arg| quoted(&arg)).collect();
+    let mut words: Vec<String> = args
+        .filter(|arg| arg != "--force" && arg != "--resume")
+        .map(|arg| shell_word(&arg))
+        .collect();
     words.push("--resume".to_string());
     words.join(" ")
-}
-
-/// A word as a shell reads it back.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,%+@".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_string(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 #[cfg(test)]

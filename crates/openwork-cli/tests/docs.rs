@@ -71,6 +71,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("pip install", "needs the network"),
     ("ray start", "starts a service; python/tests/test_ray.py makes a cluster of its own"),
     ("python -m openwork.ray", "run by python/tests/test_docs.py"),
+    ("openwork studio", "serves until it is interrupted; crates/openwork-studio/tests drive it"),
     ("openwork demo", "ten runs: minutes without optimization; its steps are run as commands"),
 ];
 

@@ -12,6 +12,7 @@ pub mod frontier;
 pub mod generate;
 pub mod inspect;
 pub mod model;
+mod named_shape;
 pub mod output;
 pub mod pack;
 pub mod pipeline;
@@ -24,5 +25,6 @@ pub mod tensors;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};
-pub use spec_json::spec_json;
+pub use named_shape::NamedShape;
+pub use spec_json::{fragment_json, spec_json};
 pub use tokens::Tokenizer;

@@ -9,6 +9,7 @@ mod conform;
 pub mod dynamic;
 pub mod example;
 pub mod fragment;
+pub mod hardware;
 pub mod hessian;
 pub mod layout;
 pub mod linalg;

@@ -19,6 +19,7 @@ pub mod recover;
 pub mod report;
 pub mod show;
 pub mod shrink;
+pub mod studio;
 pub mod tensor;
 
 use crate::args::{Args, Command};
@@ -30,6 +31,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Demo(command) => command.run(&global),
         Command::Show(command) => command.run(&global),
+        Command::Studio(command) => command.run(&global),
         Command::Presets(command) => command.run(&global),
         Command::Layout(command) => command.run(global.json),
         Command::Tensor(command) => command.run(&global),

@@ -73,6 +73,35 @@ pub fn output_error(w: MatrixRef<'_>, new: MatrixRef<'_>, h: MatrixRef<'_, f64>)
     measured((w.rows(), w.cols()), h, |i, j| w.at(i, j), |i, j| new.at(i, j))
 }
 
+/// The error of every row; their sum is [`output_error`], up to rounding. Without H, that of
+/// the weights (H = I).
+///
+/// # Panics
+///
+/// If the shapes differ.
+pub fn row_errors(
+    w: MatrixRef<'_>,
+    new: MatrixRef<'_>,
+    h: Option<MatrixRef<'_, f64>>,
+) -> Vec<OutputError> {
+    let row = |i: usize| {
+        let (w, new) = (w.part(i, 1, 0, w.cols()), new.part(i, 1, 0, new.cols()));
+        match h {
+            Some(h) => output_error(w, new, h),
+            None => {
+                let square = |x: f64| x * x;
+                let columns =
+                    || (0..w.cols()).map(|j| (f64::from(w.at(0, j)), f64::from(new.at(0, j))));
+                OutputError {
+                    change: columns().map(|(w, new)| square(new - w)).sum(),
+                    size: columns().map(|(w, _)| square(w)).sum(),
+                }
+            }
+        }
+    };
+    (0..w.rows()).into_par_iter().map(row).collect()
+}
+
 /// The same for weights given as functions of row and column.
 pub(super) fn measured(
     (rows, cols): (usize, usize),
@@ -128,6 +157,21 @@ mod tests {
             let e = output_error(w.view(), new.view(), h.view());
             assert!((e.size - size).abs() <= 1e-12 * size, "{} for {size}", e.size);
             assert!((e.change - change).abs() <= 1e-12 * change, "{} for {change}", e.change);
+        }
+    }
+
+    #[test]
+    fn the_errors_of_rows_add_up() {
+        let (w, new, x) = (random(5, 7, 1), random(5, 7, 2), random(20, 7, 3));
+        let x = Matrix::from_fn(20, 7, |i, j| f64::from(x.row(i)[j]));
+        let mut h = Matrix::zeros(7, 7);
+        gemm(0.0, h.view_mut(), 1.0, x.view().t(), x.view(), Threads::One);
+        let identity = Matrix::from_fn(7, 7, |i, j| f64::from(u8::from(i == j)));
+        for (given, h) in [(Some(h.view()), &h), (None, &identity)] {
+            let sum: OutputError = row_errors(w.view(), new.view(), given).into_iter().sum();
+            let whole = output_error(w.view(), new.view(), h.view());
+            assert!((sum.change - whole.change).abs() <= 1e-10 * whole.change);
+            assert!((sum.size - whole.size).abs() <= 1e-10 * whole.size);
         }
     }
 

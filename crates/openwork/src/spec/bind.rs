@@ -287,7 +287,8 @@ fn part<'a>(
     let (name, dims) = (name.to_string(), dims.to_vec());
     let composition = clauses.view.as_ref().filter(|view| !view.rest.is_empty());
     let composition = composition.map(ToString::to_string);
-    let part = BlockedTensor { name, dims, size, space, view, blocks, composition };
+    let named = axes.clone();
+    let part = BlockedTensor { name, dims, size, space, view, blocks, composition, axes: named };
     Ok((part, env, axes))
 }
 

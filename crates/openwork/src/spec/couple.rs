@@ -21,6 +21,8 @@ pub(crate) struct BlockedTensor {
     pub blocks: Grid,
     /// The view as it was written, if it is a composition.
     pub composition: Option<String>,
+    /// The names of the view's axes.
+    pub axes: Vec<String>,
 }
 
 impl BlockedTensor {
@@ -173,7 +175,7 @@ pub(crate) fn scopes(
 /// A tensor with the division of its grid of blocks into scopes, and that of the
 /// blocks' row-major indices.
 fn tensor(part: BlockedTensor, perm: Vec<usize>, scopes: Grid, index: Grid) -> Tensor {
-    let BlockedTensor { name, dims, size, space, view, blocks, composition } = part;
+    let BlockedTensor { name, dims, size, space, view, blocks, composition, axes } = part;
     let padded = space.has_padding(view.size() as usize);
     let weight = 1.0;
     Tensor {
@@ -189,6 +191,7 @@ fn tensor(part: BlockedTensor, perm: Vec<usize>, scopes: Grid, index: Grid) -> T
         padded,
         weight,
         composition,
+        axes,
     }
 }
 

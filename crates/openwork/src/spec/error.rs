@@ -23,8 +23,9 @@ const MOST: usize = 320;
 pub struct SpecError {
     what: String,
     detail: String,
-    /// The line of text at fault, and the column of the caret in it.
-    place: Option<(String, usize)>,
+    /// The line of text at fault, the column of the caret in it, and the byte of the whole
+    /// text that the caret stands under.
+    place: Option<(String, usize, usize)>,
 }
 
 impl SpecError {
@@ -51,6 +52,36 @@ impl SpecError {
         self
     }
 
+    /// What is wrong, in a few words.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// What was found, and what to do about it.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The line of text at fault and the column of the caret in it, in characters.
+    pub fn line(&self) -> Option<(&str, usize)> {
+        self.place.as_ref().map(|(line, column, _)| (line.as_str(), *column))
+    }
+
+    /// The byte of `text` that the caret stands under; `None` if there is no caret, or if it
+    /// stands under another text, such as that of an expanded preset.
+    ///
+    /// ```
+    /// let text = "scope (1,4) keep two";
+    /// let error = text.parse::<openwork::Pattern>().unwrap().bind(&[4, 8]).unwrap_err();
+    /// assert_eq!(error.position_in(text), Some(17));
+    /// assert_eq!(error.position_in("2:4"), None);
+    /// ```
+    pub fn position_in(&self, text: &str) -> Option<usize> {
+        let (line, column, at) = self.place.as_ref()?;
+        let here = *at <= text.len() && excerpt(text, *at) == (line.clone(), *column, *at);
+        here.then_some(*at)
+    }
+
     /// The error in one line, without the text.
     pub fn summary(&self) -> String {
         format!("{}: {}", self.what, self.detail)
@@ -61,7 +92,7 @@ impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
             None => write!(f, "{}: {}", self.what, self.detail),
-            Some((line, column)) => {
+            Some((line, column, _)) => {
                 write!(f, "{}\n  {line}\n  {:column$}^ {}", self.what, "", self.detail)
             }
         }
@@ -80,8 +111,8 @@ fn cut(mut text: String) -> String {
 }
 
 /// The line around byte `at`, cut to a readable length, and the column of that
-/// byte within it, in characters.
-fn excerpt(text: &str, at: usize) -> (String, usize) {
+/// byte within it, in characters; and the byte, moved to the start of its character.
+fn excerpt(text: &str, at: usize) -> (String, usize, usize) {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
         at -= 1;
@@ -112,7 +143,7 @@ fn excerpt(text: &str, at: usize) -> (String, usize) {
     if to < end || after.len() > SHOWN {
         line.push('…');
     }
-    (line, column)
+    (line, column, at)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod couple;
 mod density;
 mod display;
 mod domain;
+mod edit;
 mod env;
 mod error;
 mod facts;
@@ -24,6 +25,7 @@ mod grid;
 mod keep;
 mod level;
 mod like;
+mod locate;
 mod parse;
 mod pattern;
 mod preset;
@@ -36,10 +38,12 @@ pub use crate::suggest::distance;
 pub use bands::{Band, bands};
 pub use bundle::{Bundle, Piece, TooWide, Unit, UnitBlock, UnitScope, Units};
 pub use density::Ratio;
+pub use edit::{Edit, Place};
 pub use error::SpecError;
 pub use facts::{Facts, Storage};
 pub use grid::{Grid, GridError};
 pub use level::{Level, Side, level_name};
+pub use locate::Locator;
 pub use pattern::Pattern;
 pub use preset::{PRESETS, Preset};
 
@@ -89,6 +93,8 @@ pub struct Tensor {
     weight: f64,
     /// The view as it was written, if it is a composition.
     composition: Option<String>,
+    /// The names of the view's axes, one for each extent.
+    axes: Vec<String>,
 }
 
 impl Tensor {
@@ -121,6 +127,24 @@ impl Tensor {
     /// The view as it was written, if it is a composition.
     pub fn composition(&self) -> Option<&str> {
         self.composition.as_deref()
+    }
+
+    /// The names of the view's axes: those of an arrow (`-> m g i j`), or else the names of
+    /// the tensor's dims, or the usual names for that many axes.
+    pub fn axes(&self) -> &[String] {
+        &self.axes
+    }
+
+    /// The coordinate in the view of the element at an offset, one entry for each of the
+    /// [axes](Tensor::axes); `None` outside the domain.
+    pub fn coordinate(&self, offset: usize) -> Option<Vec<usize>> {
+        let view = StridedLayout::from(&self.view);
+        let mut index = view.index_of(self.space.unplace(offset)?)?;
+        let mut at = vec![0; view.shape().len()];
+        for (at, &extent) in at.iter_mut().zip(view.shape()).rev() {
+            (*at, index) = (index % extent, index / extent);
+        }
+        Some(at)
     }
 
     /// The number of positions of the view, padded ones included.

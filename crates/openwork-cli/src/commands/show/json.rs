@@ -1,48 +1,12 @@
-//! The facts of a spec as JSON.
+//! The weights of a spec's blocks as JSON.
 
 use crate::failure::Failure;
 use openwork::Spec;
-use openwork::fragment::{self, Fragment, KeptRange};
 use openwork::spec::Coupling;
 use serde_json::{Map, Value, json};
 
 /// Most weights that are listed one by one.
 const MAX_LISTED: usize = 1 << 22;
-
-/// A spec mapped onto a tensor core fragment.
-pub fn fragment(found: &Fragment) -> Value {
-    let held = |held: &KeptRange| {
-        json!({
-            "owned": held.owned,
-            "structure": {"min": held.structure.0, "max": held.structure.1},
-            "example": {"min": held.example.0, "max": held.example.1},
-            "balanced": held.is_balanced(),
-        })
-    };
-    let owners = |cols: usize, lane: fn(usize, usize) -> usize| {
-        let row = |row: usize| (0..cols).map(|col| lane(row, col)).collect::<Vec<_>>();
-        json!((0..fragment::SIDE).map(row).collect::<Vec<_>>())
-    };
-    json!({
-        "name": fragment::NAME,
-        "grid": [found.grid.0, found.grid.1],
-        "counted": found.counted,
-        "lanes": held(&found.lanes),
-        "groups": held(&found.groups),
-        "fragments": held(&found.fragments),
-        "example_lanes": found.first,
-        "block_within": found.block.name(),
-        "scope_within": found.scope.name(),
-        "pairs": {"whole": found.pairs[0], "gone": found.pairs[1], "split": found.pairs[2]},
-        "metadata_bits": found.index_bits,
-        "metadata_words": found.index_words,
-        "owners": {
-            "a": owners(fragment::SIDE, fragment::lane_of_a),
-            "b": owners(fragment::NARROW, fragment::lane_of_b),
-            "c": owners(fragment::NARROW, fragment::lane_of_c),
-        },
-    })
-}
 
 /// The weights of every block and the blocks of every scope. Blocks are in
 /// row-major order over their grid; coupled blocks list their tensors, and for

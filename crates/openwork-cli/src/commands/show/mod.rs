@@ -1,7 +1,6 @@
 //! `openwork show SPEC --shape 16,32`.
 
 mod json;
-mod shape;
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -9,8 +8,8 @@ use crate::print;
 use openwork::Pattern;
 use openwork::fragment::Fragment;
 use openwork::viz::{self, Scene};
+use openwork_llm::NamedShape;
 use openwork_llm::output::OutputFile;
-use shape::Shape;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
@@ -61,8 +60,9 @@ impl Show {
             return Err(Failure::Input("--elements needs --json".to_string()));
         }
         let pattern: Pattern = self.spec.parse().map_err(Failure::input)?;
-        let shapes = shape::all(&self.shape, &pattern)?;
-        let tensors: Vec<_> = shapes.iter().map(Shape::named).collect();
+        let shapes = NamedShape::parse_all(&self.shape, &pattern);
+        let shapes = shapes.map_err(|why| Failure::Input(format!("--shape {why}")))?;
+        let tensors: Vec<_> = shapes.iter().map(NamedShape::named).collect();
         let spec = pattern.bind_all(&tensors).map_err(Failure::input)?;
         let elements = if self.elements { Some(json::elements(&spec)?) } else { None };
         let fragment = match &self.fragment {
@@ -82,7 +82,7 @@ impl Show {
                 object.extend(elements);
             }
             if let Some(fragment) = &fragment {
-                object["fragment"] = json::fragment(fragment);
+                object["fragment"] = openwork_llm::fragment_json(fragment);
             }
             return print::line(object);
         }

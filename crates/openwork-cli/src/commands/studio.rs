@@ -1,0 +1,107 @@
+//! `openwork studio`: patterns in the browser.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::print;
+use openwork_studio::{Access, Options, Studio as Server, Token, serve};
+use serde_json::json;
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Design, see and try patterns in the browser
+///
+/// Serves one page on 127.0.0.1: write a spec and see it at once, with its density, its bits
+/// per weight and the kernel that runs it; try it on a real layer against others; compute
+/// with layouts; follow runs. The page loads nothing from a network and writes no file.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  openwork studio --open
+  openwork studio SmolLM2-135M --calib c4.jsonl --runs experiments
+  openwork studio layer.safetensors --port 8080
+
+Ctrl-C stops it. Of a safetensors file, matrices are offered with the tensor `hessian` or
+`inputs` (or NAME.hessian, NAME.inputs) as the statistics of their inputs.")]
+pub struct Studio {
+    /// Models and safetensors files to try patterns on, besides the demo's model
+    #[arg(value_name = "MODEL|FILE")]
+    sources: Vec<PathBuf>,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    port: u16,
+    /// Open the page in the browser
+    #[arg(long)]
+    open: bool,
+    /// Calibration text for the inputs of the models
+    #[arg(long, value_name = "TEXT", default_value = "demo")]
+    calib: PathBuf,
+    /// Folder below which runs of `prune` are listed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    runs: PathBuf,
+    /// Let other machines connect, under this address or name; the printed link has a token
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+}
+
+impl Studio {
+    /// Opens the sources, then serves until it is interrupted.
+    pub fn run(self, global: &Global) -> Result<(), Failure> {
+        if !self.runs.is_dir() {
+            let why = format!("--runs {}: there is no such folder", self.runs.display());
+            return Err(Failure::Input(why));
+        }
+        let name = self.host.as_deref().unwrap_or("127.0.0.1");
+        let listener = listen(name, self.port)?;
+        let bound = listener.local_addr().map_err(Failure::running)?;
+        let access = match bound.ip().is_loopback() {
+            true => Access::loopback(bound.port()),
+            false => {
+                let token = Token::random().map_err(Failure::running)?;
+                global.note(&[format!(
+                    "other machines can connect to {name}, over an unencrypted connection; whoever has the link can see these models and runs"
+                )]);
+                Access::public(name, bound.port(), token)
+            }
+        };
+        let address = access.address(bound);
+        let options = Options { sources: self.sources, calibration: self.calib, runs: self.runs };
+        let studio = Server::new(&options, access).map_err(Failure::input)?;
+        match global.json {
+            true => print::line(json!({"address": address}))?,
+            false => print::line(format!("Studio: {address}\nCtrl-C stops it"))?,
+        }
+        if self.open && !open(&address) {
+            global.note(&["no browser could be started; open the address yourself".to_string()]);
+        }
+        serve(studio, listener).map_err(Failure::running)
+    }
+}
+
+fn listen(name: &str, port: u16) -> Result<TcpListener, Failure> {
+    let asked = |why: &dyn std::fmt::Display| {
+        Failure::Input(format!(
+            "cannot listen on {name}, port {port}: {why}; give another --port or --host"
+        ))
+    };
+    let ip: Option<IpAddr> = name.parse().ok();
+    match ip {
+        Some(ip) => TcpListener::bind((ip, port)).map_err(|error| asked(&error)),
+        None => {
+            let all: Vec<_> =
+                (name, port).to_socket_addrs().map_err(|error| asked(&error))?.collect();
+            TcpListener::bind(&all[..]).map_err(|error| asked(&error))
+        }
+    }
+}
+
+/// Starts the browser.
+fn open(address: &str) -> bool {
+    let program = match std::env::consts::OS {
+        "macos" => "open",
+        "windows" => "explorer",
+        _ => "xdg-open",
+    };
+    let quiet =
+        Command::new(program).arg(address).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    quiet.is_ok()
+}

@@ -1,0 +1,164 @@
+//! Jobs: trials that run in the background, one at a time.
+
+use super::measure::measure;
+use super::source::Tensor;
+use openwork::Pattern;
+use openwork::mask::Bits;
+use openwork::prune::{Method, Monitor};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Jobs whose results are kept, and jobs that may still be stopping.
+const KEPT: usize = 4;
+const MAX_STOPPING: usize = 2;
+
+/// One pattern by one method.
+pub(super) struct Work {
+    pub pattern: Pattern,
+    pub text: String,
+    pub method: Method,
+}
+
+/// What is known of a job.
+#[derive(Debug, Default)]
+struct State {
+    doing: String,
+    share: f64,
+    results: Vec<Value>,
+    masks: Vec<Option<Bits>>,
+    ended: bool,
+    error: Option<String>,
+}
+
+/// A trial.
+#[derive(Debug)]
+pub(crate) struct Job {
+    id: u64,
+    tensor: String,
+    shape: Vec<usize>,
+    count: usize,
+    cancelled: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// The trials of a studio.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    last: AtomicU64,
+    recent: Mutex<VecDeque<Arc<Job>>>,
+}
+
+impl Jobs {
+    /// Starts a job and cancels the others; `None` if too many are still stopping.
+    pub(super) fn start(&self, tensor: Tensor, work: Vec<Work>) -> Option<u64> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.iter().for_each(|job| job.cancel());
+        if recent.iter().filter(|job| !job.state().ended).count() >= MAX_STOPPING {
+            return None;
+        }
+        let job = Arc::new(Job {
+            id: self.last.fetch_add(1, Ordering::Relaxed) + 1,
+            tensor: tensor.name().to_string(),
+            shape: tensor.shape.clone(),
+            count: work.len(),
+            cancelled: AtomicBool::new(false),
+            state: Mutex::default(),
+        });
+        recent.push_front(Arc::clone(&job));
+        recent.truncate(KEPT);
+        let id = job.id;
+        std::thread::spawn(move || {
+            // A panic ends the job, and is told.
+            let run = std::panic::AssertUnwindSafe(|| run(&job, &tensor, &work));
+            let error = match std::panic::catch_unwind(run) {
+                Ok(result) => result.err(),
+                Err(_) => Some("the trial failed; see the terminal".to_string()),
+            };
+            let mut state = job.state();
+            (state.ended, state.error) = (true, error);
+        });
+        Some(id)
+    }
+
+    pub(super) fn find(&self, id: u64) -> Option<Arc<Job>> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.iter().find(|job| job.id == id).map(Arc::clone)
+    }
+}
+
+impl Job {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Progress and results.
+    pub(super) fn status(&self) -> Value {
+        let cancelled = self.cancelled.load(Ordering::Relaxed);
+        let state = self.state();
+        json!({
+            "tensor": self.tensor,
+            "shape": self.shape,
+            "doing": state.doing,
+            "share": state.share,
+            "count": self.count,
+            "results": state.results,
+            "ended": state.ended,
+            "cancelled": cancelled,
+            "error": state.error,
+        })
+    }
+
+    /// The mask of a result, with the rows and columns.
+    pub(super) fn mask(&self, result: usize) -> Option<(Bits, usize, usize)> {
+        let state = self.state();
+        let bits = state.masks.get(result)?.clone()?;
+        Some((bits, self.shape[0], self.shape[1]))
+    }
+}
+
+/// Progress of a part of a job.
+struct Part<'a> {
+    job: &'a Job,
+    from: f64,
+    width: f64,
+}
+
+impl Monitor for Part<'_> {
+    fn progress(&self, share: f64) {
+        let share = self.from + self.width * share.clamp(0.0, 1.0);
+        let mut state = self.job.state();
+        state.share = state.share.max(share);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.job.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+fn run(job: &Job, tensor: &Tensor, work: &[Work]) -> Result<(), String> {
+    const READING: f64 = 0.3;
+    let say = |doing: String| job.state().doing = doing;
+    say(format!("capturing the inputs of {}", tensor.name()));
+    let weights = tensor.weights()?;
+    let hessian = tensor.hessian(&Part { job, from: 0.0, width: READING })?;
+    let width = (1.0 - READING) / work.len() as f64;
+    for (i, work) in work.iter().enumerate() {
+        if job.cancelled.load(Ordering::Relaxed) {
+            return Err("cancelled".to_string());
+        }
+        say(format!("{} by {}", work.text, work.method));
+        let part = Part { job, from: READING + width * i as f64, width };
+        let (result, mask) = measure(work, &weights, hessian.as_deref(), &part);
+        let mut state = job.state();
+        state.results.push(result);
+        state.masks.push(mask);
+    }
+    job.state().share = 1.0;
+    Ok(())
+}
