@@ -18,7 +18,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # The options of a run, from the library's table: `openwork prune` has the same.
 OPTIONS: dict[str, dict[str, Any]] = {option["name"]: option for option in _native.run_options()}
 
-_TYPES = {"flag": "bool", "count": "int", "text": "str", "bytes": "str | int", "path": "str | os.PathLike[str]"}
+_TYPES = {"flag": "bool", "count": "int", "text": "str", "bytes": "str | int", "path": "str | os.PathLike[str]",
+          "paths": "str | os.PathLike[str] | list[str | os.PathLike[str]]"}
 
 
 def default(option: dict[str, Any]) -> Any:

@@ -168,7 +168,7 @@ pub enum Command {
     Report(crate::commands::report::Report),
     /// Print a shell completion script
     Completions(crate::commands::completions::Completions),
-    /// Measure a model's perplexity on a text
+    /// Measure a model's perplexity on a text, and its accuracy on tasks
     Eval(crate::commands::eval::Eval),
     /// List the supported model families
     Families(crate::commands::families::Families),

@@ -10,6 +10,7 @@ pub mod evaluate;
 pub mod format;
 pub mod generate;
 pub mod inspect;
+pub mod likelihood;
 pub mod model;
 pub mod output;
 pub mod pack;
@@ -19,6 +20,7 @@ pub mod report;
 pub mod shrink;
 mod spec_json;
 pub mod staged_folder;
+pub mod task;
 pub mod tensors;
 pub mod tokens;
 

@@ -15,6 +15,22 @@ const LINEARS: [(&str, [usize; 2]); 7] = [
     ("mlp.down_proj", [576, 1536]),
 ];
 
+/// The accuracy of a plausible run.
+fn fake_task(after_layer: Option<usize>, quality: f64) -> TaskRecord {
+    let acc = 0.6 - after_layer.map_or(0.0, |_| 0.1 * quality);
+    TaskRecord {
+        after_layer,
+        name: "arc-easy".to_string(),
+        docs: 570,
+        acc,
+        acc_norm: 0.9 * acc,
+        stderr: Some(0.0205),
+        perplexity: None,
+        sha256: "bb".to_string(),
+        seconds: 7.0,
+    }
+}
+
 /// A plausible run: errors grow with depth, and `quality` scales them.
 fn fake(layers: usize, quality: f64) -> Record {
     let error = |layer: usize, i: usize| {
@@ -98,6 +114,7 @@ fn fake(layers: usize, quality: f64) -> Record {
         ],
         layers: (0..layers).map(layer).collect(),
         evaluations: evaluations.map(evaluation).collect(),
+        tasks: [None, Some(layers - 1)].map(|after| fake_task(after, quality)).to_vec(),
         totals: Totals {
             seconds: 312.0,
             peak_rss_bytes: 1 << 30,
