@@ -1,6 +1,7 @@
 //! Language models for openwork: reading and writing checkpoints, running and
 //! evaluating models on the CPU, and pruning them layer by layer.
 
+pub mod chat;
 pub mod checkpoint;
 pub mod chunk_store;
 pub mod demo;
@@ -9,7 +10,10 @@ pub mod disk;
 pub mod evaluate;
 pub mod format;
 pub mod generate;
+#[cfg(feature = "hub")]
+pub mod hub;
 pub mod inspect;
+mod language_model;
 pub mod likelihood;
 pub mod model;
 pub mod output;
@@ -25,5 +29,6 @@ pub mod tensors;
 pub mod tokens;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, Tensor};
+pub use language_model::{LanguageModel, LanguageModelError};
 pub use spec_json::spec_json;
 pub use tokens::Tokenizer;

@@ -126,9 +126,7 @@ impl Batch {
             for (one, rest) in group.iter().zip(rest) {
                 targets.extend(one.targets().map(|(at, token)| {
                     let row = match rest {
-                        Some(span) if at >= *shared => {
-                            states.first_row(base + span) + at - shared
-                        }
+                        Some(span) if at >= *shared => states.first_row(base + span) + at - shared,
                         _ => states.first_row(*base) + at,
                     };
                     (row, token)

@@ -77,7 +77,9 @@ pub struct Eval {
 
 impl Eval {
     /// Measures and prints.
-    pub fn run(self, global: &Global) -> Result<(), Failure> {
+    pub fn run(mut self, global: &Global) -> Result<(), Failure> {
+        self.tasks = self.tasks.iter().map(|path| global.text(path)).collect::<Result<_, _>>()?;
+        self.text = self.text.map(|path| global.text(&path)).transpose()?;
         let limit = self.limit.map(NonZeroUsize::get);
         let tasks = self.tasks.iter().map(|path| Task::read(path, limit));
         let tasks: Vec<Task> = tasks.collect::<Result<_, _>>().map_err(Failure::input)?;
@@ -89,7 +91,7 @@ impl Eval {
         let details = details.transpose()?;
         let text = self.text.as_ref().map(|text| load_text(text, TextUse::Evaluate));
         let text = text.transpose().map_err(Failure::input)?;
-        let checkpoint = Checkpoint::open(&self.model)?;
+        let checkpoint = Checkpoint::open(&global.model(&self.model)?)?;
         let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);
         // The tasks first: their lines are checked before anything long starts.

@@ -288,11 +288,7 @@ impl RunOptions {
     }
 
     /// The tasks, if the model can read every document.
-    fn tasks(
-        &self,
-        model: &Model<'_>,
-        tokenizer: &Tokenizer,
-    ) -> Result<Vec<Task>, PipelineError> {
+    fn tasks(&self, model: &Model<'_>, tokenizer: &Tokenizer) -> Result<Vec<Task>, PipelineError> {
         match self.task_limit {
             Some(limit) if self.task.is_empty() => {
                 let why = "it needs {task}, the task to measure on";

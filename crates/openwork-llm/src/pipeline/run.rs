@@ -277,7 +277,8 @@ impl Run<'_> {
         let job = &self.prepared.job;
         let text_missing = job.evaluation.is_some() && record.last().is_none();
         let known = |task: &Task| {
-            let same = |other: &TaskRecord| (&other.name, &other.sha256) == (&task.name, &task.sha256);
+            let same =
+                |other: &TaskRecord| (&other.name, &other.sha256) == (&task.name, &task.sha256);
             record.task_pairs().iter().any(|(_, other)| same(other))
         };
         let task_missing = !job.tasks.iter().all(known);
@@ -534,12 +535,11 @@ impl Run<'_> {
             return Ok(Vec::new());
         }
         let tokenizer = model.checkpoint().tokenizer()?;
-        let mut watch = |share| {
-            match self.observer.progress(after.unwrap_or(0), Stage::Evaluate, share) {
+        let mut watch =
+            |share| match self.observer.progress(after.unwrap_or(0), Stage::Evaluate, share) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
-            }
-        };
+            };
         let scores = task::score(model, &tokenizer, &mut |index| layer(index), tasks, &mut watch);
         let scores = scores.map_err(|error| match error {
             TaskError::Model(ModelError::Stopped) => PipelineError::Stopped,
@@ -568,18 +568,18 @@ impl Run<'_> {
     /// The record of the whole run. Its layers are those of the last pass that
     /// pruned, with the names and shapes that were written.
     fn record(&mut self, outcome: Outcome) -> Record {
-        let Outcome { layers, evaluations, tasks, mut totals, passes, recovery, size: after } = outcome;
+        let Outcome { layers, evaluations, tasks, mut totals, passes, recovery, size: after } =
+            outcome;
         let PreparedRun { model, job, passes: plan, .. } = self.prepared;
         totals.seconds = self.earlier + self.started.elapsed().as_secs_f64();
         totals.peak_rss_bytes = peak_rss_bytes();
         let join =
             |of: fn(&PassRecord) -> &str| passes.iter().map(of).collect::<Vec<_>>().join(" | ");
         let (spec, method) = (join(|pass| &pass.spec), join(|pass| &pass.method));
-        let name = model.checkpoint().path().file_name().unwrap_or_default().to_string_lossy();
         let text = |regex: &Option<regex::Regex>| regex.as_ref().map(ToString::to_string);
         Record {
             openwork: env!("CARGO_PKG_VERSION").to_string(),
-            model: name.into_owned(),
+            model: model.checkpoint().name(),
             family: model.config().family.name.to_string(),
             spec,
             method,

@@ -223,8 +223,15 @@ pub(super) fn tables(record: &Record) -> String {
         }),
     ));
     if !record.tasks.is_empty() {
-        let head =
-            ["task", "after layer", "documents", "accuracy", "normalized", "standard error", "time"];
+        let head = [
+            "task",
+            "after layer",
+            "documents",
+            "accuracy",
+            "normalized",
+            "standard error",
+            "time",
+        ];
         let rows = record.tasks.iter().map(|task| {
             vec![
                 task.name.clone(),

@@ -415,7 +415,9 @@ impl Record {
         let pruned = self.tasks.iter().filter(|task| task.after_layer.is_some());
         let dense = |task: &TaskRecord| {
             let same = |other: &&TaskRecord| {
-                other.after_layer.is_none() && other.name == task.name && other.sha256 == task.sha256
+                other.after_layer.is_none()
+                    && other.name == task.name
+                    && other.sha256 == task.sha256
             };
             self.tasks.iter().find(same)
         };

@@ -30,7 +30,8 @@ pub(super) fn tasks(runs: &[(String, &Record)]) -> String {
     for (name, sha256) in names {
         let find = |record: &'_ Record, pruned: bool| -> Option<TaskRecord> {
             let same = |task: &&TaskRecord| {
-                task.after_layer.is_some() == pruned && (&*task.name, &*task.sha256) == (name, sha256)
+                task.after_layer.is_some() == pruned
+                    && (&*task.name, &*task.sha256) == (name, sha256)
             };
             record.tasks.iter().rfind(same).cloned()
         };

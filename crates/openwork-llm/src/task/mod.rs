@@ -26,8 +26,7 @@ use std::path::{Path, PathBuf};
 /// Most bytes of a task file.
 const MAX_FILE: u64 = 1 << 32;
 /// What every line must be.
-const FORMAT: &str =
-    "every line must be {\"context\": text or a list with one text per choice, \"choices\": [texts], \"gold\": number of the right choice, from 0}";
+const FORMAT: &str = "every line must be {\"context\": text or a list with one text per choice, \"choices\": [texts], \"gold\": number of the right choice, from 0}";
 
 /// Why a task cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -134,11 +133,8 @@ impl Task {
     ) -> Result<Vec<Vec<Continuation>>, TaskError> {
         let limit = model.config().max_positions;
         let encode = |document: &Document| {
-            let wrong = |why: String| TaskError::Line {
-                path: self.path.clone(),
-                line: document.line,
-                why,
-            };
+            let wrong =
+                |why: String| TaskError::Line { path: self.path.clone(), line: document.line, why };
             let choice = |(i, choice): (usize, &String)| {
                 let pair = tokenizer
                     .encode_pair(document.context(i), choice)
@@ -247,8 +243,7 @@ mod tests {
         );
         let task = read(lines, None).unwrap();
         assert_eq!(task.name, "cats");
-        let found: Vec<_> =
-            task.documents.iter().map(|d| (d.line, d.context(1), d.gold)).collect();
+        let found: Vec<_> = task.documents.iter().map(|d| (d.line, d.context(1), d.gold)).collect();
         assert_eq!(found, [(1, "a", 1), (3, "b", 0), (4, "", 0)]);
         let part = read(lines, Some(2)).unwrap();
         assert_eq!(part.documents, task.documents[..2]);
@@ -259,20 +254,35 @@ mod tests {
     fn a_bad_line_is_named_with_what_to_do() {
         let good = r#"{"context": "a", "choices": ["b"], "gold": 0}"#;
         let cases = [
-            (r#"{"context": "a", "choices": ["b", "c"], "gold": 2}"#,
-             "gold is 2, but there are 2 choices, numbered from 0; give the number of the right one"),
-            (r#"{"context": "a", "choices": ["b"], "gold": -1}"#, "gold is -1, but there is 1 choice"),
+            (
+                r#"{"context": "a", "choices": ["b", "c"], "gold": 2}"#,
+                "gold is 2, but there are 2 choices, numbered from 0; give the number of the right one",
+            ),
+            (
+                r#"{"context": "a", "choices": ["b"], "gold": -1}"#,
+                "gold is -1, but there is 1 choice",
+            ),
             (r#"{"context": "a", "choices": ["b"], "gold": "0"}"#, "gold is \"0\", but"),
             (r#"{"context": "a", "choices": ["b"], "gold": 0.5}"#, "gold is 0.5, but"),
             (r#"{"context": "a", "choices": ["b"]}"#, "there is no `gold`; every line must be"),
-            (r#"{"context": "a", "choices": ["b", ""], "gold": 0}"#,
-             "choice 1 is empty; give every choice at least one character"),
+            (
+                r#"{"context": "a", "choices": ["b", ""], "gold": 0}"#,
+                "choice 1 is empty; give every choice at least one character",
+            ),
             (r#"{"context": "a", "choices": [], "gold": 0}"#, "`choices` is empty; give"),
             (r#"{"context": "a", "choices": "b", "gold": 0}"#, "`choices` is not a list; every"),
-            (r#"{"context": "a", "choices": ["b", 3], "gold": 0}"#, "`choices` has something else than a text at 1"),
-            (r#"{"context": 1, "choices": ["b"], "gold": 0}"#, "`context` is neither a text nor a list"),
-            (r#"{"context": ["a", "b", "c"], "choices": ["b"], "gold": 0}"#,
-             "`context` has 3 texts, `choices` has 1; give one context per choice, or a single text"),
+            (
+                r#"{"context": "a", "choices": ["b", 3], "gold": 0}"#,
+                "`choices` has something else than a text at 1",
+            ),
+            (
+                r#"{"context": 1, "choices": ["b"], "gold": 0}"#,
+                "`context` is neither a text nor a list",
+            ),
+            (
+                r#"{"context": ["a", "b", "c"], "choices": ["b"], "gold": 0}"#,
+                "`context` has 3 texts, `choices` has 1; give one context per choice, or a single text",
+            ),
             (r#"["a"]"#, "there is no `choices`; every line"),
             ("{", "EOF while parsing an object at column 1; every line"),
         ];
