@@ -86,6 +86,10 @@ def prune_model(
         is a terminal.
     """
     if isinstance(model, (str, os.PathLike)):
+        # Names on the Hub become the paths of their downloads.
+        model, calib = _native.model_path(model), _native.text_path(calib)
+        if options.get("eval") is not None:
+            options["eval"] = _native.text_path(options["eval"])
         return on_disk(model, options | dict(out=out, spec=spec, method=method, calib=calib), progress)[0]
     with _Bar(progress) as tell:
         if out is not None:
