@@ -3,11 +3,15 @@
 #   bench/models.sh OPENWORK MODELS C4.jsonl WIKITEXT2.test OUT < bench/whole_models.txt
 # A line is name|model in MODELS|options of `openwork prune`. Results that are there are not made
 # again. OUT/name.json holds the run's record, the perplexities and what time(1) saw; pruned folders
-# are removed unless KEEP=1.
+# are removed unless KEEP=1. TASKS is a list of task files that are evaluated as well.
 set -u
 openwork=$1 models=$2 calib=$3 text=$4 out=$5
 mkdir -p "$out"
-evaluate() { "$openwork" eval "$1" --text "$text" --max-tokens 16384 --seq-len 1024 --quiet --json; }
+tasks=()
+for task in ${TASKS:-}; do tasks+=(--task "$task"); done
+evaluate() {
+  "$openwork" eval "$1" --text "$text" --max-tokens 16384 --seq-len 1024 ${tasks[@]+"${tasks[@]}"} --quiet --json
+}
 while IFS='|' read -r name model options; do
   case $name in ''|'#'*) continue ;; esac
   [ -e "$out/$name.json" ] && continue

@@ -10,6 +10,7 @@ with every pattern.
 0.5
 """
 
+from ._language_model import LogLikelihood, Model
 from ._model import prune_model
 from ._native import (
     BoundSpec,
@@ -38,7 +39,9 @@ __all__ = [
     "BoundSpec",
     "Hessian",
     "HessianError",
+    "LogLikelihood",
     "MethodError",
+    "Model",
     "OpenworkError",
     "PruneError",
     "Pruned",

@@ -18,7 +18,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # The options of a run, from the library's table: `openwork prune` has the same.
 OPTIONS: dict[str, dict[str, Any]] = {option["name"]: option for option in _native.run_options()}
 
-_TYPES = {"flag": "bool", "count": "int", "text": "str", "bytes": "str | int", "path": "str | os.PathLike[str]"}
+_TYPES = {"flag": "bool", "count": "int", "text": "str", "bytes": "str | int", "path": "str | os.PathLike[str]",
+          "paths": "str | os.PathLike[str] | list[str | os.PathLike[str]]"}
 
 
 def default(option: dict[str, Any]) -> Any:
@@ -85,6 +86,10 @@ def prune_model(
         is a terminal.
     """
     if isinstance(model, (str, os.PathLike)):
+        # Names on the Hub become the paths of their downloads.
+        model, calib = _native.model_path(model), _native.text_path(calib)
+        if options.get("eval") is not None:
+            options["eval"] = _native.text_path(options["eval"])
         return on_disk(model, options | dict(out=out, spec=spec, method=method, calib=calib), progress)[0]
     with _Bar(progress) as tell:
         if out is not None:

@@ -55,6 +55,8 @@ def _add(group: Any, option: dict[str, Any]) -> None:
         how |= dict(action="store_true")
     elif option["kind"] == "flag":
         how |= dict(nargs="?", const="on", choices=["on", "off"], metavar=option["value"])
+    elif option["kind"] == "paths":
+        how |= dict(action="append", metavar=option["value"])
     else:
         how |= dict(type=int if option["kind"] == "count" else str, metavar=option["value"])
     flags = [f"--{option['flag']}"] + ([f"-{option['short']}"] if option["short"] else [])

@@ -4,13 +4,18 @@ use crate::failure::Failure;
 use crate::{flag_hints, print};
 use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
-use std::process::ExitCode;
 
 /// What follows the lists of commands and options in `openwork help`.
 const AFTER_HELP: &str = "\
-MODEL is a Hugging Face folder (config.json, tokenizer.json, safetensors), a .gguf file, or
-`demo`, the built-in model. TEXT is a .txt file, a .jsonl file with a `text` field, or `demo`.
+MODEL is a Hugging Face folder (config.json, tokenizer.json, safetensors), a .gguf file, a
+name on the Hugging Face Hub (`org/name`, `org/name@revision` or `org/name/file.gguf`), or
+`demo`, the built-in model. TEXT is a .txt file, a .jsonl file with a `text` field, a file of
+a dataset on the Hub (`datasets:org/name/file.jsonl`), or `demo`.
+
+Downloads are kept where the huggingface_hub package keeps them. HF_HOME, HF_ENDPOINT and
+HF_TOKEN have their usual meanings.
 
 Examples:
   openwork demo
@@ -55,8 +60,8 @@ pub struct Args {
 
 /// Parses the command line; prints help, or what is wrong with it, and gives
 /// the exit code.
-pub fn parse() -> Result<Args, ExitCode> {
-    let matches = command().try_get_matches();
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Args, u8> {
+    let matches = command().try_get_matches_from(arguments);
     matches.and_then(|matches| Args::from_arg_matches(&matches)).map_err(|mut error| {
         use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
         match error.kind() {
@@ -69,7 +74,7 @@ pub fn parse() -> Result<Args, ExitCode> {
                 print::aside(error.render().to_string().trim_end());
             }
         }
-        ExitCode::from(error.exit_code() as u8)
+        error.exit_code() as u8
     })
 }
 
@@ -113,6 +118,9 @@ pub struct Global {
     /// Number of threads [default: all cores]
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<usize>,
+    /// Download nothing; use only what is in the cache of the Hugging Face Hub
+    #[arg(long, global = true)]
+    pub offline: bool,
 }
 
 impl Global {
@@ -170,7 +178,7 @@ pub enum Command {
     Report(crate::commands::report::Report),
     /// Print a shell completion script
     Completions(crate::commands::completions::Completions),
-    /// Measure a model's perplexity on a text
+    /// Measure a model's perplexity on a text, and its accuracy on tasks
     Eval(crate::commands::eval::Eval),
     /// List the supported model families
     Families(crate::commands::families::Families),

@@ -2,7 +2,6 @@
 
 use openwork_llm::checkpoint::CheckpointError;
 use openwork_llm::model::ModelError;
-use std::process::ExitCode;
 
 /// Characters of the longest message that is printed whole.
 const LONGEST: usize = 4000;
@@ -41,10 +40,10 @@ impl Failure {
     }
 
     /// The exit code.
-    pub fn code(&self) -> ExitCode {
+    pub fn code(&self) -> u8 {
         match self {
-            Self::Input(_) => ExitCode::from(2),
-            Self::Running(_) => ExitCode::from(1),
+            Self::Input(_) => 2,
+            Self::Running(_) => 1,
         }
     }
 }

@@ -57,6 +57,12 @@ pub fn aside(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{}", escaped(&line.to_string()));
 }
 
+/// Asks for a line: writes `text` to stderr, where the cursor stays behind it.
+pub fn question(text: &str) {
+    let mut out = std::io::stderr();
+    let _ = write!(out, "{}", escaped(text)).and_then(|()| out.flush());
+}
+
 fn raw(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

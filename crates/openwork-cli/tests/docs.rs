@@ -72,6 +72,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("ray start", "starts a service; python/tests/test_ray.py makes a cluster of its own"),
     ("python -m openwork.ray", "run by python/tests/test_docs.py"),
     ("openwork studio", "serves until it is interrupted; crates/openwork-studio/tests drive it"),
+    (
+        "python -m openwork.lm_eval",
+        "needs lm-eval; python/tests/test_lm_eval.py runs it on a local task",
+    ),
     ("openwork demo", "ten runs: minutes without optimization; its steps are run as commands"),
 ];
 

@@ -33,6 +33,8 @@ use crate::format::count;
 use crate::model::{Layer, Model, ModelError, NoTap, Storage};
 use crate::tokens::{TextError, Tokenizer, windows};
 use serde_json::{Value, json};
+use std::borrow::Borrow;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// Default number of tokens per window, if the model supports it.
@@ -271,16 +273,32 @@ pub fn evaluate(
     on_progress: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<Evaluation, EvaluateError> {
     let tokenizer = model.checkpoint().tokenizer()?;
+    let mut layers = |index| model.layer(index, Storage::Packed);
+    evaluate_layers(model, &tokenizer, &mut layers, text, options, &mut |progress| {
+        on_progress(progress);
+        ControlFlow::Continue(())
+    })
+}
+
+/// Evaluates a model with these layers on a text. `layer` gives a layer; it is called
+/// for every layer and group of windows. `on_progress` may stop the evaluation.
+pub fn evaluate_layers<L: Borrow<Layer>>(
+    model: &Model<'_>,
+    tokenizer: &Tokenizer,
+    layer: &mut dyn FnMut(usize) -> Result<L, ModelError>,
+    text: &str,
+    options: &Options,
+    on_progress: &mut dyn FnMut(EvaluateProgress) -> ControlFlow<()>,
+) -> Result<Evaluation, EvaluateError> {
     let limit = model.config().max_positions;
     let seq_len = options.seq_len.unwrap_or(SEQ_LEN.min(limit));
     if seq_len > limit {
         return Err(ModelError::TooLong { tokens: seq_len, limit }.into());
     }
-    let scored = ScoredWindows::new(&tokenizer, text, seq_len, options)?;
+    let scored = ScoredWindows::new(tokenizer, text, seq_len, options)?;
     model.check_tokens(&scored.windows)?;
     let started = Instant::now();
-    let mut layers = |index| model.layer(index, Storage::Packed);
-    let nats = nats(model, &mut layers, &scored.windows, on_progress)
+    let nats = nats_or_stop(model, layer, &scored.windows, on_progress)
         .map_err(|error| model.explain_not_finite(error))?;
     let found = Evaluation {
         nats,
@@ -309,19 +327,36 @@ pub fn nats(
     windows: &[Vec<u32>],
     on_progress: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<f64, ModelError> {
+    nats_or_stop(model, layer, windows, &mut |progress| {
+        on_progress(progress);
+        ControlFlow::Continue(())
+    })
+}
+
+/// As [`nats`], for layers that are loaded or held; `on_progress` may stop it.
+fn nats_or_stop<L: Borrow<Layer>>(
+    model: &Model<'_>,
+    layer: &mut dyn FnMut(usize) -> Result<L, ModelError>,
+    windows: &[Vec<u32>],
+    on_progress: &mut dyn FnMut(EvaluateProgress) -> ControlFlow<()>,
+) -> Result<f64, ModelError> {
     let (layers, len) = (model.config().layers, windows.first().map_or(0, Vec::len));
     let window_bytes = len * model.config().hidden * size_of::<f32>();
     let group = (GROUP_BYTES / window_bytes.max(1)).max(1);
     let mut progress =
         EvaluateProgress { done: 0, total: windows.len() * layers, perplexity: None };
     let (mut nats, mut scored) = (0.0, 0);
-    on_progress(progress);
+    let mut report = |progress| match on_progress(progress) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(ModelError::Stopped),
+    };
+    report(progress)?;
     for windows in windows.chunks(group) {
         let mut hidden = model.embed(windows)?;
         for index in 0..layers {
-            layer(index)?.forward(&mut hidden, &mut NoTap);
+            layer(index)?.borrow().forward(&mut hidden, &mut NoTap);
             progress.done += windows.len();
-            on_progress(progress);
+            report(progress)?;
         }
         let targets: Vec<_> = windows
             .iter()
@@ -336,7 +371,7 @@ pub fn nats(
             scored += 1;
         }
         progress.perplexity = Some((nats / scored as f64).exp());
-        on_progress(progress);
+        report(progress)?;
     }
     Ok(nats)
 }

@@ -206,7 +206,6 @@ pub fn generate(
     sampling: Sampling,
     on_text: &mut (dyn FnMut(&str) -> ControlFlow<()> + Send),
 ) -> Result<Generation, GenerateError> {
-    let mut sampler = Sampler::new(sampling.check()?);
     let mut tokens = tokenizer.encode(prompt)?;
     if tokens.is_empty() {
         return Err(GenerateError::Empty);
@@ -214,12 +213,29 @@ pub fn generate(
     if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos()) {
         tokens.insert(0, bos);
     }
+    generate_after(decoder, tokenizer, &tokens, most, sampling, on_text)
+}
+
+/// As [`generate`], after a prompt of tokens; nothing is added to them. `on_text` is
+/// called for every token, with an empty text if none has become certain.
+pub fn generate_after(
+    decoder: &mut Decoder,
+    tokenizer: &Tokenizer,
+    tokens: &[u32],
+    most: usize,
+    sampling: Sampling,
+    on_text: &mut (dyn FnMut(&str) -> ControlFlow<()> + Send),
+) -> Result<Generation, GenerateError> {
+    let mut sampler = Sampler::new(sampling.check()?);
+    if tokens.is_empty() {
+        return Err(GenerateError::Empty);
+    }
     let prompt_tokens = tokens.len();
     decoder.reset();
     // Inside the pool, which the decoder would otherwise enter for every token.
     rayon::scope(|_| {
         let started = Instant::now();
-        let mut logits = decoder.next(&tokens)?;
+        let mut logits = decoder.next(tokens)?;
         let prompt_seconds = started.elapsed().as_secs_f64();
 
         let started = Instant::now();
@@ -236,7 +252,7 @@ pub fn generate(
             // A model may have rows without a token in the tokenizer: they have no text.
             if (token as usize) < tokenizer.count() {
                 let part = stream.push(token)?;
-                if !part.is_empty() && on_text(&part).is_break() {
+                if on_text(&part).is_break() {
                     break StopReason::Caller;
                 }
             }

@@ -95,6 +95,7 @@ fn job(calibration: &Calibration) -> Job {
         dtype: Dtype::BF16,
         state_memory_limit: None,
         recovery: None,
+        tasks: Vec::new(),
     }
 }
 

@@ -95,6 +95,7 @@ fn run_recipe(
         dtype: Dtype::F32,
         state_memory_limit: None,
         recovery: None,
+        tasks: Vec::new(),
     };
     let run = PreparedRun::new(model, job, passes, out, start);
     run.run(&(), &mut LocalExecutor::default()).map_err(|error| error.to_string())

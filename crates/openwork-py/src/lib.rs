@@ -6,10 +6,12 @@
 mod array;
 mod background;
 mod blocks;
+mod command;
 mod dynamic;
 mod error;
 mod executor;
 mod hessian;
+mod language_model;
 mod model;
 mod prune;
 mod spec;
@@ -27,11 +29,15 @@ mod _native {
         top_blocks, top_blocks_by_score, zero_blocks,
     };
     #[pymodule_export]
+    use super::command::{model_path, run_command, text_path};
+    #[pymodule_export]
     use super::dynamic::{level_mask, random_blocks, saliency, update_blocks, update_fraction};
     #[pymodule_export]
     use super::error::{HessianError, MethodError, OpenworkError, PruneError, SpecError};
     #[pymodule_export]
     use super::hessian::Hessian;
+    #[pymodule_export]
+    use super::language_model::LanguageModel;
     #[pymodule_export]
     use super::model::{prune_folder, run_options};
     #[pymodule_export]

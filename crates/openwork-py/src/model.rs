@@ -24,6 +24,8 @@ enum Given {
     Count(u64),
     #[pyo3(transparent)]
     Text(PathBuf),
+    #[pyo3(transparent)]
+    Texts(Vec<PathBuf>),
 }
 
 /// The options of a run: a list of dicts, from the library's table.
@@ -58,6 +60,9 @@ fn options(given: &Bound<'_, PyDict>, spelling: Spelling) -> PyResult<RunOptions
             Ok(Given::Flag(on)) => OptionValue::Flag(on),
             Ok(Given::Count(count)) => OptionValue::Count(count),
             Ok(Given::Text(text)) => OptionValue::Text(text.into_os_string()),
+            Ok(Given::Texts(texts)) => {
+                OptionValue::Texts(texts.into_iter().map(PathBuf::into_os_string).collect())
+            }
             Err(_) => {
                 let words = format!("{name}={}: this value cannot be used", value.repr()?);
                 return Err(OpenworkError::new_err(words));

@@ -39,7 +39,8 @@ pub struct Bench {
 
 impl Bench {
     /// Measures and prints.
-    pub fn run(self, global: &Global) -> Result<(), Failure> {
+    pub fn run(mut self, global: &Global) -> Result<(), Failure> {
+        self.model = global.model(&self.model)?;
         let checkpoint = Checkpoint::open(&self.model)?;
         let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);

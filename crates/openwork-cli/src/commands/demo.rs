@@ -81,6 +81,7 @@ impl Demo {
                     dtype: Dtype::BF16,
                     state_memory_limit: None,
                     recovery: None,
+                    tasks: Vec::new(),
                 };
                 let out = folder.path().join(runs.len().to_string());
                 let passes = passes.map_err(Failure::running)?;

@@ -1,37 +1,63 @@
-//! `openwork eval MODEL --text TEXT`.
+//! `openwork eval MODEL --text TEXT --task FILE`.
 
-use crate::args::Global;
+use crate::args::{Global, positive};
 use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
 use openwork_llm::Checkpoint;
-use openwork_llm::evaluate::{Bos, EvaluateError, Options, evaluate};
-use openwork_llm::format::count;
-use openwork_llm::model::{Model, ModelError};
+use openwork_llm::evaluate::{Bos, EvaluateError, Evaluation, Options, evaluate};
+use openwork_llm::format::{align_columns, count};
+use openwork_llm::model::{Model, ModelError, Storage};
+use openwork_llm::output::OutputFile;
+use openwork_llm::task::{self, Task, TaskError, TaskScore};
 use openwork_llm::tokens::{TextUse, load_text};
-use std::path::PathBuf;
+use serde_json::json;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
-/// Measure a model's perplexity on a text
+/// Measure a model's perplexity on a text, and its accuracy on tasks
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Prints perplexity per token and per word, and bits per byte. The documents are joined and
-split into non-overlapping windows of L tokens; each window scores all of its tokens except
-the first.
+Of a text: prints perplexity per token and per word, and bits per byte. The documents are
+joined and split into non-overlapping windows of L tokens; each window scores all of its
+tokens except the first.
 
 If the tokenizer adds BOS, it is prepended to every window, followed by L - 1 tokens of
 text. The scripts of SparseGPT and Wanda have BOS in the first window only: use
 `--bos first` to reproduce their figures.
 
+Of a task: prints the share of documents that the model answers correctly. Each line of
+the file is a document,
+  {\"context\": \"Question: ..\", \"choices\": [\" yes\", \" no\"], \"gold\": 0}
+and the answer is the choice of the highest log-likelihood; for acc_norm, per byte of the
+choice. With a single choice, greedy decoding must produce it (LAMBADA). `context` may be
+a list with one text per choice. Tokens are those of lm-eval.
+
 Examples:
   openwork eval Qwen2.5-0.5B --text wikitext2.txt
   openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json
+  openwork eval smollm2.gguf --task arc-easy.jsonl --task lambada.jsonl
+  openwork eval pruned --task hellaswag.jsonl --limit 200 --details answers.jsonl
   openwork eval demo --text demo")]
 pub struct Eval {
     /// Hugging Face folder, .gguf file, or `demo`
     model: PathBuf,
     /// Evaluation text: a .txt file, a .jsonl file with a `text` field, or `demo`
-    #[arg(long, value_name = "TEXT")]
-    text: PathBuf,
+    #[arg(long, value_name = "TEXT", required_unless_present = "tasks")]
+    text: Option<PathBuf>,
+    /// Task: a .jsonl file with `context`, `choices` and `gold`; can be given several times
+    #[arg(long = "task", value_name = "FILE")]
+    tasks: Vec<PathBuf>,
+    /// Use only the first N documents of every task
+    #[arg(long, value_name = "N", requires = "tasks", value_parser = positive)]
+    limit: Option<NonZeroUsize>,
+    /// Write the log-likelihood of every choice as JSON lines, one per document
+    #[arg(long, value_name = "FILE", requires = "tasks")]
+    details: Option<PathBuf>,
+    /// Replace the file of --details if it exists
+    #[arg(long, requires = "details")]
+    force: bool,
     /// Tokens per window, up to the model's max_position_embeddings
     /// [default: 2048, or that limit if it is less]
     #[arg(long, value_name = "L")]
@@ -51,11 +77,52 @@ pub struct Eval {
 
 impl Eval {
     /// Measures and prints.
-    pub fn run(self, global: &Global) -> Result<(), Failure> {
-        let text = load_text(&self.text, TextUse::Evaluate).map_err(Failure::input)?;
-        let checkpoint = Checkpoint::open(&self.model)?;
+    pub fn run(mut self, global: &Global) -> Result<(), Failure> {
+        self.tasks = self.tasks.iter().map(|path| global.text(path)).collect::<Result<_, _>>()?;
+        self.text = self.text.map(|path| global.text(&path)).transpose()?;
+        let limit = self.limit.map(NonZeroUsize::get);
+        let tasks = self.tasks.iter().map(|path| Task::read(path, limit));
+        let tasks: Vec<Task> = tasks.collect::<Result<_, _>>().map_err(Failure::input)?;
+        let details = self.details.as_ref().map(|path| {
+            let inputs = self.tasks.iter().chain([&self.model]).map(PathBuf::as_path);
+            let inputs: Vec<&Path> = inputs.chain(self.text.as_deref()).collect();
+            OutputFile::new(path, &inputs, self.force)
+        });
+        let details = details.transpose()?;
+        let text = self.text.as_ref().map(|text| load_text(text, TextUse::Evaluate));
+        let text = text.transpose().map_err(Failure::input)?;
+        let checkpoint = Checkpoint::open(&global.model(&self.model)?)?;
         let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);
+        // The tasks first: their lines are checked before anything long starts.
+        let scores = score(&model, &tasks, global)?;
+        let perplexity = text.map(|text| self.perplexity(&model, &text, global)).transpose()?;
+        if let Some(out) = &details {
+            let lines: String = scores.iter().map(TaskScore::details).collect();
+            global.write(out, lines.as_bytes())?;
+        }
+        if global.json {
+            let mut result = perplexity.map_or_else(|| json!({}), |found| found.to_json());
+            if !tasks.is_empty() {
+                result["tasks"] = scores.iter().map(TaskScore::to_json).collect();
+            }
+            return print::line(result);
+        }
+        if let Some(found) = perplexity {
+            print_perplexity(&found)?;
+        }
+        match scores.is_empty() {
+            true => Ok(()),
+            false => print::text(&table(&scores)),
+        }
+    }
+
+    fn perplexity(
+        &self,
+        model: &Model<'_>,
+        text: &str,
+        global: &Global,
+    ) -> Result<Evaluation, Failure> {
         let options = Options {
             seq_len: self.seq_len,
             max_tokens: self.max_tokens,
@@ -64,7 +131,7 @@ impl Eval {
         };
         let bar = Progress::start(global, "evaluating");
         bar.announce_tokenizing(text.len() as u64);
-        let result = evaluate(&model, &text, &options, &mut |progress| {
+        let result = evaluate(model, text, &options, &mut |progress| {
             let so_far = progress.perplexity.map(|p| format!("perplexity {p:.4}"));
             bar.say(
                 progress.done as f64 / progress.total.max(1) as f64,
@@ -83,27 +150,69 @@ impl Eval {
             global
                 .note(&["the scored text contains no words, so it has no word perplexity".into()]);
         }
-        if global.json {
-            return print::line(result.to_json());
-        }
-        print::line(format!("token perplexity  {:.4}", result.token_perplexity()))?;
-        print::line(format!("word perplexity   {}", figure(result.word_perplexity(), 4)))?;
-        print::line(format!("bits per byte     {}", figure(result.bits_per_byte(), 5)))?;
-        print::line(format!(
-            "{}, {}, {} scored in {} of {}, {}; {:.1} s",
-            count(result.tokens, "token"),
-            count(result.words, "word"),
-            count(result.bytes, "byte"),
-            count(result.windows, "window"),
-            count(result.seq_len, "token"),
-            match result.bos {
-                Bos::Each => "BOS in each",
-                Bos::First => "BOS in the first",
-                Bos::None => "no BOS",
-            },
-            result.seconds
-        ))
+        Ok(result)
     }
+}
+
+/// Scores a model on tasks.
+fn score(model: &Model<'_>, tasks: &[Task], global: &Global) -> Result<Vec<TaskScore>, Failure> {
+    if tasks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tokenizer = model.checkpoint().tokenizer()?;
+    let documents: usize = tasks.iter().map(|task| task.documents.len()).sum();
+    let bar = Progress::start(global, &format!("scoring {}", count(documents, "document")));
+    let mut layer = |index| model.layer(index, Storage::Packed);
+    let scores = task::score(model, &tokenizer, &mut layer, tasks, &mut |share| {
+        bar.say(share, &format!("scoring {}", count(documents, "document")));
+        ControlFlow::Continue(())
+    });
+    bar.end();
+    scores.map_err(|error| match error {
+        TaskError::Model(error) => model.explain_not_finite(error).into(),
+        error => Failure::input(error),
+    })
+}
+
+fn print_perplexity(result: &Evaluation) -> Result<(), Failure> {
+    print::line(format!("token perplexity  {:.4}", result.token_perplexity()))?;
+    print::line(format!("word perplexity   {}", figure(result.word_perplexity(), 4)))?;
+    print::line(format!("bits per byte     {}", figure(result.bits_per_byte(), 5)))?;
+    print::line(format!(
+        "{}, {}, {} scored in {} of {}, {}; {:.1} s",
+        count(result.tokens, "token"),
+        count(result.words, "word"),
+        count(result.bytes, "byte"),
+        count(result.windows, "window"),
+        count(result.seq_len, "token"),
+        match result.bos {
+            Bos::Each => "BOS in each",
+            Bos::First => "BOS in the first",
+            Bos::None => "no BOS",
+        },
+        result.seconds
+    ))
+}
+
+/// The scores as a table, with standard errors.
+fn table(scores: &[TaskScore]) -> String {
+    let mut rows =
+        vec![["task", "docs", "acc", "acc_norm", "perplexity", "seconds"].map(String::from)];
+    let accuracy = |share: f64, error: Option<f64>| match error {
+        Some(error) => format!("{share:.4} +- {error:.4}"),
+        None => format!("{share:.4}"),
+    };
+    rows.extend(scores.iter().map(|score| {
+        [
+            score.name.clone(),
+            score.documents.len().to_string(),
+            accuracy(score.acc(), score.stderr()),
+            accuracy(score.acc_norm(), score.acc_norm_stderr()),
+            score.perplexity().map_or_else(String::new, |perplexity| format!("{perplexity:.3}")),
+            format!("{:.1}", score.seconds),
+        ]
+    }));
+    align_columns(&rows, [false, true, true, true, true, true])
 }
 
 /// A number, or a dash if it is not finite.

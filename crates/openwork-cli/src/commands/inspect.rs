@@ -41,7 +41,8 @@ pub struct Inspect {
 
 impl Inspect {
     /// Opens, counts, prints; fails if a tensor does not conform.
-    pub fn run(self, global: &Global) -> Result<(), Failure> {
+    pub fn run(mut self, global: &Global) -> Result<(), Failure> {
+        self.model = global.model(&self.model)?;
         let model = Checkpoint::open_any(&self.model)?;
         let pattern: Option<Pattern> =
             self.spec.as_deref().map(|spec| parse_spec(spec, &model)).transpose()?;

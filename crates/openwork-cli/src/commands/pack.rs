@@ -161,7 +161,7 @@ pub(super) fn failure(error: PackModelError) -> Failure {
 
 impl Pack {
     /// Packs and prints the sizes.
-    pub fn run(self, global: &Global) -> Result<(), Failure> {
+    pub fn run(mut self, global: &Global) -> Result<(), Failure> {
         let target = target(&self.format)?;
         let choice = self.values.choice()?;
         if self.values.any() && !matches!(target, Target::Openwork) {
@@ -170,6 +170,7 @@ impl Pack {
                 self.format
             )));
         }
+        self.model = global.model(&self.model)?;
         let mut inputs = vec![self.model.as_path()];
         inputs.extend(self.like.as_deref());
         let file = match target {
@@ -245,7 +246,8 @@ fn table(summary: &Summary) -> String {
 
 impl Unpack {
     /// Unpacks.
-    pub fn run(self, global: &Global) -> Result<(), Failure> {
+    pub fn run(mut self, global: &Global) -> Result<(), Failure> {
+        self.model = global.model(&self.model)?;
         output::check_folder(&self.out, &[&self.model])?;
         let checkpoint = Checkpoint::open(&self.model)?;
         let model = Model::open(&checkpoint)?;

@@ -1,10 +1,10 @@
 //! `openwork recover PRUNED --reference MODEL --calib TEXT --out DIR`.
 
 use super::prune::options::RecoverOptions;
-use super::prune::{execute, failure, reading};
+use super::prune::{execute, failure, options, reading};
 use crate::args::Global;
 use crate::failure::Failure;
-use openwork_llm::pipeline::{OptionValue, RunOptions};
+use openwork_llm::pipeline::OptionValue;
 use openwork_llm::{Checkpoint, output};
 use std::path::PathBuf;
 
@@ -42,7 +42,9 @@ impl Recover {
         if given.iter().all(|(name, _)| *name != "recover") {
             given.push(("recover", OptionValue::Text(STAGES.into())));
         }
-        let options = RunOptions::from_values(self.options.0).map_err(failure)?;
+        let options = options(self.options.0, global)?;
+        self.pruned = global.model(&self.pruned)?;
+        self.reference = global.model(&self.reference)?;
         output::check_folder(&options.out, &[&self.reference])?;
         let source = options.open(&self.pruned).map_err(failure)?;
         let reference = Checkpoint::open(&self.reference).map_err(Failure::input)?;

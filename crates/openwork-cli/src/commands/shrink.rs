@@ -35,7 +35,8 @@ pub struct Shrink {
 
 impl Shrink {
     /// Writes the smaller model and prints the change.
-    pub fn run(self, global: &Global) -> Result<(), Failure> {
+    pub fn run(mut self, global: &Global) -> Result<(), Failure> {
+        self.model = global.model(&self.model)?;
         output::check_folder(&self.out, &[&self.model])?;
         let source = Checkpoint::open(&self.model)?;
         let uneven = if self.even { Uneven::Least } else { Uneven::Refuse };

@@ -156,6 +156,8 @@ impl Sandbox {
                 let is_inputs =
                     flag == Some("--inputs") || (flag.is_none() && command == "hessian");
                 files.entry(file).or_default().push((name, is_inputs));
+            } else if flag == Some("--task") {
+                self.task(word);
             } else if word.ends_with(".jsonl") || word.ends_with(".txt") {
                 self.text(word);
             } else if word.ends_with(".toml") && !self.folder.path(word).exists() {
@@ -185,8 +187,20 @@ impl Sandbox {
         }
     }
 
+    /// A task of a few documents.
+    fn task(&self, name: &str) {
+        let document = |context: &str| {
+            json!({"context": context, "choices": [" a wall", " the value"], "gold": 1}).to_string()
+        };
+        self.write(name, &["the pattern of", "openings in"].map(document).join("\n"));
+    }
+
     /// Some thousand tokens.
     fn text(&self, name: &str) {
+        // A name on the Hub, which is used as a path because the path exists.
+        if let Some(parent) = Path::new(name).parent() {
+            std::fs::create_dir_all(self.folder.path(&parent.display().to_string())).unwrap();
+        }
         let words = ["the", "pattern", "of", "openings", "in", "a", "wall", "value", "is", "name"];
         let line = |i: usize| {
             let words = (0..24).map(|j| words[(i * i + j * (i + 3) + j / 5) % words.len()]);
@@ -288,6 +302,8 @@ fn tensor_file(word: &str) -> Option<(String, String)> {
 fn dense_model(path: &Path, positions: usize) {
     let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/llama");
     std::fs::create_dir_all(path).unwrap();
+    let template = "{% for m in messages %}{{ m.content }} {% endfor %}";
+    std::fs::write(path.join("chat_template.jinja"), template).unwrap();
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         std::fs::copy(testdata.join(file), path.join(file)).unwrap();
     }

@@ -199,7 +199,8 @@ impl Checkpoint {
         self.files.iter().for_each(Mapped::release);
     }
 
-    /// The chat template of a GGUF file, if it has one.
+    /// The chat template of a GGUF file, if it has one; folders have files of their own
+    /// ([`crate::chat`]).
     pub fn chat_template(&self) -> Option<String> {
         match &self.companions {
             Companions::Gguf(metadata) => metadata.text("tokenizer.chat_template").ok()?,
@@ -210,6 +211,22 @@ impl Checkpoint {
     /// The folder or file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A name for people: that of the folder or file, or, in a cache of the Hugging Face
+    /// Hub, that of the repository.
+    pub fn name(&self) -> String {
+        let text = |path: Option<&Path>| {
+            let name = path.and_then(Path::file_name).unwrap_or_default();
+            name.to_string_lossy().into_owned()
+        };
+        // models--org--name/snapshots/COMMIT
+        let snapshots = self.path.parent();
+        let repo = text(snapshots.and_then(Path::parent));
+        match repo.strip_prefix("models--").and_then(|repo| repo.split_once("--")) {
+            Some((owner, name)) if text(snapshots) == "snapshots" => format!("{owner}/{name}"),
+            _ => text(Some(&self.path)),
+        }
     }
 
     /// The storage format.

@@ -95,6 +95,11 @@ impl Head<'_> {
     ///
     /// If the number of targets differs from that of states.
     pub fn losses(&self, states: MatrixRef<'_>, targets: &[Option<u32>]) -> Vec<f64> {
+        self.scores(states, targets).into_iter().map(|score| score.loss).collect()
+    }
+
+    /// As [`losses`](Self::losses), and whether each next token is the likeliest.
+    pub fn scores(&self, states: MatrixRef<'_>, targets: &[Option<u32>]) -> Vec<TokenScore> {
         assert_eq!(states.rows(), targets.len(), "a target for each state");
         let normed = self.normed(states);
         let mut runs =
@@ -117,7 +122,7 @@ impl Head<'_> {
                 });
             }
         });
-        runs.iter().map(LogSumExp::loss).collect()
+        runs.iter().map(LogSumExp::score).collect()
     }
 
     /// The normalized states.
@@ -147,6 +152,15 @@ impl Head<'_> {
     }
 }
 
+/// How well a state predicts its next token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenScore {
+    /// `-log p` of the token, in nats.
+    pub loss: f64,
+    /// Whether no token is likelier, so that greedy decoding may choose it.
+    pub greedy: bool,
+}
+
 /// A running sum of exponentials, `sum * e^max`, and the target's logit.
 #[derive(Clone)]
 struct LogSumExp {
@@ -164,7 +178,8 @@ impl LogSumExp {
         self.max = max;
     }
 
-    fn loss(&self) -> f64 {
-        f64::from(self.max) + self.sum.ln() - f64::from(self.target)
+    fn score(&self) -> TokenScore {
+        let loss = f64::from(self.max) + self.sum.ln() - f64::from(self.target);
+        TokenScore { loss, greedy: self.target >= self.max }
     }
 }

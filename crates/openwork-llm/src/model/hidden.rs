@@ -1,5 +1,6 @@
 //! Hidden states of a batch of windows, and scratch buffers.
 
+use super::ragged::Heads;
 use openwork::Matrix;
 
 /// Hidden states of `windows` sequences of `len` tokens each.
@@ -28,6 +29,14 @@ pub(super) struct Scratch {
     pub gate: Vec<f32>,
     pub up: Vec<f32>,
     pub out: Vec<f32>,
+}
+
+impl Scratch {
+    /// Queries, keys and values, and room for `size` entries of what they attend to.
+    pub fn mixed_rows(&mut self, size: usize) -> Heads<'_> {
+        self.mixed.resize(size, 0.0);
+        Heads { q: &self.q, k: &self.k, v: &self.v, mixed: &mut self.mixed }
+    }
 }
 
 impl Hidden {

@@ -385,6 +385,11 @@ impl Layer {
     ) {
         self.attention_input(h, scratch, tap);
         self.attend(h.len(), start, cache, scratch, tap);
+        self.attention_output(h, scratch);
+    }
+
+    /// From `mixed` to `h`, with the residual connection.
+    pub(super) fn attention_output(&self, h: &mut [f32], scratch: &mut Scratch) {
         let Scratch { mixed, out, .. } = scratch;
         let q_width = self.config.q_width();
         let x = MatrixRef::new(mixed, h.len() / self.config.hidden, q_width);
@@ -392,7 +397,7 @@ impl Layer {
     }
 
     /// The MLP on one window.
-    fn mlp(&self, h: &mut [f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
+    pub(super) fn mlp(&self, h: &mut [f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
         self.mlp_input(h, scratch, tap);
         self.gate(h.len(), scratch, tap);
         let Scratch { gate, out, .. } = scratch;
@@ -446,16 +451,26 @@ impl Layer {
     /// Normalizes queries and keys per head where the family does, and rotates
     /// them by position.
     pub(super) fn rotate_heads(&self, size: usize, start: usize, scratch: &mut Scratch) {
+        self.rotate_rows(size, &|row| start + row, scratch);
+    }
+
+    /// As [`rotate_heads`](Self::rotate_heads), for rows at any positions.
+    pub(super) fn rotate_rows(
+        &self,
+        size: usize,
+        position: &(dyn Fn(usize) -> usize + Sync),
+        scratch: &mut Scratch,
+    ) {
         let c = self.config.as_ref();
         let t = size / c.hidden;
-        let table = self.rope.table(start + t);
+        let table = self.rope.table((0..t).map(|row| position(row) + 1).max().unwrap_or(0));
         let rotate = |rows: &mut [f32], width: usize, slot: NormSlot| {
             let norm = self.norm(slot);
             let rotate_row = |(i, row): (usize, &mut [f32])| {
                 if let Some(norm) = norm {
                     row.chunks_exact_mut(c.head_dim).for_each(|head| norm.in_place(head));
                 }
-                table.rotate(row, start + i);
+                table.rotate(row, position(i));
             };
             match t {
                 1 => rotate_row((0, rows)),

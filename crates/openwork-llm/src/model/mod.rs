@@ -29,6 +29,7 @@ pub(crate) mod keep_awake;
 mod layer;
 mod norm;
 mod parameter;
+mod ragged;
 mod rope;
 mod tap;
 pub(crate) mod vector;
@@ -37,11 +38,12 @@ mod weight;
 pub use config::{Activation, Config, ConfigError, LayerAttention, ties_embeddings};
 pub use decoder::Decoder;
 pub use family::{Bias, FAMILIES, Family, Norms, SlidingWindow};
-pub use head::{EmbeddingRows, Head};
+pub use head::{EmbeddingRows, Head, TokenScore};
 pub use hidden::Hidden;
 pub use layer::{LINEARS, Layer, Linear, NormSlot};
 pub use norm::Norm;
 pub use parameter::{Half, Parameter};
+pub use ragged::{RaggedBatch, Span};
 pub use rope::Scaling;
 pub use tap::{NoTap, Site, Tap};
 pub use weight::{Storage, Weight};
@@ -125,6 +127,9 @@ pub enum ModelError {
         "the model computes NaN or infinity; its weights may be damaged or not match its config"
     )]
     NotFinite,
+    /// The caller stopped the computation.
+    #[error("stopped")]
+    Stopped,
 }
 
 impl ModelError {
@@ -132,7 +137,7 @@ impl ModelError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Checkpoint(error) => error.is_input(),
-            Self::Windows | Self::NotFinite => false,
+            Self::Windows | Self::NotFinite | Self::Stopped => false,
             Self::Config { .. }
             | Self::Exported { .. }
             | Self::Foreign { .. }

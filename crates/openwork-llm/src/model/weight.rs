@@ -32,7 +32,7 @@ pub enum Weight {
     /// 2 bytes per weight.
     F16(Matrix<f16>),
     /// The kept weights of a pruned matrix.
-    Packed(Packed),
+    Packed(Box<Packed>),
 }
 
 /// Weights converted to f32 at a time, in a product with many rows.
@@ -49,7 +49,7 @@ impl Weight {
         if storage != Storage::F32
             && let Some(packed) = tensor.packed()?
         {
-            return Ok(Weight::Packed(packed));
+            return Ok(Weight::Packed(Box::new(packed)));
         }
         let (rows, cols) = (tensor.rows(), tensor.row_len());
         Ok(match (storage, tensor.dtype(), tensor.bytes()) {

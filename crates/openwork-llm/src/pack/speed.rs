@@ -56,7 +56,7 @@ pub fn compare(
             for ((&linear, weight), name) in group.linears.iter().zip(weights).zip(&group.names) {
                 let weight = choice.convert(name, weight)?;
                 let linears = packed.layers_mut()[group.layer].linears_mut();
-                linears[linear].set_weight(Weight::Packed(weight));
+                linears[linear].set_weight(Weight::Packed(Box::new(weight)));
             }
         }
         let not_pruned = packed.layers_mut().iter_mut().flat_map(|layer| layer.linears_mut());
@@ -134,7 +134,7 @@ fn encoded(weight: &Weight, chosen: Option<Encoding>) -> Result<Option<Weight>, 
     let plan = |why: &dyn std::fmt::Display| PackModelError::Plan(why.to_string());
     let spec = dense_spec(&[weight.rows(), weight.cols()]).map_err(|why| plan(&why))?;
     let packed = Packed::pack(&spec, values).map_err(|why| plan(&why))?;
-    Ok(Some(Weight::Packed(packed.with_values(encoding).map_err(|why| plan(&why))?)))
+    Ok(Some(Weight::Packed(Box::new(packed.with_values(encoding).map_err(|why| plan(&why))?))))
 }
 
 /// A matrix as it is decoded dense: numbers as they are, codes with 16 bits.

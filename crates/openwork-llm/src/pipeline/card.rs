@@ -83,6 +83,15 @@ pub(super) fn text(record: &Record) -> String {
         }
         put(&format!("| pruned | {:.3} | {:.3} |\n", last.token_perplexity, last.word_perplexity));
     }
+    let tasks = record.task_pairs();
+    if !tasks.is_empty() {
+        put("| task | documents | accuracy | dense |\n|---|---|---|---|");
+        for (dense, task) in &tasks {
+            let dense = dense.map_or(String::new(), |dense| format!("{:.4}", dense.acc));
+            put(&format!("| {} | {} | {:.4} | {dense} |", task.name, task.docs, task.acc));
+        }
+        put("");
+    }
     let mut by_name: BTreeMap<&str, (f64, f64, f64)> = BTreeMap::new();
     for linear in record.linears().filter(|linear| linear.method.is_some()) {
         let name = linear.name.trim_end_matches(".weight").rsplit('.').next().unwrap_or_default();

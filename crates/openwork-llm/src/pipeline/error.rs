@@ -10,6 +10,7 @@ use crate::evaluate::EvaluateError;
 use crate::model::ModelError;
 use crate::output::OutputError;
 use crate::shrink::ShrinkError;
+use crate::task::TaskError;
 use crate::tokens::TextError;
 use openwork::hessian::HessianError;
 use openwork::prune::PruneError;
@@ -80,6 +81,9 @@ pub enum PipelineError {
     /// Perplexity.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
+    /// A task.
+    #[error(transparent)]
+    Task(#[from] TaskError),
     /// The folder that is written.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -127,6 +131,7 @@ impl PipelineError {
         match self {
             Self::Output(error) => error.is_input(),
             Self::Model(error) => error.is_input(),
+            Self::Task(error) => error.is_input(),
             Self::Plan(_)
             | Self::Option { .. }
             | Self::Folder { .. }

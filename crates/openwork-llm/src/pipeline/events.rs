@@ -2,7 +2,7 @@
 
 use super::PipelineError;
 use crate::recover::Progress;
-use crate::report::{EvaluationRecord, LayerRecord, LinearRecord, RecoveryRecord};
+use crate::report::{EvaluationRecord, LayerRecord, LinearRecord, RecoveryRecord, TaskRecord};
 use serde_json::{Value, json};
 
 /// Something that happened in a run.
@@ -50,6 +50,8 @@ pub enum Event<'a> {
     Recovered(&'a RecoveryRecord),
     /// A perplexity was measured.
     Evaluated(&'a EvaluationRecord),
+    /// The accuracy on a task was measured.
+    Scored(&'a TaskRecord),
     /// Something the user should know.
     Note(&'a str),
 }
@@ -115,6 +117,11 @@ impl Event<'_> {
                     "token_perplexity": token_perplexity, "word_perplexity": word_perplexity,
                     "tokens": tokens, "seconds": seconds,
                 })
+            }
+            Self::Scored(record) => {
+                let mut event = json!(record);
+                event["event"] = json!("scored");
+                event
             }
             Self::Note(text) => json!({"event": "note", "text": text}),
         }

@@ -53,6 +53,8 @@ pub enum OptionKind {
     Bytes,
     /// A file or folder.
     Path,
+    /// Files; the command's flag can be given several times.
+    Paths,
 }
 
 impl OptionKind {
@@ -64,6 +66,7 @@ impl OptionKind {
             Self::Text => "text",
             Self::Bytes => "bytes",
             Self::Path => "path",
+            Self::Paths => "paths",
         }
     }
 }
@@ -135,6 +138,8 @@ pub enum OptionValue {
     Count(u64),
     /// A text or a path.
     Text(OsString),
+    /// Several paths.
+    Texts(Vec<OsString>),
 }
 
 impl fmt::Display for OptionValue {
@@ -143,6 +148,10 @@ impl fmt::Display for OptionValue {
             Self::Flag(on) => write!(f, "{on}"),
             Self::Count(count) => write!(f, "{count}"),
             Self::Text(text) => write!(f, "{}", text.to_string_lossy()),
+            Self::Texts(texts) => {
+                let texts: Vec<_> = texts.iter().map(|text| text.to_string_lossy()).collect();
+                write!(f, "{}", texts.join(" "))
+            }
         }
     }
 }
@@ -203,6 +212,17 @@ impl Field for PathBuf {
         match value {
             OptionValue::Text(text) => Ok(text.into()),
             _ => Err("give a path".to_string()),
+        }
+    }
+}
+
+impl Field for Vec<PathBuf> {
+    const KIND: OptionKind = OptionKind::Paths;
+    fn read(value: OptionValue) -> Result<Self, String> {
+        match value {
+            OptionValue::Text(text) => Ok(vec![text.into()]),
+            OptionValue::Texts(texts) => Ok(texts.into_iter().map(PathBuf::from).collect()),
+            _ => Err("give a path or several".to_string()),
         }
     }
 }
@@ -388,6 +408,10 @@ options! {
     eval_seq_len: Option<usize> => {
         group: EVALUATION, value: "N", default: Some("2048, or the model's limit")
     };
+    /// Measure accuracy on this task, of the dense and of the pruned model; see `openwork eval`
+    task: Vec<PathBuf> => { group: EVALUATION, value: "FILE" };
+    /// Use only the first N documents of every task
+    task_limit: Option<usize> => { group: EVALUATION, value: "N", default: Some("all") };
     /// Output folder: new or empty, unless a run is resumed or overwritten
     out: PathBuf => {
         group: OUTPUT, value: "DIR", short: Some('o'), aliases: &["save", "save_model"]

@@ -18,6 +18,7 @@ use crate::model::Model;
 use crate::output::{self, OutputError};
 use crate::recover::{Recovery, Unit};
 use crate::report::Record;
+use crate::task::Task;
 use crate::tokens::{TextUse, Tokenizer, load_text};
 use std::fs::File;
 use std::io::Read;
@@ -110,7 +111,8 @@ impl RunOptions {
         check_folder(&self.out, start)?;
         if start == Start::Force {
             let texts = [Some(&self.calib), self.eval.as_ref(), self.recipe.as_ref()];
-            let inputs: Vec<&Path> = texts.into_iter().flatten().map(PathBuf::as_path).collect();
+            let texts = texts.into_iter().flatten().chain(&self.task);
+            let inputs: Vec<&Path> = texts.map(PathBuf::as_path).collect();
             output::check_folder(&self.out, &inputs)?;
         }
         let source = Checkpoint::open(model)?;
@@ -173,6 +175,7 @@ impl RunOptions {
             calibration,
             recovery,
             evaluation: self.evaluation(&model, &tokenizer)?,
+            tasks: self.tasks(&model, &tokenizer)?,
             dtype: self.dtype(source)?,
             state_memory_limit: self.spill_over.as_ref().map(|limit| limit.bytes),
         };
@@ -282,6 +285,26 @@ impl RunOptions {
             );
         }
         Ok(())
+    }
+
+    /// The tasks, if the model can read every document.
+    fn tasks(&self, model: &Model<'_>, tokenizer: &Tokenizer) -> Result<Vec<Task>, PipelineError> {
+        match self.task_limit {
+            Some(limit) if self.task.is_empty() => {
+                let why = "it needs {task}, the task to measure on";
+                return Err(PipelineError::option("task_limit", limit, why));
+            }
+            Some(0) => {
+                return Err(PipelineError::option("task_limit", 0, "give a number from 1 on"));
+            }
+            _ => {}
+        }
+        let read = |path: &PathBuf| -> Result<Task, PipelineError> {
+            let task = Task::read(path, self.task_limit)?;
+            task.encode(model, tokenizer)?;
+            Ok(task)
+        };
+        self.task.iter().map(read).collect()
     }
 
     fn evaluation(

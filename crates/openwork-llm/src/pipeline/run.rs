@@ -32,9 +32,11 @@ use crate::model::{LINEARS, Layer, Model, ModelError, Storage};
 use crate::recover::StageOptions;
 use crate::report::{
     self, EvaluationRecord, EvaluationText, LayerRecord, LayerRecovery, ModelSize, PassRecord,
-    Record, RecoveryRecord, SizeChange, Totals, distinct,
+    Record, RecoveryRecord, SizeChange, TaskRecord, Totals, distinct,
 };
 use crate::shrink::{self, Removable, ShrinkError, ShrinkPlan, Sizes, Uneven};
+use crate::task::{self, Task, TaskError};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -45,6 +47,8 @@ pub struct Job {
     pub calibration: Calibration,
     /// The text that perplexity is measured on.
     pub evaluation: Option<Evaluation>,
+    /// The tasks that accuracy is measured on.
+    pub tasks: Vec<Task>,
     /// Type of the written weights.
     pub dtype: Dtype,
     /// Bytes of hidden states that one process keeps in memory; more of them
@@ -166,6 +170,7 @@ struct PassResult {
 struct Outcome {
     layers: Vec<LayerRecord>,
     evaluations: Vec<EvaluationRecord>,
+    tasks: Vec<TaskRecord>,
     totals: Totals,
     passes: Vec<PassRecord>,
     recovery: Vec<RecoveryRecord>,
@@ -180,6 +185,7 @@ impl Run<'_> {
         }
         let mut outcome = Outcome::default();
         outcome.evaluations.extend(self.dense()?);
+        outcome.tasks.extend(self.dense_tasks()?);
         let mut result: Option<Checkpoint> = None;
         for number in 0..self.prepared.passes.list.len() {
             let opened = result.as_ref().map(Model::open).transpose()?;
@@ -268,13 +274,27 @@ impl Run<'_> {
             return Ok(None);
         }
         let Some(mut record) = self.dir.finished() else { return Ok(None) };
-        if self.prepared.job.evaluation.is_some() && record.last().is_none() {
-            let source = Checkpoint::open(self.dir.folder())?.rounded(self.prepared.job.dtype);
+        let job = &self.prepared.job;
+        let text_missing = job.evaluation.is_some() && record.last().is_none();
+        let known = |task: &Task| {
+            let same =
+                |other: &TaskRecord| (&other.name, &other.sha256) == (&task.name, &task.sha256);
+            record.task_pairs().iter().any(|(_, other)| same(other))
+        };
+        let task_missing = !job.tasks.iter().all(known);
+        if text_missing || task_missing {
+            let source = Checkpoint::open(self.dir.folder())?.rounded(job.dtype);
             let model = Model::open(&source)?;
             let layer = |index| model.layer(index, Storage::F32);
-            record.evaluations = self.dense()?.into_iter().collect();
             let last = model.config().layers - 1;
-            record.evaluations.extend(self.evaluate(&model, Some(last), &layer)?);
+            if text_missing {
+                record.evaluations = self.dense()?.into_iter().collect();
+                record.evaluations.extend(self.evaluate(&model, Some(last), &layer)?);
+            }
+            if task_missing {
+                record.tasks = self.dense_tasks()?;
+                record.tasks.extend(self.score(&model, Some(last), &layer)?);
+            }
             self.write_record(&record)?;
         } else {
             self.observer.on_event(Event::Note("the run is finished already; nothing was written"));
@@ -289,6 +309,8 @@ impl Run<'_> {
         let shards = write_rest(model, &self.prepared.job, &self.dir)?;
         let last = model.config().layers - 1;
         outcome.evaluations.extend(self.evaluate_shards(last)?);
+        let layer = |index| pruned_layer(model, &self.dir, index);
+        outcome.tasks.extend(self.score(model, Some(last), &layer)?);
         let record = self.record(outcome);
         self.write_record(&record)?;
         write::index(self.dir.folder(), &shards)?;
@@ -300,6 +322,7 @@ impl Run<'_> {
         let last = model.config().layers - 1;
         let layer = |index| model.layer(index, Storage::F32);
         outcome.evaluations.extend(self.evaluate(model, Some(last), &layer)?);
+        outcome.tasks.extend(self.score(model, Some(last), &layer)?);
         outcome.size = Some(size(model));
         let (mut weights, mut kept) = (0, 0);
         for layer in 0..model.config().layers {
@@ -480,6 +503,55 @@ impl Run<'_> {
         Ok(found)
     }
 
+    /// The accuracies of the dense model, measured once.
+    fn dense_tasks(&self) -> Result<Vec<TaskRecord>, PipelineError> {
+        let asked = &self.prepared.job.tasks;
+        let same = |known: &[TaskRecord]| {
+            known.len() == asked.len()
+                && known.iter().zip(asked).all(|(known, task)| known.sha256 == task.sha256)
+        };
+        if let Some(known) = self.dir.dense_tasks()?.filter(|known| same(known)) {
+            return Ok(known);
+        }
+        let model = self.prepared.dense_model();
+        let layer = |index| model.layer(index, Storage::F32);
+        let found = self.score(model, None, &layer)?;
+        if !found.is_empty() {
+            self.dir.save_dense_tasks(&found)?;
+        }
+        Ok(found)
+    }
+
+    /// Scores a model with these layers on the tasks. `after` is the last layer that is
+    /// pruned.
+    fn score(
+        &self,
+        model: &Model<'_>,
+        after: Option<usize>,
+        layer: &dyn Fn(usize) -> Result<Layer, ModelError>,
+    ) -> Result<Vec<TaskRecord>, PipelineError> {
+        let tasks = &self.prepared.job.tasks;
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tokenizer = model.checkpoint().tokenizer()?;
+        let mut watch =
+            |share| match self.observer.progress(after.unwrap_or(0), Stage::Evaluate, share) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            };
+        let scores = task::score(model, &tokenizer, &mut |index| layer(index), tasks, &mut watch);
+        let scores = scores.map_err(|error| match error {
+            TaskError::Model(ModelError::Stopped) => PipelineError::Stopped,
+            error => error.into(),
+        })?;
+        model.checkpoint().release();
+        let records: Vec<TaskRecord> =
+            scores.iter().map(|score| TaskRecord::new(score, after)).collect();
+        records.iter().for_each(|record| self.observer.on_event(Event::Scored(record)));
+        Ok(records)
+    }
+
     fn evaluate(
         &self,
         model: &Model<'_>,
@@ -496,18 +568,18 @@ impl Run<'_> {
     /// The record of the whole run. Its layers are those of the last pass that
     /// pruned, with the names and shapes that were written.
     fn record(&mut self, outcome: Outcome) -> Record {
-        let Outcome { layers, evaluations, mut totals, passes, recovery, size: after } = outcome;
+        let Outcome { layers, evaluations, tasks, mut totals, passes, recovery, size: after } =
+            outcome;
         let PreparedRun { model, job, passes: plan, .. } = self.prepared;
         totals.seconds = self.earlier + self.started.elapsed().as_secs_f64();
         totals.peak_rss_bytes = peak_rss_bytes();
         let join =
             |of: fn(&PassRecord) -> &str| passes.iter().map(of).collect::<Vec<_>>().join(" | ");
         let (spec, method) = (join(|pass| &pass.spec), join(|pass| &pass.method));
-        let name = model.checkpoint().path().file_name().unwrap_or_default().to_string_lossy();
         let text = |regex: &Option<regex::Regex>| regex.as_ref().map(ToString::to_string);
         Record {
             openwork: env!("CARGO_PKG_VERSION").to_string(),
-            model: name.into_owned(),
+            model: model.checkpoint().name(),
             family: model.config().family.name.to_string(),
             spec,
             method,
@@ -522,6 +594,7 @@ impl Run<'_> {
             calibration: job.calibration.record(),
             layers,
             evaluations,
+            tasks,
             totals,
             evaluation: job.evaluation.as_ref().map(Evaluation::record),
             sizes: after.map(|after| SizeChange { before: size(model), after }),

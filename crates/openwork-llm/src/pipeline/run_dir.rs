@@ -18,7 +18,7 @@ use super::plan::METHOD;
 use super::recipe::{Budget, Recipe};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::write::{INDEX, companion_names, shard_name};
-use crate::report::{self, EvaluationRecord, LayerRecord, Record};
+use crate::report::{self, EvaluationRecord, LayerRecord, Record, TaskRecord};
 use crate::{disk, output};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,7 @@ const LOCK: &str = "openwork/lock";
 /// The folder of intermediate passes.
 pub(super) const WORK: &str = "openwork/work/";
 const DENSE: &str = "openwork/layers/dense.json";
+const DENSE_TASKS: &str = "openwork/layers/dense-tasks.json";
 const SHARES: &str = "openwork/layers/shares.json";
 pub(super) const RECORD: &str = "openwork/record.json";
 pub(super) const RECIPE: &str = "openwork/recipe.toml";
@@ -179,7 +180,7 @@ fn changed_files(was: &[(String, String)], is: &[(String, String)]) -> String {
 pub fn files(source: &Checkpoint, layers: usize) -> Result<Vec<String>, PipelineError> {
     let mut files = vec![INDEX.to_string()];
     files.extend((0..layers).map(layer_file));
-    files.extend([DENSE, SHARES, RECORD, RECIPE, "README.md"].map(String::from));
+    files.extend([DENSE, DENSE_TASKS, SHARES, RECORD, RECIPE, "README.md"].map(String::from));
     files.extend((1..=layers + 1).map(|number| shard_name(number, layers + 1)));
     files.extend(companion_names(source)?);
     files.extend([WORK, LOCK, PLAN].map(String::from));
@@ -347,6 +348,16 @@ impl RunDir {
     /// Saves the perplexity of the dense model.
     pub fn save_dense(&self, evaluation: &EvaluationRecord) -> Result<(), PipelineError> {
         write_sealed(&self.folder.join(DENSE), evaluation)
+    }
+
+    /// The accuracies of the dense model, if measured.
+    pub fn dense_tasks(&self) -> Result<Option<Vec<TaskRecord>>, PipelineError> {
+        read_sealed(&self.folder.join(DENSE_TASKS), REDO)
+    }
+
+    /// Saves the accuracies of the dense model.
+    pub fn save_dense_tasks(&self, tasks: &[TaskRecord]) -> Result<(), PipelineError> {
+        write_sealed(&self.folder.join(DENSE_TASKS), &tasks.to_vec())
     }
 
     /// The densities of the layers under a budget, if computed.

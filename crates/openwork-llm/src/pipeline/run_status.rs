@@ -194,7 +194,14 @@ mod tests {
         let filter = TensorFilter::default();
         let passes = Passes::new(&recipe, &filter, model.config(), false).unwrap();
         let (dtype, evaluation) = (Dtype::BF16, None);
-        let job = Job { calibration, evaluation, dtype, state_memory_limit: None, recovery: None };
+        let job = Job {
+            calibration,
+            evaluation,
+            tasks: Vec::new(),
+            dtype,
+            state_memory_limit: None,
+            recovery: None,
+        };
         let observer = Reader { folder, seen: Mutex::default(), most };
         let run = PreparedRun::new(model, job, passes, folder, start);
         let _ = run.run(&observer, &mut LocalExecutor::default());

@@ -72,6 +72,7 @@ mod tests {
         let job = Job {
             calibration: calibration.clone(),
             evaluation: None,
+            tasks: Vec::new(),
             dtype: crate::Dtype::BF16,
             state_memory_limit: None,
             recovery: None,

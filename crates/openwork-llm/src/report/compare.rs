@@ -8,6 +8,7 @@ use super::projections::Projections;
 use super::record::{Record, SizeChange};
 use super::run::{Charted, card, cards, decoder_error, perplexity};
 use super::scale::Scale;
+use super::tasks::tasks;
 use crate::format::{format_bytes, format_seconds, number, percent, tick};
 use openwork::viz::escape_html;
 use std::collections::HashMap;
@@ -49,6 +50,9 @@ pub(super) fn compare(runs: &[(String, Record)], projections: &Projections) -> S
             group.iter().map(|&i| (i, runs[i].0.clone(), &runs[i].1)).collect();
         shown.push_str(&perplexity(&title, &charted));
     }
+    let named: Vec<(String, &Record)> =
+        runs.iter().map(|(name, record)| (name.clone(), record)).collect();
+    shown.push_str(&tasks(&named));
     let all: Vec<Charted<'_>> =
         runs.iter().enumerate().map(|(i, (name, record))| (i, name.clone(), record)).collect();
     shown.push_str(&decoder_error(&all));

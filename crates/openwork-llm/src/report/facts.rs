@@ -222,6 +222,29 @@ pub(super) fn tables(record: &Record) -> String {
             ]
         }),
     ));
+    if !record.tasks.is_empty() {
+        let head = [
+            "task",
+            "after layer",
+            "documents",
+            "accuracy",
+            "normalized",
+            "standard error",
+            "time",
+        ];
+        let rows = record.tasks.iter().map(|task| {
+            vec![
+                task.name.clone(),
+                task.after_layer.map_or("dense".to_string(), |layer| layer.to_string()),
+                grouped(task.docs as u64),
+                number(task.acc),
+                number(task.acc_norm),
+                task.stderr.map_or(String::new(), number),
+                format_seconds(task.seconds),
+            ]
+        });
+        out.push_str(&table("Tasks", &head, rows));
+    }
     out.push_str(&table(
         "Layers",
         &["layer", "decoder error", "time", "forward passes", "pruning"],

@@ -13,6 +13,7 @@ mod recovery;
 mod run;
 mod scale;
 mod summary;
+mod tasks;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ pub use html::{is_page, page};
 pub(crate) use record::distinct;
 pub use record::{
     Calibration, EvaluationRecord, EvaluationText, LayerRecord, LayerRecovery, LinearRecord,
-    ModelSize, Options, PassRecord, Record, RecordError, RecoveryRecord, SizeChange, Totals, mean,
+    ModelSize, Options, PassRecord, Record, RecordError, RecoveryRecord, SizeChange, TaskRecord,
+    Totals, mean,
 };
 pub use summary::summary;

@@ -5,6 +5,7 @@ use crate::checkpoint::{CheckpointError, Fault, unfinished_layers};
 use crate::disk;
 use crate::recover::CurvePoint;
 use crate::shrink::Sizes;
+use crate::task::TaskScore;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,9 @@ pub struct Record {
     pub layers: Vec<LayerRecord>,
     /// Perplexities in the order of measurement.
     pub evaluations: Vec<EvaluationRecord>,
+    /// Accuracies on tasks, of the dense model first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskRecord>,
     /// Totals over all layers.
     pub totals: Totals,
     /// The stages of the recovery, if what is left was trained.
@@ -270,6 +274,50 @@ pub struct EvaluationRecord {
     pub seconds: f64,
 }
 
+/// The accuracy of a model on a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskRecord {
+    /// Index of the last pruned layer; `None` for the dense model.
+    pub after_layer: Option<usize>,
+    /// Name of the file, without its path and extension.
+    pub name: String,
+    /// Number of documents.
+    pub docs: usize,
+    /// Share of correct answers.
+    #[serde(deserialize_with = "number")]
+    pub acc: f64,
+    /// Share of correct answers by log-likelihood per byte.
+    #[serde(deserialize_with = "number")]
+    pub acc_norm: f64,
+    /// Standard error of `acc`; `None` for one document.
+    pub stderr: Option<f64>,
+    /// Perplexity of the choices of documents that have a single one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perplexity: Option<f64>,
+    /// Hash of the documents.
+    pub sha256: String,
+    /// Wall time.
+    #[serde(deserialize_with = "number")]
+    pub seconds: f64,
+}
+
+impl TaskRecord {
+    /// The record of a score.
+    pub fn new(score: &TaskScore, after_layer: Option<usize>) -> Self {
+        Self {
+            after_layer,
+            name: score.name.clone(),
+            docs: score.documents.len(),
+            acc: score.acc(),
+            acc_norm: score.acc_norm(),
+            stderr: score.stderr(),
+            perplexity: score.perplexity(),
+            sha256: score.sha256.clone(),
+            seconds: score.seconds,
+        }
+    }
+}
+
 /// Totals of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
@@ -359,6 +407,21 @@ impl Record {
     /// The perplexity of the dense model, if measured.
     pub fn dense(&self) -> Option<&EvaluationRecord> {
         self.evaluations.iter().find(|evaluation| evaluation.after_layer.is_none())
+    }
+
+    /// Every task that the pruned model was scored on, with the dense model's score if
+    /// that was measured on the same documents.
+    pub fn task_pairs(&self) -> Vec<(Option<&TaskRecord>, &TaskRecord)> {
+        let pruned = self.tasks.iter().filter(|task| task.after_layer.is_some());
+        let dense = |task: &TaskRecord| {
+            let same = |other: &&TaskRecord| {
+                other.after_layer.is_none()
+                    && other.name == task.name
+                    && other.sha256 == task.sha256
+            };
+            self.tasks.iter().find(same)
+        };
+        pruned.map(|task| (dense(task), task)).collect()
     }
 
     /// The final perplexity of the pruned model, if measured.

@@ -6,6 +6,7 @@ use super::projections::Projections;
 use super::record::{EvaluationRecord, Record};
 use super::recovery;
 use super::scale::Scale;
+use super::tasks::tasks;
 use crate::format::{count, format_bytes, format_seconds, grouped, number, percent};
 use openwork::viz::escape_html;
 use std::fmt::Write;
@@ -97,6 +98,7 @@ fn change(fraction: f64) -> String {
 pub(super) fn charts(record: &Record, projections: &Projections) -> String {
     let alone = [(0, String::new(), record)];
     let mut out = perplexity("Perplexity", &alone);
+    out.push_str(&tasks(&[(String::new(), record)]));
     out.push_str(&recovery::cards(record));
     if !record.layers.is_empty() {
         out.push_str(&decoder_error(&alone));

@@ -54,6 +54,11 @@ pub fn summary(record: &Record) -> String {
         put(format!("perplexity   {:.3} per token{dense}", last.token_perplexity));
         put(format!("             {:.3} per word", last.word_perplexity));
     }
+    for (i, (dense, task)) in record.task_pairs().into_iter().enumerate() {
+        let name = if i == 0 { "tasks" } else { "" };
+        let dense = dense.map_or(String::new(), |dense| format!(" (dense {:.4})", dense.acc));
+        put(format!("{name:<13}{} {:.4}{dense}", task.name, task.acc));
+    }
     put(format!("time         {}", format_seconds(record.totals.seconds)));
     if record.totals.peak_rss_bytes > 0 {
         put(format!("memory       {}", format_bytes(record.totals.peak_rss_bytes)));

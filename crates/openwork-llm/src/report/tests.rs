@@ -15,6 +15,22 @@ const LINEARS: [(&str, [usize; 2]); 7] = [
     ("mlp.down_proj", [576, 1536]),
 ];
 
+/// The accuracy of a plausible run.
+fn fake_task(after_layer: Option<usize>, quality: f64) -> TaskRecord {
+    let acc = 0.6 - after_layer.map_or(0.0, |_| 0.1 * quality);
+    TaskRecord {
+        after_layer,
+        name: "arc-easy".to_string(),
+        docs: 570,
+        acc,
+        acc_norm: 0.9 * acc,
+        stderr: Some(0.0205),
+        perplexity: None,
+        sha256: "bb".to_string(),
+        seconds: 7.0,
+    }
+}
+
 /// A plausible run: errors grow with depth, and `quality` scales them.
 fn fake(layers: usize, quality: f64) -> Record {
     let error = |layer: usize, i: usize| {
@@ -98,6 +114,9 @@ fn fake(layers: usize, quality: f64) -> Record {
         ],
         layers: (0..layers).map(layer).collect(),
         evaluations: evaluations.map(evaluation).collect(),
+        tasks: [None, Some(layers.saturating_sub(1))]
+            .map(|after| fake_task(after, quality))
+            .to_vec(),
         totals: Totals {
             seconds: 312.0,
             peak_rss_bytes: 1 << 30,
@@ -368,17 +387,37 @@ fn removed_structures_are_told_by_sizes() {
 fn a_page_has_no_empty_cards() {
     let mut record = fake(2, 1.0);
     (record.evaluation, record.evaluations, record.notes) = (None, Vec::new(), Vec::new());
+    record.tasks.clear();
     for linear in record.layers.iter_mut().flat_map(|layer| &mut layer.linears) {
         (linear.damping, linear.notes) = (None, Vec::new());
     }
     let page = page(&[named("a", record)]);
-    for title in ["Perplexity", "Damping", "Notes"] {
+    for title in ["Perplexity", "Tasks", "Damping", "Notes"] {
         assert!(!cards(&page).contains(&title), "{title}");
     }
     let mut empty = fake(0, 1.0);
     empty.recovery.clear();
+    empty.tasks.clear();
     let nothing = super::page(&[named("a", empty)]);
     assert_eq!(cards(&nothing), ["Perplexity", "How it was run", "Notes"]);
+}
+
+#[test]
+fn tasks_are_beside_perplexity_for_one_run_and_for_several() {
+    let (a, mut b) = (fake(2, 1.0), fake(2, 2.0));
+    let said = summary(&a);
+    assert!(said.contains("tasks        arc-easy 0.5000 (dense 0.6000)\n"), "{said}");
+    let alone = page(&[named("a", a.clone())]);
+    let row = "<th scope=\"row\">arc-easy</th><td>570</td>\
+        <td>0.6000 \u{b1} 0.0205<br><small>0.5400</small></td>\
+        <td>0.5000 \u{b1} 0.0205<br><small>0.4500</small></td></tr>";
+    assert!(cards(&alone).contains(&"Tasks") && alone.contains(row));
+    // Other documents under the same name are another row.
+    b.tasks.iter_mut().for_each(|task| task.sha256 = "cc".to_string());
+    let both = page(&[named("a", a), named("b", b)]);
+    // Both in the comparison, and each in the section of its run.
+    assert_eq!(both.matches("<th scope=\"row\">arc-easy</th><td>570</td>").count(), 4);
+    check(&both);
 }
 
 #[test]

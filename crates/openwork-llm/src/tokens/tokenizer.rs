@@ -95,6 +95,11 @@ impl Tokenizer {
         self.inner.token_to_id(text)
     }
 
+    /// The spelling of a token, such as `<|im_end|>`.
+    pub fn spelling(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
     /// The beginning-of-sequence token.
     pub fn bos(&self) -> Option<u32> {
         self.special.bos

@@ -10,8 +10,8 @@
 //! [`general`](super::general) format has the same layout in memory.
 
 use super::axpy::{self, List};
-use super::kernel::{Kernel, Value};
 use super::kept::Kept;
+use super::kernel::{Kernel, Value};
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
 };

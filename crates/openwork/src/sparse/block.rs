@@ -6,16 +6,16 @@
 //! unused bits are zero. Scopes are equal runs of blocks in a strip, so all strips
 //! keep the same number of blocks.
 
-use super::kernel::Value;
 use super::kept::Kept;
+use super::kernel::Value;
+use super::{
+    Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
+    panel,
+};
 #[cfg(target_arch = "x86_64")]
 use super::{
     rounded::Rounded,
     source::{CodesView, Numbers, Source},
-};
-use super::{
-    Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
-    panel,
 };
 use crate::spec::Spec;
 use std::ops::Range;

@@ -4,8 +4,8 @@
 //! [codes](super::quant). Values are in row-major order; a strip is a row.
 
 use super::axpy::{self, List};
-use super::kernel::Value;
 use super::kept::Kept;
+use super::kernel::Value;
 use super::{
     Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
 };

@@ -12,8 +12,8 @@
 //! its part of the index of the kept side, then of the dropped side. The values of a strip
 //! are those of the kept side, then those of the dropped side.
 
-use super::kernel::{Kernel, Value};
 use super::kept::Kept;
+use super::kernel::{Kernel, Value};
 use super::{
     Format, IndexStorage, InputColumns, Layout, Packed, PackedView, PartsError, Scratch, Shape,
     Strips, dense, layout, matvec,
@@ -73,11 +73,12 @@ fn plan(spec: &Spec, rows: usize, cols: usize) -> Option<Shape> {
         }
     }
     let fits = |rows: usize| {
-        v % rows == 0 && sides.iter().all(|i| rows % layout!(&*i.shape, l => l.strip()) == 0)
+        v.is_multiple_of(rows)
+            && sides.iter().all(|i| rows.is_multiple_of(layout!(&*i.shape, l => l.strip())))
     };
     let height = (1..=v.min(MAX_ROWS)).rev().find(|&rows| fits(rows))?;
-    (height >= MIN_ROWS && !sides.is_empty())
-        .then(|| Shape::Gathered(Gathered { rows, cols, v, height, c, scope, keep, sides }))
+    let all = Gathered { rows, cols, v, height, c, scope, keep, sides };
+    (height >= MIN_ROWS && !all.sides.is_empty()).then_some(Shape::Gathered(all))
 }
 
 /// Holds: `height` divides `v`, `v` divides `rows`, `c * scope` divides `cols`, and the strips
@@ -484,12 +485,15 @@ mod gather {
     ) {
         assert!(8 * bits.len() >= x.len() / c, "a bit per block");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the machine has the kernel.
-        match kernel {
-            Kernel::Avx512 if c == 1 => return unsafe { single_columns(bits, x, kept, dropped) },
-            Kernel::Avx512 => return unsafe { split_avx512(bits, c, x, kept, dropped) },
-            Kernel::Avx2 => return unsafe { split_avx2(bits, c, x, kept, dropped) },
-            Kernel::Scalar => {}
+        if kernel > Kernel::Scalar {
+            // SAFETY: the machine has the kernel.
+            return unsafe {
+                match kernel {
+                    Kernel::Avx512 if c == 1 => single_columns(bits, x, kept, dropped),
+                    Kernel::Avx512 => split_avx512(bits, c, x, kept, dropped),
+                    _ => split_avx2(bits, c, x, kept, dropped),
+                }
+            };
         }
         let _ = kernel;
         by_width(bits, c, x, kept, dropped);

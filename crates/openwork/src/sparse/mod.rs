@@ -133,7 +133,6 @@ shape_from!(
     gathered::Gathered => Gathered
 );
 
-
 /// Evaluates `$body` with the layout of a shape, whatever its type.
 macro_rules! layout {
     ($shape:expr, $layout:ident => $body:expr) => {

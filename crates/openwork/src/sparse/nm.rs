@@ -18,15 +18,15 @@
 //! are zero in the index.
 
 use super::axpy::{self, List};
-use super::kernel::{Kernel, Value};
 use super::kept::Kept;
+use super::kernel::{Kernel, Value};
+use super::{
+    Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
+};
 #[cfg(target_arch = "x86_64")]
 use super::{
     rounded::Rounded,
     source::{CodesView, Numbers, Source},
-};
-use super::{
-    Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
 };
 use crate::spec::Spec;
 use std::ops::Range;

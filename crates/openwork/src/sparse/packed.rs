@@ -5,12 +5,12 @@ use super::error::{PackError, PartsError};
 use super::kept::{Kept, Kind, kept};
 use super::kernel::{Kernel, Value};
 use super::quant::{CodeBits, CodesRef, Quantized};
-#[cfg(target_arch = "x86_64")]
-use super::{quant::UNIT, rounded::Rounded, source::CodesView, vnni};
 use super::{
     Encoding, FORMATS, Format, IndexStorage, Layout, PackedValues, PackedView, Shape, ValueType,
     Values, ValuesRef, bitmask, dense_codes, general, layout, matmul, matvec,
 };
+#[cfg(target_arch = "x86_64")]
+use super::{quant::UNIT, rounded::Rounded, source::CodesView, vnni};
 use crate::linalg::matvec::Element as _;
 use crate::linalg::{Threads, gemm};
 use crate::mask::{Bits, Choice, Mask};

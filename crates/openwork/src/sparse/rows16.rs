@@ -5,18 +5,18 @@
 //! `p` of the index byte is clear, row `p + 8` if it is set. Panels follow each other
 //! along the strip; the index has `M / 16` rows of `K / 16` bytes.
 
-use super::kernel::Value;
 use super::kept::Kept;
+use super::kernel::Value;
+use super::{
+    Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
+    panel,
+};
 #[cfg(target_arch = "x86_64")]
 use super::{
     kernel::{self, Kernel},
     rounded::{Rounded, scale_products},
     source::{CodesView, Numbers, Source},
     vnni,
-};
-use super::{
-    Format, IndexStorage, InputColumns, Layout, PackedView, PartsError, Scratch, Shape, Strips,
-    panel,
 };
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -193,9 +193,8 @@ impl Layout for Rows16 {
             let mut inputs = [_mm512_setzero_si512(); CHUNKS];
             for (i, input) in inputs.iter_mut().enumerate() {
                 // SAFETY: four entries of the vector for each chunk.
-                *input = unsafe {
-                    vnni::two_in_lanes(x.codes.as_ptr().add(p * SIDE + 4 * i).cast())
-                };
+                *input =
+                    unsafe { vnni::two_in_lanes(x.codes.as_ptr().add(p * SIDE + 4 * i).cast()) };
             }
             for s in 0..S {
                 let mut panel = _mm512_setzero_ps();

@@ -87,7 +87,11 @@ const CASES: &[(&str, &[usize], &str)] = &[
     ("columns(25%) else 2:4", &[96, 64], "gathered"),
     ("block (8,3) scope (1,4) keep 3 then 6:9 else 1:3", &[16, 36], "general"),
     ("block (8,3) scope (1,4) keep 3 then rowwise(50%) else rowwise(25%)", &[16, 36], "gathered"),
-    ("block (32,4) scope (1,2) keep 1 then (block (16,1) scope (1,4) keep 2 then 2:4) else 1:4", &[64, 64], "gathered"),
+    (
+        "block (32,4) scope (1,2) keep 1 then (block (16,1) scope (1,4) keep 2 then 2:4) else 1:4",
+        &[64, 64],
+        "gathered",
+    ),
     ("scope (1,_) keep all then 2:4", &[16, 16], "general"),
     ("rows16 then 2:4x2", &[32, 64], "general"),
     ("scope (1,4) keep 2 then 1:2", &[6, 16], "general"),
@@ -288,7 +292,11 @@ fn sizes() -> Vec<(Arc<Spec>, usize, usize)> {
         add("block (16,16) scope (1,_) keep 50% else 2:4", 32, 32 * units);
         add("block (8,5) scope (1,2) keep 1 then 3:5 else rowwise(40%)", 8 * units, 20);
         add("block (8,4) scope (1,2) keep 1 then rowwise(40%) else 1:4", 8 * units, 24);
-        add("block (32,4) scope (1,2) keep 1 then (block (16,1) scope (1,4) keep 2 then 2:4)", 32, 32 * units);
+        add(
+            "block (32,4) scope (1,2) keep 1 then (block (16,1) scope (1,4) keep 2 then 2:4)",
+            32,
+            32 * units,
+        );
         add("channel then 2:4", 4, 4 * units);
     }
     all

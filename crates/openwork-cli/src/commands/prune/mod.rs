@@ -75,7 +75,8 @@ impl Prune {
             self.options.0.push(("spec", OptionValue::Text(pattern.into())));
         }
         let path = self.model.or(self.model_flag).unwrap_or_default();
-        let options = RunOptions::from_values(self.options.0).map_err(failure)?;
+        let options = options(self.options.0, global)?;
+        let path = global.model(&path)?;
         let source = options.open(&path).map_err(failure)?;
         let run = reading(&options, global, || options.prepare(&source, None))?;
         execute(&run, &options, global)
@@ -104,6 +105,15 @@ impl Prune {
             kind => kind.map(String::from),
         })
     }
+}
+
+/// The options of a run, with texts from the Hub in place of their names.
+pub fn options(given: options::Given, global: &Global) -> Result<RunOptions, Failure> {
+    let mut options = RunOptions::from_values(given).map_err(failure)?;
+    options.calib = global.text(&options.calib)?;
+    options.eval = options.eval.map(|path| global.text(&path)).transpose()?;
+    options.task = options.task.iter().map(|path| global.text(path)).collect::<Result<_, _>>()?;
+    Ok(options)
 }
 
 /// Prepares a run, which reads and tokenizes its texts, and says so meanwhile.

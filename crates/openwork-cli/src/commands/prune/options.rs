@@ -74,6 +74,10 @@ fn arg(option: &'static RunOption) -> Arg {
         }
         OptionKind::Count => value_parser!(u64).into(),
         OptionKind::Path => PathBufValueParser::new().into(),
+        OptionKind::Paths => {
+            let arg = arg.value_name(option.value).action(ArgAction::Append);
+            return arg.value_parser(PathBufValueParser::new());
+        }
         OptionKind::Text | OptionKind::Bytes => value_parser!(String),
     };
     arg.value_name(option.value).value_parser(parser)
@@ -89,6 +93,10 @@ fn value(option: &RunOption, matches: &ArgMatches) -> Option<OptionValue> {
         OptionKind::Path => {
             let path: &PathBuf = matches.get_one(name)?;
             Some(OptionValue::Text(path.into()))
+        }
+        OptionKind::Paths => {
+            let paths = matches.get_many::<PathBuf>(name)?;
+            Some(OptionValue::Texts(paths.map(Into::into).collect()))
         }
         OptionKind::Flag | OptionKind::Text | OptionKind::Bytes => {
             let text: &String = matches.get_one(name)?;

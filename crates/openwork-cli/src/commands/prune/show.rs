@@ -187,6 +187,16 @@ impl Observer for Screen {
                     found.token_perplexity, found.word_perplexity
                 ));
             }
+            Event::Scored(found) => {
+                let what = match found.after_layer {
+                    None => "dense".to_string(),
+                    Some(layer) => format!("after layer {layer}"),
+                };
+                self.line(format!(
+                    "{} {what}: accuracy {:.4}, normalized {:.4}",
+                    found.name, found.acc, found.acc_norm
+                ));
+            }
             Event::Note(note) => self.line(format!("note: {note}")),
         }
     }
