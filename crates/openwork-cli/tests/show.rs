@@ -224,7 +224,7 @@ fn bad_input_is_refused_with_reasons() {
         (&["show", "2:4", "--shape", "4,4", "--elements"], "--elements needs --json"),
         (&["show", "2:4", "--shape", "4096,4096", "--json", "--elements"], "at most 4194304"),
         (&["show", "2:4", "--shape", "4,4", "--shape", "4,4"], "is for one tensor"),
-        (&["show", "blocks a: & b: keep 1", "--shape", "4,4"], "--shape a=4,4"),
+        (&["show", "blocks a: & b: keep 1", "--shape", "4,4"], "as in `a=4,4`"),
         (&["show", "blocks a: & b: keep 1", "--shape", "a=4,4"], "`b` was not given"),
         (
             &["show", "2:4", "--shape", "4,4", "--svg", "no/such/folder/x.svg"],

@@ -54,10 +54,10 @@ impl Observer for Quiet {
     fn on_event(&self, _: Event<'_>) {}
 }
 
-fn prune(model: &Path, folder: &Path, method: &str, dtype: &str, out: &Path) {
+fn prune(model: &Path, folder: &Path, (spec, method): (&str, &str), dtype: &str, out: &Path) {
     let text = |text: &str| OptionValue::Text(text.into());
     let options = RunOptions::from_values([
-        ("spec", text("2:4")),
+        ("spec", text(spec)),
         ("method", text(method)),
         ("calib", OptionValue::Text(self::text(folder).into())),
         ("samples", OptionValue::Count(4)),
@@ -153,7 +153,7 @@ fn a_rounded_run_is_packed_without_loss() {
         ("magnitude+quant[bits=8]", "f32", "int8"),
     ] {
         let at = |what: &str| folder.path().join(format!("{what}-{name}-{dtype}"));
-        prune(&model, folder.path(), method, dtype, &at("run"));
+        prune(&model, folder.path(), ("2:4", method), dtype, &at("run"));
         let source = Checkpoint::open(&at("run")).unwrap();
         let opened = Model::open(&source).unwrap();
         let choice = ValueChoice::default().with_record(&source);
@@ -166,4 +166,19 @@ fn a_rounded_run_is_packed_without_loss() {
             assert_eq!(a.to_f32(), b.to_f32(), "{method} {}", a.name());
         }
     }
+}
+
+#[test]
+fn a_run_that_only_rounds_is_not_called_pruned() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = testdata("models/llama");
+    let at = |name: &str| folder.path().join(name);
+    prune(&model, folder.path(), ("keep 100%", "sparsegpt+quant"), "bf16", &at("rounded"));
+    prune(&model, folder.path(), ("2:4", "wanda"), "bf16", &at("sparse"));
+    let mut options = options(folder.path());
+    options.values = vec!["int4".to_string()];
+    options.inputs = vec![at("rounded"), at("sparse")];
+    let found = measure(&model, &options, &|_| {}).unwrap();
+    let kind = |name: &str| found.points.iter().find(|p| p.name.starts_with(name)).unwrap().kind;
+    assert_eq!((kind("rounded"), kind("sparse")), (Kind::Dense, Kind::Pruned));
 }

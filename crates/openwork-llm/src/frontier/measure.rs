@@ -17,7 +17,9 @@ use crate::pack::{PackModelError, Patterns, ValueChoice, pack, tokens_per_second
 use crate::pipeline::{
     Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
 };
+use crate::report::{LinearRecord, Record};
 use crate::tokens::{TextUse, load_text};
+use openwork::Pattern;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -95,7 +97,7 @@ pub struct FrontierEvent<'a> {
 enum Source<'a> {
     Variant(Variant),
     /// A folder that `prune` wrote, to be stored with these value types.
-    Run(&'a Path, StoredAs),
+    Run(&'a Path, Kind, StoredAs),
     /// A packed model or any other folder, as it is.
     Stored(&'a Path, Kind),
     Gguf(&'a Path),
@@ -204,10 +206,13 @@ fn jobs<'a>(
         check_same_model(input, &checkpoint, other.config(), model.config())?;
         let packed = checkpoint.tensors().any(|tensor| tensor.packing().is_some());
         let record = input.join("openwork/record.json").is_file();
+        let kind = match record {
+            true => kind_of_run(input, other.config(), model.config())?,
+            false => Kind::Dense,
+        };
         if checkpoint.format() == Format::Gguf {
             jobs.push(Job { key: key(&files, &"gguf"), name, source: Source::Gguf(input) });
         } else if packed || !record {
-            let kind = if record { Kind::Pruned } else { Kind::Dense };
             let source = Source::Stored(input, kind);
             jobs.push(Job { key: key(&files, &"stored"), name, source });
         } else {
@@ -222,11 +227,28 @@ fn jobs<'a>(
                 }
                 let name = format!("{name} {}", stored.linears);
                 let key = key(&files, &("run", &stored));
-                jobs.push(Job { key, name, source: Source::Run(input, stored) });
+                jobs.push(Job { key, name, source: Source::Run(input, kind, stored) });
             }
         }
     }
     Ok(jobs)
+}
+
+/// Whether a run pruned the model: `keep 100%` with `+quant` only rounds it.
+fn kind_of_run(path: &Path, run: &Config, model: &Config) -> Result<Kind, FrontierError> {
+    let record = Record::read(&Record::path(path))
+        .map_err(|error| FrontierError::Input(error.to_string()))?;
+    let sizes = |c: &Config| (c.layers, c.ff, c.heads, c.kv_heads);
+    // Weights that are rounded to zero are kept; couplings, which do not bind to one tensor,
+    // are for pruning.
+    let keeps_all = |linear: &LinearRecord| {
+        linear.spec.as_ref().is_none_or(|text| {
+            let spec = text.parse::<Pattern>().and_then(|pattern| pattern.bind(&linear.shape));
+            spec.is_ok_and(|spec| spec.density() == 1.0)
+        })
+    };
+    let pruned = sizes(run) != sizes(model) || !record.linears().all(keeps_all);
+    Ok(if pruned { Kind::Pruned } else { Kind::Dense })
 }
 
 /// Refuses a file of another model: by all sizes for GGUF, and by those that pruning does
@@ -378,8 +400,8 @@ impl Bench<'_> {
                 self.stored(path, (&job.name, Kind::Gguf, note), false, progress)
             }
             Source::Stored(path, kind) => self.stored(path, (&job.name, *kind, ""), true, progress),
-            Source::Run(path, stored) => {
-                self.packed(path, true, stored, (&job.name, Kind::Pruned, ""), progress)
+            Source::Run(path, kind, stored) => {
+                self.packed(path, true, stored, (&job.name, *kind, ""), progress)
             }
             Source::Variant(variant) => {
                 let kind = if variant.pruned { Kind::Pruned } else { Kind::Dense };

@@ -80,8 +80,9 @@ pub fn mark(points: &mut [Point]) {
         });
         point.best_for_speed = point.tokens_per_second.is_some_and(|speed| {
             !all.iter().any(|other| {
-                let rate = other.tokens_per_second.unwrap_or(0.0);
-                (better(other) && rate >= speed) || (equal(other) && rate > speed)
+                other.tokens_per_second.is_some_and(|rate| {
+                    (better(other) && rate >= speed) || (equal(other) && rate > speed)
+                })
             })
         });
     }
