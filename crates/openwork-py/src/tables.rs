@@ -31,7 +31,7 @@ pub fn presets(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
 ///
 /// >>> import openwork
 /// >>> [row["name"] for row in openwork.methods()]
-/// ['magnitude', 'wanda', 's-obd', 'sparsegpt', 's-obs', 'admm', '+refit', '+swap']
+/// ['magnitude', 'wanda', 's-obd', 'sparsegpt', 's-obs', 'admm', '+refit', '+swap', '+quant']
 #[pyfunction]
 pub fn methods(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     let base = METHODS.iter().map(|method| row(py, method, ""));
