@@ -26,6 +26,7 @@ mod dense;
 mod dense_codes;
 mod encoding;
 mod error;
+mod gather;
 mod gathered;
 mod general;
 mod kept;
