@@ -1,6 +1,6 @@
 """Makes the tiny checkpoints in `testdata/models` and their golden outputs.
 
-    python testdata/make_models.py testdata/models
+    python testdata/make_models.py testdata/models [NAME ..]
 
 Needs torch, transformers, tokenizers and safetensors. Every family gets a
 folder as transformers writes it (random weights, fixed seed), and
@@ -25,16 +25,40 @@ from transformers import (
     Gemma3Config,
     Gemma3ForCausalLM,
     Gemma3ForConditionalGeneration,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3TextConfig,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 VOCAB = 288
@@ -147,6 +171,96 @@ MODELS["gemma3-images"] = (
     torch.bfloat16,
     None,
 )
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16)
+MODELS |= {
+    # Bounded scores and logits; every other layer slides.
+    "gemma2": (
+        Gemma2Config(**SIZES, head_dim=10, query_pre_attn_scalar=18, sliding_window=5, rope_parameters=ROPE,
+                     attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+        Gemma2ForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # The last of three layers has no experts.
+    "qwen3-moe": (
+        Qwen3MoeConfig(**SIZES | dict(num_hidden_layers=3), head_dim=14, rope_parameters=ROPE, num_experts=6,
+                       num_experts_per_tok=3, moe_intermediate_size=20, norm_topk_prob=True, mlp_only_layers=[2]),
+        Qwen3MoeForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    "mixtral": (
+        MixtralConfig(**SIZES, rope_parameters=ROPE, num_local_experts=5, num_experts_per_tok=2),
+        MixtralForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # q, k and v are clamped; the norms of q and k span all heads.
+    "olmoe": (
+        OlmoeConfig(**SIZES | dict(intermediate_size=24), rope_parameters=ROPE, num_experts=7,
+                    num_experts_per_tok=3, clip_qkv=1.5),
+        OlmoeForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # A shared expert with a gate; every other layer has experts.
+    "qwen2-moe": (
+        Qwen2MoeConfig(**SIZES | dict(num_hidden_layers=3), rope_parameters=ROPE, num_experts=5,
+                       num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=28,
+                       decoder_sparse_step=2),
+        Qwen2MoeForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # Norms on outputs only.
+    "olmo2": (Olmo2Config(**SIZES, rope_parameters=ROPE), Olmo2ForCausalLM, torch.bfloat16, None),
+    # The global layer has another rope.
+    "olmo3": (
+        Olmo3Config(**SIZES | dict(num_hidden_layers=4), sliding_window=6,
+                    rope_parameters=dict(sliding_attention=ROPE, full_attention=YARN)),
+        Olmo3ForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # Fused linears, three quarters of a head rotated, divisors for every plane.
+    "phi3": (
+        Phi3Config(**SIZES, original_max_position_embeddings=32, rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, original_max_position_embeddings=32,
+            short_factor=[1.0, 1.1, 1.3], long_factor=[2.0, 3.0, 4.0])),
+        Phi3ForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # Every second layer is not rotated.
+    "smollm3": (
+        SmolLM3Config(**SIZES, rope_parameters=ROPE, no_rope_layer_interval=2),
+        SmolLM3ForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    "granite": (
+        GraniteConfig(**SIZES, rope_parameters=ROPE, embedding_multiplier=3.0, attention_multiplier=0.2,
+                      residual_multiplier=0.6, logits_scaling=2.5),
+        GraniteForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # Half a head rotated, in neighbors; fused gate and up; four norms.
+    "glm4": (
+        Glm4Config(**SIZES, head_dim=12, rope_parameters=dict(ROPE, partial_rotary_factor=0.5)),
+        Glm4ForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    # Queries grow with their position.
+    "ministral3": (
+        Ministral3Config(**SIZES, head_dim=12, rope_parameters=dict(YARN, llama_4_scaling_beta=0.3,
+                         beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0)),
+        Ministral3ForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+}
 TAPPED = ["qwen3"]
 SITES = dict(qkv="self_attn.q_proj", out="self_attn.o_proj", gate_up="mlp.gate_proj", down="mlp.down_proj")
 
@@ -219,9 +333,9 @@ def make(name, folder, tok):
     print(f"{name:12} logits in {golden['logits'].min():.2f} .. {golden['logits'].max():.2f}")
 
 
-def main(out):
+def main(out, names):
     tok = tokenizer()
-    for name in MODELS:
+    for name in names or MODELS:
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
@@ -230,4 +344,4 @@ def main(out):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -2,9 +2,8 @@
 //! pattern, and whether it conforms to a spec.
 
 use crate::checkpoint::{Checkpoint, Tensor};
-use crate::model::LINEARS;
+use crate::model::{Config, LayerInfo, is_linear_name};
 use crate::pack::{Export, exported_for};
-use crate::pipeline::find_linear;
 use crate::report::Record;
 use openwork::mask::Bits;
 use openwork::{Mask, Pattern, Spec};
@@ -259,15 +258,31 @@ fn expected_pattern(
 /// Whether the pattern applies to a tensor: a linear layer of a model, or any
 /// matrix of a single file.
 fn applies_to(model: &Checkpoint, pattern: &Pattern, name: &str, shape: &[usize]) -> bool {
-    let is_linear = |linear: usize| name.ends_with(&format!("{}.weight", LINEARS[linear].0));
     let members = pattern.members();
-    let is_member = |member: &&str| find_linear(member).is_some_and(is_linear);
     match (model.config().is_null(), members.is_empty()) {
         (true, true) => shape.len() == 2,
         (true, false) => members.contains(&name),
-        (false, true) => (0..LINEARS.len()).any(is_linear),
-        (false, false) => members.iter().any(is_member),
+        (false, true) => shape.len() == 2 && linear_name(name).is_some_and(is_linear_name),
+        (false, false) => layer_of(model, name).is_some_and(|(info, linear)| {
+            members.iter().any(|member| info.linears[linear].is_called(member))
+        }),
     }
+}
+
+/// `self_attn.q_proj` of `model.layers.7.self_attn.q_proj.weight`.
+fn linear_name(name: &str) -> Option<&str> {
+    let (_, name) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    name.strip_suffix(".weight")
+}
+
+/// The layer of a linear layer's weights, and which of its linear layers they are.
+fn layer_of(model: &Checkpoint, name: &str) -> Option<(LayerInfo, usize)> {
+    let index = name.strip_prefix("model.layers.")?.split_once('.')?.0.parse().ok()?;
+    let config = Config::new(model.config()).ok()?;
+    let info = (index < config.layers).then(|| LayerInfo::new(&config, index))?;
+    let found =
+        info.linears.iter().position(|linear| Some(linear.name.as_str()) == linear_name(name));
+    found.map(|linear| (info, linear))
 }
 
 /// Refuses a pattern that can be bound to none of the tensors it applies to,
@@ -304,13 +319,14 @@ fn bound<'a>(
         let spec = pattern.bind(tensor.shape()).map_err(|error| error.to_string())?;
         return Ok((spec, vec![*tensor]));
     }
-    let layer =
-        LINEARS.iter().find_map(|(name, _)| tensor.name().strip_suffix(&format!("{name}.weight")));
+    let layer = layer_of(model, tensor.name());
     let find = |member: &&str| {
-        let name = match (layer, find_linear(member)) {
-            (None, _) => member.to_string(),
-            (Some(layer), Some(linear)) => format!("{layer}{}.weight", LINEARS[linear].0),
-            (Some(_), None) => return Err(format!("a layer has no tensor {member}")),
+        let name = match &layer {
+            None => member.to_string(),
+            Some((info, linear)) => match info.find(member, info.linears[*linear].expert) {
+                Some(found) => info.weight_name(found),
+                None => return Err(format!("a layer has no tensor {member}")),
+            },
         };
         model.tensor(&name).map_err(|error| error.to_string())
     };

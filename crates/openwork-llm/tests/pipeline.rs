@@ -4,7 +4,7 @@ use openwork::hessian::HessianSum;
 use openwork::prune::{Method, Task, prune};
 use openwork::{MatrixRef, Pattern};
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
-use openwork_llm::model::{Hidden, LINEARS, Layer, Model, NoTap, Site, Storage, Tap};
+use openwork_llm::model::{Hidden, Layer, LayerInfo, Model, NoTap, Site, Storage, Tap};
 use openwork_llm::pipeline::{
     Budget, Calibration, Job, LocalExecutor, Passes, PipelineError, PreparedRun, Recipe, Rule,
     Sampling, Start, TensorFilter,
@@ -68,12 +68,11 @@ fn by_hand(
     for index in 0..model.config().layers {
         let dense = model.layer(index, Storage::F32).unwrap();
         let mut layer = model.layer(index, Storage::F32).unwrap();
-        for site in Site::ALL {
+        for site in dense.info().sites() {
             let seen = if sequential { &layer } else { &dense };
-            let first = LINEARS.iter().position(|(_, of)| *of == site).unwrap();
-            let width = dense.linears()[first].weight().cols();
-            let h = hessian(seen, &chunks, site, width);
-            for i in (0..LINEARS.len()).filter(|&i| LINEARS[i].1 == site) {
+            let h = hessian(seen, &chunks, site, dense.info().width(site));
+            let reads = |i: &usize| dense.linears()[*i].site() == site;
+            for i in (0..dense.linears().len()).filter(reads) {
                 let w = dense.linears()[i].matrix().unwrap();
                 let spec = pattern.bind(&[w.rows(), w.cols()]).unwrap();
                 let mut new = prune(&method, &Task::one(&spec, w.data(), Some(&h))).unwrap();
@@ -112,11 +111,15 @@ fn run(
     PreparedRun::new(model, job, passes, out, Start::Fresh).run(&(), &mut LocalExecutor::default())
 }
 
+fn names(info: &LayerInfo) -> Vec<String> {
+    (0..info.linears.len()).map(|i| info.weight_name(i)).collect()
+}
+
 fn weights(folder: &Path) -> Vec<Vec<f32>> {
     let written = Checkpoint::open(folder).unwrap();
-    let layers = Model::open(&written).unwrap().config().layers;
-    (0..layers)
-        .flat_map(|layer| (0..LINEARS.len()).map(move |i| Layer::weight_name(layer, i)))
+    let config = Model::open(&written).unwrap().config().clone();
+    (0..config.layers)
+        .flat_map(|layer| names(&LayerInfo::new(&config, layer)))
         .map(|name| written.tensor(&name).unwrap().to_f32())
         .collect()
 }
@@ -228,9 +231,10 @@ fn rules_couplings_and_dense_exceptions_are_followed() {
     );
     // Rows of gate and up go with columns of down.
     let written = Checkpoint::open(folder.path()).unwrap();
-    let read = |i: usize| written.tensor(&Layer::weight_name(0, i)).unwrap();
-    let (gate, up, down) = (read(4).to_f32(), read(5).to_f32(), read(6).to_f32());
-    let (ff, d) = (read(4).shape()[0], read(4).shape()[1]);
+    let read =
+        |name: &str| written.tensor(&format!("model.layers.0.mlp.{name}_proj.weight")).unwrap();
+    let (gate, up, down) = (read("gate").to_f32(), read("up").to_f32(), read("down").to_f32());
+    let (ff, d) = (read("gate").shape()[0], read("gate").shape()[1]);
     let mut gone = 0;
     for channel in 0..ff {
         let row = |w: &[f32]| w[channel * d..][..d].iter().all(|x| *x == 0.0);
@@ -240,7 +244,7 @@ fn rules_couplings_and_dense_exceptions_are_followed() {
     }
     assert_eq!(gone, ff / 2);
     // What is left dense has not changed a bit.
-    let name = Layer::weight_name(1, 5);
+    let name = "model.layers.1.mlp.up_proj.weight".to_string();
     assert_eq!(written.tensor(&name).unwrap().to_f32(), source.tensor(&name).unwrap().to_f32());
 }
 

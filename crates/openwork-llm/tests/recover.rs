@@ -2,7 +2,7 @@
 //! has other threads writes the same bytes.
 
 use openwork_llm::Checkpoint;
-use openwork_llm::model::{LINEARS, Layer, Model};
+use openwork_llm::model::{LayerInfo, Model};
 use openwork_llm::pipeline::{
     Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
 };
@@ -110,10 +110,14 @@ fn every_family_recovers_with_its_zeros_in_place() {
             }
             let out = folder.path().join("out");
             let source = Checkpoint::open(&out).expect("a model");
-            let layers = Model::open(&source).expect("a model").config().layers;
-            for (layer, linear) in (0..layers).flat_map(|l| (0..LINEARS.len()).map(move |i| (l, i)))
-            {
-                let weights = source.tensor(&Layer::weight_name(layer, linear)).expect("weights");
+            let config = Model::open(&source).expect("a model").config().clone();
+            let infos: Vec<LayerInfo> =
+                (0..config.layers).map(|layer| LayerInfo::new(&config, layer)).collect();
+            let linears =
+                infos.iter().flat_map(|info| (0..info.linears.len()).map(move |i| (info, i)));
+            for (info, linear) in linears {
+                let (layer, name_of) = (info.index, info.weight_name(linear));
+                let weights = source.tensor(&name_of).expect("weights");
                 for scope in weights.to_f32().chunks_exact(4) {
                     let kept = scope.iter().filter(|weight| **weight != 0.0).count();
                     assert!(kept <= 2, "{name}, layer {layer}, linear {linear}: {scope:?}");

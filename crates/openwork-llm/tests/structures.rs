@@ -4,7 +4,7 @@
 use openwork::Matrix;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
 use openwork_llm::evaluate::{Bos, ScoredWindows, nats};
-use openwork_llm::model::{LINEARS, Layer, Model, NoTap, Storage};
+use openwork_llm::model::{LayerInfo, Model, NoTap, Storage};
 use openwork_llm::pipeline::{
     Calibration, Evaluation, Job, LocalExecutor, Passes, PreparedRun, Recipe, Start, TensorFilter,
     depth, structure,
@@ -17,7 +17,20 @@ use std::path::{Path, PathBuf};
 /// terms are rounded otherwise.
 const TOLERANCE: f32 = 2e-5;
 
-const MODELS: &[&str] = &["llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma3"];
+const MODELS: &[&str] = &[
+    "llama",
+    "llama-tied",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "gemma2",
+    "phi3",
+    "smollm3",
+    "granite",
+    "glm4",
+    "ministral3",
+];
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name)
@@ -199,7 +212,7 @@ fn layers_that_differ_are_named() {
 fn structures_are_specs_that_know_the_shapes() {
     let source = Checkpoint::open(&folder("mistral")).unwrap();
     let config = Model::open(&source).unwrap().config().clone();
-    let shapes = Layer::linear_shapes(&config);
+    let info = LayerInfo::new(&config, 0);
     for (text, kept) in [
         ("mlp keep 75%", 42),
         ("mlp weight 1 keep 10 # ten", 10),
@@ -209,10 +222,11 @@ fn structures_are_specs_that_know_the_shapes() {
         ("query-heads keep 30%", 1),
     ] {
         let pattern = structure::pattern(text, &config).unwrap();
-        let linear = |name: &str| LINEARS.iter().position(|(l, _)| l.contains(&format!("{name}_")));
         let members = pattern.members();
-        let tensors: Vec<(&str, &[usize])> =
-            members.iter().map(|name| (*name, &shapes[linear(name).unwrap()][..])).collect();
+        let tensors: Vec<(&str, &[usize])> = members
+            .iter()
+            .map(|name| (*name, &info.linears[info.find(name, None).unwrap()].shape[..]))
+            .collect();
         assert_eq!(pattern.bind_all(&tensors).unwrap().keep(), kept, "{text}");
     }
     for (text, why) in [
@@ -269,7 +283,7 @@ fn passes_read_what_the_one_before_left() {
     let record = run_all("gemma3", &recipe, out.path(), Start::Fresh).unwrap();
     let small = Checkpoint::open(out.path()).unwrap();
     let model = Model::open(&small).unwrap();
-    let sizes = Sizes { layers: 3, heads: 2, kv_heads: 1, channels: 28 };
+    let sizes = Sizes { layers: 3, heads: 2, kv_heads: 1, channels: 28, experts: 0 };
     assert_eq!(Sizes::new(model.config()), sizes);
     assert_eq!(record.passes.len(), 3);
     assert_eq!(record.passes[0].dropped.len(), 1);
@@ -335,7 +349,7 @@ fn passes_that_cannot_be_run_are_refused_before_anything_is() {
     let shapes = why("[[pass]]\nspec='mlp keep 75%'\nremove=true\n[[pass]]\nspec='block(1,8)'");
     assert!(shapes.starts_with("[[pass]] 2: the plan does not fit"), "{shapes}");
     let rules = why("spec='layers keep 1'\n[[rule]]\nlayers='0'\nspec='2:4'");
-    assert!(rules.contains("a pass that drops layers does nothing else"), "{rules}");
+    assert!(rules.contains("a pass that drops layers or experts does nothing else"), "{rules}");
     let budget = why("spec='mlp keep 50%'\nremove=true\n[budget]\ndensity=0.5");
     assert!(budget.contains("remove and [budget] exclude each other"), "{budget}");
 }

@@ -97,7 +97,7 @@ impl Executor for PyExecutor {
         capture: Capture<'_>,
         observer: &dyn Observer,
     ) -> Result<Sums, PipelineError> {
-        let sites: Vec<&str> = capture.sites.iter().map(|site| site.name()).collect();
+        let sites: Vec<String> = capture.sites.iter().map(ToString::to_string).collect();
         let chunks = self.call(|_, executor| {
             let given = (layer.index(), capture.begin, capture.attend, sites);
             Ok(executor.call_method1("capture", given)?.try_iter()?.unbind())
@@ -118,7 +118,7 @@ impl Executor for PyExecutor {
                 .into_iter()
                 .map(|(site, parts)| {
                     let wrong = |error| {
-                        let tensor = format!("model.layers.{}, {}", layer.index(), site.name());
+                        let tensor = format!("model.layers.{}, {site}", layer.index());
                         PipelineError::Inputs { tensor, error }
                     };
                     Ok((site, HessianSum::from_parts(parts).map_err(wrong)?))
@@ -145,7 +145,7 @@ impl Executor for PyExecutor {
         self.call(|py, executor| {
             let all = PyDict::new(py);
             for (site, hessian) in hessians {
-                all.set_item(site.name(), packed(py, hessian))?;
+                all.set_item(site.to_string(), packed(py, hessian))?;
             }
             executor.call_method1("share", (index, all)).map(drop)
         })?;

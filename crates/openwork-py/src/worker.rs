@@ -10,7 +10,7 @@ use openwork::spec::Band;
 use openwork::{Matrix, Pattern};
 use openwork_llm::checkpoint::write::encode;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
-use openwork_llm::model::{LINEARS, Layer, Model, Site, Storage};
+use openwork_llm::model::{Layer, Model, Site, Storage};
 use openwork_llm::pipeline::stages::{BoundTask, Sums, TaskResult};
 use openwork_llm::pipeline::{OutputDtype, PipelineError, States, TaskPlan};
 use pyo3::exceptions::PyRuntimeError;
@@ -70,7 +70,7 @@ impl BandJob {
             None => None,
         };
         Some(Self {
-            linears: linears?.into_iter().filter(|&linear| linear < LINEARS.len()).collect(),
+            linears: linears?,
             pattern: value["pattern"].as_str()?.to_string(),
             method: value["method"].as_str()?.to_string(),
             band: number(&value["band"]),
@@ -145,7 +145,7 @@ impl StageWorker {
         begin: bool,
         attend: bool,
         sites: Vec<String>,
-    ) -> PyResult<Vec<(&'static str, PackedSum<'py>)>> {
+    ) -> PyResult<Vec<(String, PackedSum<'py>)>> {
         let sites = sites.iter().map(|name| site(name)).collect::<PyResult<Vec<_>>>()?;
         let sums: Sums = py
             .detach(|| {
@@ -161,7 +161,7 @@ impl StageWorker {
         let carried = |(site, sum): (Site, openwork::hessian::HessianSum)| {
             let p = sum.into_parts();
             let (fit, held) = (p.fit.into_pyarray(py), p.held.into_pyarray(py));
-            (site.name(), (p.columns, p.first, p.count, p.held_count, fit, held))
+            (site.to_string(), (p.columns, p.first, p.count, p.held_count, fit, held))
         };
         Ok(sums.into_iter().map(carried).collect())
     }
@@ -244,12 +244,19 @@ impl StageWorker {
 
     fn job(&mut self, layer: usize, job: &BandJob) -> Result<TaskResult, PipelineError> {
         self.enter(layer)?;
-        let Self { source, layer, hessians, last, .. } = self;
+        let Self { layer, hessians, last, .. } = self;
         let layer = layer.as_ref().ok_or(PipelineError::Stopped)?;
         let hessians: &[(Site, Hessian)] = hessians;
         let of = |site| hessians.iter().find(|(known, _)| *known == site).map(|(_, h)| h);
         // Jobs on one task come one after the other.
-        let key = format!("{:?} {} {} {:?}", job.linears, job.pattern, job.method, job.damping);
+        let key = format!(
+            "{} {:?} {} {} {:?}",
+            layer.index(),
+            job.linears,
+            job.pattern,
+            job.method,
+            job.damping
+        );
         if last.as_ref().is_none_or(|(known, ..)| *known != key) {
             let wrong = |error: &dyn std::fmt::Display| PipelineError::Plan(error.to_string());
             let pattern: Pattern = job.pattern.parse().map_err(|error| wrong(&error))?;
@@ -258,9 +265,7 @@ impl StageWorker {
                 Some(damping) => method.with_damping(damping),
                 None => method,
             };
-            let model = Model::open(source)?;
-            let task =
-                TaskPlan::new(job.linears.clone(), pattern, Arc::new(method), model.config());
+            let task = TaskPlan::new(job.linears.clone(), pattern, Arc::new(method), layer.info());
             let task = task.map_err(|error| wrong(&error))?;
             let bands = task.bands();
             *last = Some((key, task, bands, None));
@@ -327,8 +332,7 @@ pub fn shard_linears<'py>(
 
 /// A site by its name.
 pub fn site(name: &str) -> PyResult<Site> {
-    let found = Site::ALL.into_iter().find(|site| site.name() == name);
-    found.ok_or_else(|| PyRuntimeError::new_err(format!("there is no site {name}")))
+    name.parse().map_err(PyRuntimeError::new_err)
 }
 
 /// Weights from the bytes they are written as.

@@ -8,6 +8,7 @@
 mod dtype;
 mod error;
 mod folder;
+mod fused;
 mod gguf;
 mod grids;
 mod json_entries;
@@ -120,6 +121,7 @@ impl Checkpoint {
             let gguf::GgufContents { config, metadata, tensors, notes } = gguf::open(&file)?;
             (config, Companions::Gguf(metadata), vec![file], tensors, notes)
         };
+        fused::split(&config, &mut tensors).map_err(|fault| CheckpointError::new(path, fault))?;
         tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         let path = path.to_path_buf();
         let mut model = Self { path, companions, config, files, tensors, rounded: None, notes };
@@ -133,6 +135,7 @@ impl Checkpoint {
         let (tensors, metadata) = safetensors::read(file.bytes(), 0)
             .map_err(|fault| CheckpointError::new(path, fault))?;
         let mut tensors = folder::joined(&file, tensors, &metadata)?;
+        fused::split(&config, &mut tensors).map_err(|fault| CheckpointError::new(path, fault))?;
         tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         let (path, files) = (path.to_path_buf(), vec![file]);
         let (companions, notes) = (Companions::Folder, Vec::new());

@@ -16,6 +16,7 @@ use super::dtype::Dtype;
 pub(crate) use super::folder::INDEX;
 use super::{Checkpoint, CheckpointError, Format, Tensor};
 use crate::disk::{self, PendingFile, Written};
+use crate::model::Family;
 use crate::tokens::Tokenizer;
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
@@ -80,6 +81,8 @@ pub enum Data<'a> {
     F32(&'a [f32]),
     /// A tensor to read a few rows at a time and round to the stored type.
     Tensor(Tensor<'a>),
+    /// Several, one after the other.
+    Joined(Vec<Data<'a>>),
 }
 
 impl<'a> Part<'a> {
@@ -95,8 +98,18 @@ impl<'a> Part<'a> {
     }
 
     fn write(&self, out: &mut PendingFile, path: &Path) -> Result<(), WriteError> {
+        self.write_data(&self.data, out, path)
+    }
+
+    fn write_data(
+        &self,
+        data: &Data<'_>,
+        out: &mut PendingFile,
+        path: &Path,
+    ) -> Result<(), WriteError> {
         let io = |error| WriteError::io(path, error);
-        match &self.data {
+        match data {
+            Data::Joined(all) => all.iter().try_for_each(|data| self.write_data(data, out, path)),
             Data::Bytes(bytes) => out.write_all(bytes).map_err(io),
             Data::F32(values) => {
                 let mut bytes = Vec::new();
@@ -132,6 +145,42 @@ impl<'a> Part<'a> {
             dtype: self.dtype,
         })
     }
+}
+
+/// Joins the tensors of linear layers that the files of a family hold in one.
+pub fn fused<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
+    let mut all: Vec<Part<'a>> = Vec::with_capacity(parts.len());
+    let mut parts = parts.into_iter().peekable();
+    while let Some(mut part) = parts.next() {
+        if let Some((name, followers)) = fused_name(&part.name, family) {
+            let mut data = vec![part.data];
+            let next = |next: &Part<'_>| followers.contains(&next.name);
+            while let Some(other) = parts.next_if(next) {
+                part.shape[0] += other.shape[0];
+                data.push(other.data);
+            }
+            part = Part { name, data: Data::Joined(data), ..part };
+        }
+        all.push(part);
+    }
+    all
+}
+
+/// The names of tensors after [`fused`].
+pub fn fused_names(names: Vec<String>, family: &Family) -> Vec<String> {
+    let part = |name: &String| Part::new(name, Dtype::F32, &[0], Data::F32(&[]));
+    fused(names.iter().map(part).collect(), family).into_iter().map(|part| part.name).collect()
+}
+
+/// The tensor that begins with this one, and the others in it.
+fn fused_name(name: &str, family: &Family) -> Option<(String, Vec<String>)> {
+    family.fused.iter().find_map(|fused| {
+        let (first, others) = fused.parts.split_first()?;
+        let (before, kind) = name.rsplit_once('.')?;
+        let prefix = before.strip_suffix(first)?;
+        let named = |linear: &&str| format!("{prefix}{linear}.{kind}");
+        Some((named(&fused.name), others.iter().map(named).collect()))
+    })
 }
 
 /// Encodes values as F64, F32, F16 or BF16; the first finite value that overflows

@@ -45,6 +45,8 @@ pub struct GroupedQueryAttention {
     pub head_dim: usize,
     /// `c` above.
     pub scale: f32,
+    /// Scores are bounded by `cap tanh(score / cap)`.
+    pub cap: Option<f32>,
     /// Sliding window: each token attends to this many tokens, including itself.
     pub window: Option<usize>,
 }
@@ -97,6 +99,7 @@ impl GroupedQueryAttention {
                 scores.resize(scores.len().max(keys.len()), 0.0);
                 let scores = &mut scores[..keys.len()];
                 vector::scaled_dots(scores, q, &k[start..], stride, self.scale);
+                self.bound(scores);
                 let sum = vector::exp_in_place(scores, vector::max(scores));
                 vector::mix(out, scores, &v[start..], stride);
                 vector::scale(out, sum.recip());
@@ -147,6 +150,7 @@ impl GroupedQueryAttention {
                 row[..left].fill(0.0);
                 row[right..].fill(0.0);
                 let row = &mut row[left..right];
+                self.bound(row);
                 sums[i] = vector::exp_in_place(row, vector::max(row));
             }
 
@@ -164,6 +168,13 @@ impl GroupedQueryAttention {
             }
         });
         queries
+    }
+
+    /// Bounds scores, where the family does.
+    fn bound(&self, scores: &mut [f32]) {
+        if let Some(cap) = self.cap {
+            scores.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+        }
     }
 
     /// Tokens of a tile.
@@ -218,7 +229,9 @@ mod tests {
                     .map(|j| {
                         let dot: f64 =
                             (0..d).map(|i| at(q, r, width, h, i) * at(k, j, kv_width, g, i)).sum();
-                        (f64::from(a.scale) * dot).exp()
+                        let score = f64::from(a.scale) * dot;
+                        let bounded = |cap: f32| f64::from(cap) * (score / f64::from(cap)).tanh();
+                        a.cap.map_or(score, bounded).exp()
                     })
                     .collect();
                 let sum: f64 = e.iter().sum();
@@ -240,8 +253,15 @@ mod tests {
         let groups = sizes.map(|size| (6, size)).into_iter().chain([(2, (191, 0)), (2, (200, 3))]);
         for (heads, (t, past)) in groups {
             for window in [None, Some(1), Some(5), Some(1000)] {
-                let a =
-                    GroupedQueryAttention { heads, kv_heads: 2, head_dim: 4, scale: 0.5, window };
+                let cap = (past == 3).then_some(0.7);
+                let a = GroupedQueryAttention {
+                    heads,
+                    kv_heads: 2,
+                    head_dim: 4,
+                    scale: 0.5,
+                    cap,
+                    window,
+                };
                 let q: Vec<f32> = (0..t * heads * 4).map(number).collect();
                 let k: Vec<f32> = (0..(t + past) * 8).map(|i| number(i + 1)).collect();
                 let v: Vec<f32> = (0..(t + past) * 8).map(|i| number(i + 2)).collect();

@@ -6,7 +6,8 @@
 
 use super::config_reader::ConfigReader;
 use super::family::{Bias, FAMILIES, Family, SlidingWindow};
-use super::rope::Scaling;
+use super::rope::RopeParameters;
+use super::rope_config::{HeadContext, QueryScaling};
 use crate::format::printable;
 use serde_json::Value;
 
@@ -72,10 +73,25 @@ pub struct LayerAttention {
     /// Sliding window: each token attends to this many tokens, including itself;
     /// `None` is all.
     pub window: Option<usize>,
-    /// RoPE base.
-    pub rope_theta: f64,
-    /// RoPE scaling for long contexts.
-    pub rope_scaling: Scaling,
+    /// The rotation of its heads; `None` is none.
+    pub rope: Option<RopeParameters>,
+}
+
+/// The experts of a model's layers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// Their number in a layer.
+    pub count: usize,
+    /// How many a token is routed to.
+    pub active: usize,
+    /// Their width.
+    pub ff: usize,
+    /// Width of the expert for all tokens, if there is one.
+    pub shared_ff: Option<usize>,
+    /// Whether the weights of a token's experts are made to sum to 1.
+    pub normalized: bool,
+    /// Which layers have them.
+    pub layers: Vec<bool>,
 }
 
 /// Sizes and options of a model. Guarantees:
@@ -83,15 +99,18 @@ pub struct LayerAttention {
 /// 1. every size is at least 1 and at most `MAX_SIZE`, `layers` at most `MAX_LAYERS`;
 /// 2. `heads` is a multiple of `kv_heads`;
 /// 3. `head_dim` is even;
-/// 4. `attention` has one entry per layer.
+/// 4. `attention`, and `layers` of `experts`, have one entry per layer;
+/// 5. a token is routed to at least one expert and at most all.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The model's row of [`FAMILIES`].
     pub family: &'static Family,
     /// Hidden size.
     pub hidden: usize,
-    /// MLP size.
+    /// MLP size; in a model whose every layer has experts, their size.
     pub ff: usize,
+    /// Experts, if it has any.
+    pub experts: Option<Experts>,
     /// Number of decoder layers.
     pub layers: usize,
     /// Query heads.
@@ -120,6 +139,18 @@ pub struct Config {
     pub attention_scale: f32,
     /// Factor of the embedding.
     pub embedding_scale: f32,
+    /// Factor of what attention and MLP add.
+    pub residual_scale: f32,
+    /// Factor of the logits.
+    pub logit_scale: f32,
+    /// Scores are bounded by `cap tanh(score / cap)`.
+    pub score_cap: Option<f32>,
+    /// Logits are bounded likewise, after their factor.
+    pub logit_cap: Option<f32>,
+    /// Queries, keys and values are clamped to plus and minus this.
+    pub clip_qkv: Option<f32>,
+    /// Factors of queries that depend on their position.
+    pub query_scaling: Option<QueryScaling>,
     /// One entry per layer.
     pub attention: Vec<LayerAttention>,
     /// Notes for the user about ignored keys.
@@ -127,14 +158,16 @@ pub struct Config {
 }
 
 /// transformers' defaults, the same in every family that has the key.
-const NORM_EPS: f64 = 1e-6;
 const QUERY_SCALAR: f64 = 256.0;
 const SLIDING_WINDOW: usize = 4096;
 const MAX_WINDOW_LAYERS: usize = 28;
+const NO_ROPE_INTERVAL: usize = 4;
 /// Largest supported size (widths, tokens).
 pub const MAX_SIZE: usize = 1 << 24;
 /// Largest supported number of layers; the largest Llama has 126.
 const MAX_LAYERS: usize = 4096;
+/// Largest supported number of experts in a layer.
+const MAX_EXPERTS: usize = 4096;
 
 impl Config {
     /// Validates a config.json as written by transformers 4 or 5.
@@ -194,6 +227,7 @@ impl Config {
                 keys.flag_or("attention_bias", true)?;
                 (true, false, false)
             }
+            Bias::QkvUnless { key } => (keys.flag_or(key, true)?, false, false),
             Bias::Configured { mlp } => {
                 let attention = keys.flag_or("attention_bias", false)?;
                 (attention, attention, mlp && keys.flag_or("mlp_bias", false)?)
@@ -203,29 +237,83 @@ impl Config {
             true => keys.number_or("query_pre_attn_scalar", QUERY_SCALAR)?,
             false => head_dim as f64,
         };
-        let attention = attention(&mut keys, family, layers)?;
+        let mut multiplier = |key: &str| match family.multipliers {
+            true => keys.number_or(key, 1.0).map(Some),
+            false => Ok(None),
+        };
+        let embedding_scale = multiplier("embedding_multiplier")?;
+        let attention_scale = multiplier("attention_multiplier")?;
+        let residual_scale = multiplier("residual_multiplier")?;
+        let logit_divisor = multiplier("logits_scaling")?;
+        let mut cap = |key: &str, of: usize| match family.softcaps {
+            // null is no cap, an absent key the default.
+            Some(caps) if keys.absent(key) => Ok(Some(caps[of])),
+            Some(_) => keys.optional_number(key),
+            None => Ok(None),
+        };
+        let score_cap = cap("attn_logit_softcapping", 0)?;
+        let logit_cap = cap("final_logit_softcapping", 1)?;
+        let clip_qkv = match family.clip_qkv {
+            true => keys.optional_number("clip_qkv")?,
+            false => None,
+        };
+        let max_positions = keys.size_or("max_position_embeddings", family.max_positions)?;
+        let context = HeadContext { head_dim, max_positions, family };
+        let (attention, query_scaling) = attention(&mut keys, &context, layers)?;
+        let experts = experts(&mut keys, family, layers)?;
+        let every = experts.as_ref().filter(|e| e.layers.iter().all(|has| *has));
+        let ff = match every {
+            // Files have the key all the same.
+            Some(experts) => {
+                keys.value("intermediate_size");
+                experts.ff
+            }
+            None => keys.size("intermediate_size")?,
+        };
         let config = Config {
             family,
             hidden,
-            ff: keys.size("intermediate_size")?,
+            ff,
+            experts,
             layers,
             heads,
             kv_heads,
             head_dim,
             vocab: keys.size("vocab_size")?,
-            max_positions: keys.size_or("max_position_embeddings", family.max_positions)?,
-            norm_eps: keys.number_or("rms_norm_eps", NORM_EPS)? as f32,
+            max_positions,
+            norm_eps: keys.number_or("rms_norm_eps", family.norm_eps)? as f32,
             activation: activation(&mut keys, family)?,
             qkv_bias,
             out_bias,
             mlp_bias,
             tied: keys.flag_or("tie_word_embeddings", family.tied)?,
-            attention_scale: query_scalar.powf(-0.5) as f32,
-            embedding_scale: if family.scaled_embedding { (hidden as f32).sqrt() } else { 1.0 },
+            attention_scale: attention_scale.unwrap_or(query_scalar.powf(-0.5)) as f32,
+            embedding_scale: match family.scaled_embedding {
+                true => (hidden as f32).sqrt(),
+                false => embedding_scale.unwrap_or(1.0) as f32,
+            },
+            residual_scale: residual_scale.unwrap_or(1.0) as f32,
+            logit_scale: logit_divisor.map_or(1.0, f64::recip) as f32,
+            score_cap: score_cap.map(|cap| cap as f32),
+            logit_cap: logit_cap.map(|cap| cap as f32),
+            clip_qkv: clip_qkv.map(|clip| clip as f32),
+            query_scaling,
             attention,
             notes: Vec::new(),
         };
         Ok(Config { notes: keys.finish()?, ..config })
+    }
+
+    /// What the backward pass of such a model lacks, if anything.
+    pub fn untrainable(&self) -> Option<&'static str> {
+        let lacks = [
+            (self.experts.is_some(), "experts"),
+            (self.score_cap.is_some() || self.logit_cap.is_some(), "bounded scores and logits"),
+            (self.residual_scale != 1.0 || self.logit_scale != 1.0, "multipliers"),
+            (self.clip_qkv.is_some(), "clip_qkv"),
+            (self.query_scaling.is_some(), "queries scaled by position"),
+        ];
+        lacks.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
     }
 
     /// Query heads per key-value head.
@@ -297,31 +385,52 @@ fn activation(keys: &mut ConfigReader<'_>, family: &Family) -> Result<Activation
     }
 }
 
-/// Sliding windows and RoPE of every layer.
+/// Sliding windows and RoPE of every layer, and the factors of queries.
 fn attention(
     keys: &mut ConfigReader<'_>,
-    family: &Family,
+    context: &HeadContext,
     layers: usize,
-) -> Result<Vec<LayerAttention>, ConfigError> {
+) -> Result<(Vec<LayerAttention>, Option<QueryScaling>), ConfigError> {
+    let family = context.family;
+    let rotates = rotated_layers(keys, family, layers)?;
     // Which layers use sliding attention.
     let window = match family.window {
         SlidingWindow::Never => None,
+        SlidingWindow::AllIfSet { default } if keys.absent("sliding_window") => default,
+        // Written by transformers 5 where it is not enabled.
+        SlidingWindow::LowerIfEnabled if keys.is_zero("sliding_window") => None,
+        SlidingWindow::UnrotatedIfEnabled => keys.optional_size("sliding_window")?,
         _ if keys.absent("sliding_window") => Some(SLIDING_WINDOW),
         _ => keys.optional_size("sliding_window")?,
     };
+    let enabled = match family.window {
+        SlidingWindow::AllIfEnabled
+        | SlidingWindow::UpperIfEnabled
+        | SlidingWindow::LowerIfEnabled
+        | SlidingWindow::UnrotatedIfEnabled => keys.flag_or("use_sliding_window", false)?,
+        _ => true,
+    } && window.is_some();
     let slides: Vec<bool> = match family.window {
         SlidingWindow::Never => vec![false; layers],
-        SlidingWindow::AllIfSet => vec![window.is_some(); layers],
+        SlidingWindow::AllIfSet { .. } | SlidingWindow::AllIfEnabled => vec![enabled; layers],
         SlidingWindow::UpperIfEnabled => {
-            let enabled = keys.flag_or("use_sliding_window", false)?;
             let from = keys.optional_count("max_window_layers")?.unwrap_or(MAX_WINDOW_LAYERS);
-            keys.layer_types(layers)?.unwrap_or_else(|| {
-                (0..layers).map(|i| enabled && window.is_some() && i >= from).collect()
-            })
+            let default = || (0..layers).map(|i| enabled && i >= from).collect();
+            keys.layer_types(layers)?.unwrap_or_else(default)
         }
-        SlidingWindow::Pattern => {
+        SlidingWindow::LowerIfEnabled => {
+            let below = keys.optional_count("max_window_layers")?.unwrap_or(MAX_WINDOW_LAYERS);
+            let default =
+                || (0..layers).map(|i| enabled && i < below && i.is_multiple_of(2)).collect();
+            keys.layer_types(layers)?.unwrap_or_else(default)
+        }
+        SlidingWindow::UnrotatedIfEnabled => {
+            let default = || rotates.iter().map(|rotates| enabled && !rotates).collect();
+            keys.layer_types(layers)?.unwrap_or_else(default)
+        }
+        SlidingWindow::Pattern(default) => {
             let new = keys.optional_size("_sliding_window_pattern")?;
-            let every = keys.optional_size("sliding_window_pattern")?.or(new).unwrap_or(6);
+            let every = keys.optional_size("sliding_window_pattern")?.or(new).unwrap_or(default);
             keys.layer_types(layers)?
                 .unwrap_or_else(|| (0..layers).map(|i| !(i + 1).is_multiple_of(every)).collect())
         }
@@ -332,21 +441,90 @@ fn attention(
         ));
     }
 
-    // RoPE: [global, sliding].
-    let ropes = keys.ropes(family.rope_theta, family.local_rope)?;
-    Ok(slides
-        .into_iter()
-        .map(|slides| {
-            let (rope_theta, rope_scaling) =
-                ropes[usize::from(slides && family.local_rope.is_some())].clone();
-            LayerAttention { window: window.filter(|_| slides), rope_theta, rope_scaling }
-        })
-        .collect())
+    let ropes = keys.ropes(context)?;
+    let layer = |(slides, rotates): (bool, bool)| {
+        let rope = if slides { &ropes.sliding } else { &ropes.global };
+        LayerAttention { window: window.filter(|_| slides), rope: rotates.then(|| rope.clone()) }
+    };
+    Ok((slides.into_iter().zip(rotates).map(layer).collect(), ropes.query_scaling))
+}
+
+/// Which layers rotate their heads.
+fn rotated_layers(
+    keys: &mut ConfigReader<'_>,
+    family: &Family,
+    layers: usize,
+) -> Result<Vec<bool>, ConfigError> {
+    if !family.rotation.skips_layers {
+        return Ok(vec![true; layers]);
+    }
+    let every = keys.size_or("no_rope_layer_interval", NO_ROPE_INTERVAL)?;
+    let Some(list) = keys.counts("no_rope_layers")? else {
+        return Ok((0..layers).map(|i| !(i + 1).is_multiple_of(every)).collect());
+    };
+    if list.len() != layers || list.iter().any(|flag| *flag > 1) {
+        return Err(ConfigError::Contradiction(format!(
+            "no_rope_layers has {} entries for {layers} layers, or others than 0 and 1",
+            list.len()
+        )));
+    }
+    Ok(list.into_iter().map(|flag| flag == 1).collect())
+}
+
+/// The experts of a family that has them.
+fn experts(
+    keys: &mut ConfigReader<'_>,
+    family: &Family,
+    layers: usize,
+) -> Result<Option<Experts>, ConfigError> {
+    let Some(rules) = family.experts else { return Ok(None) };
+    // Each family has one of them, of which transformers 5 writes either.
+    let [count_key, other_key] = ["num_experts", "num_local_experts"];
+    let (own, other) = (keys.optional_size(count_key)?, keys.optional_size(other_key)?);
+    if let (Some(own), Some(other)) = (own, other)
+        && own != other
+    {
+        return Err(ConfigError::Contradiction(format!(
+            "{count_key} is {own}, and {other_key} {other}"
+        )));
+    }
+    let count = own.or(other).unwrap_or(rules.count);
+    let active = keys.size_or("num_experts_per_tok", rules.active)?;
+    if count > MAX_EXPERTS {
+        return Err(ConfigError::Kind {
+            key: count_key.into(),
+            found: count.to_string(),
+            want: "a number of experts from 1 to 4096",
+        });
+    }
+    if active > count {
+        return Err(ConfigError::Contradiction(format!(
+            "num_experts_per_tok {active} exceeds the number of experts, {count}"
+        )));
+    }
+    let mut has = vec![true; layers];
+    if rules.skips_layers {
+        let step = keys.size_or("decoder_sparse_step", 1)?;
+        let dense = keys.counts("mlp_only_layers")?.unwrap_or_default();
+        has = (0..layers).map(|i| (i + 1).is_multiple_of(step) && !dense.contains(&i)).collect();
+    }
+    Ok(Some(Experts {
+        count,
+        active,
+        ff: keys.size(rules.ff_key)?,
+        shared_ff: match rules.shared {
+            true => Some(keys.size("shared_expert_intermediate_size")?),
+            false => None,
+        },
+        normalized: rules.always_normalized || keys.flag_or("norm_topk_prob", false)?,
+        layers: has,
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::config_reader::NEUTRAL;
+    use super::super::rope::Scaling;
     use super::*;
     use serde_json::json;
 
@@ -387,7 +565,11 @@ mod tests {
         // The oldest name of the kind, and a scaling of nothing.
         let linear = with(llama(), "rope_scaling", json!({"type": "linear", "factor": 4.0}));
         assert_eq!(
-            Config::new(&linear).expect("linear").attention[0].rope_scaling,
+            Config::new(&linear).expect("linear").attention[0]
+                .rope
+                .as_ref()
+                .expect("a rotation")
+                .scaling,
             Scaling::Linear { factor: 4.0 }
         );
         assert!(Config::new(&with(llama(), "rope_scaling", Value::Null)).is_ok());
@@ -452,14 +634,16 @@ mod tests {
             assert_eq!(silu, config.family.name != "gemma3", "{class}");
             // Layer 5 is Gemma's first global one.
             let layer = &config.attention[5];
-            assert_eq!((layer.rope_theta, layer.window), (theta, window), "{class}");
+            let rope = layer.rope.as_ref().expect("a rotation");
+            assert_eq!((rope.theta, layer.window), (theta, window), "{class}");
             // A null is no default: as many as heads, no window.
             let null = with(bare(class), "num_key_value_heads", Value::Null);
             assert_eq!(Config::new(&null).expect(class).kv_heads, 64, "{class}");
         }
         let gemma = Config::new(&bare("Gemma3ForCausalLM")).expect("gemma");
         assert_eq!(gemma.attention_scale, 1.0 / 16.0);
-        assert_eq!((gemma.attention[0].rope_theta, gemma.attention[0].window), (1e4, Some(4096)));
+        let first = &gemma.attention[0];
+        assert_eq!((first.rope.as_ref().map(|r| r.theta), first.window), (Some(1e4), Some(4096)));
         let open = with(bare("MistralForCausalLM"), "sliding_window", Value::Null);
         assert_eq!(Config::new(&open).expect("mistral").attention[0].window, None);
         let qwen = with(bare("Qwen2ForCausalLM"), "use_sliding_window", json!(true));

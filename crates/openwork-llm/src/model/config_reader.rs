@@ -1,7 +1,6 @@
 //! Reading config.json key by key, recording which keys were read.
 
 use super::config::{ConfigError, MAX_SIZE};
-use super::rope::Scaling;
 use crate::format::printable;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -47,6 +46,10 @@ pub const NEUTRAL: &[&str] = &[
     "id2label",
     "label2id",
     "max_window_layers",
+    "no_rope_layer_interval",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
     "openwork",
 ];
 
@@ -66,6 +69,8 @@ const REFUSED: &[(&str, &[Neutral])] = &[
     ("attention_bias", &[Neutral::Null, Neutral::False]),
     ("mlp_bias", &[Neutral::Null, Neutral::False]),
     ("qkv_bias", &[Neutral::Null]),
+    ("clip_qkv", &[Neutral::Null]),
+    ("llama_4_scaling_beta", &[Neutral::Null]),
     ("use_qk_norm", &[Neutral::Null, Neutral::False]),
     ("sliding_window", &[Neutral::Null]),
     ("use_sliding_window", &[Neutral::Null, Neutral::False]),
@@ -119,9 +124,9 @@ impl Neutral {
 
 /// A config.json that records which keys were read.
 pub struct ConfigReader<'a> {
-    map: &'a Map<String, Value>,
-    family: &'static str,
-    used: BTreeSet<&'a str>,
+    pub(super) map: &'a Map<String, Value>,
+    pub(super) family: &'static str,
+    pub(super) used: BTreeSet<&'a str>,
 }
 
 impl<'a> ConfigReader<'a> {
@@ -201,8 +206,27 @@ impl<'a> ConfigReader<'a> {
         Ok(self.optional_number(key)?.unwrap_or(default))
     }
 
-    fn optional_number(&mut self, key: &str) -> Result<Option<f64>, ConfigError> {
+    /// A positive number, if there is one.
+    pub fn optional_number(&mut self, key: &str) -> Result<Option<f64>, ConfigError> {
         self.value(key).map(|value| positive(key, value)).transpose()
+    }
+
+    /// Whether the value is 0; it has then been read.
+    pub fn is_zero(&mut self, key: &str) -> bool {
+        self.map.get(key).is_some_and(|value| value.as_u64() == Some(0))
+            && self.value(key).is_some()
+    }
+
+    /// A list of counts, if there is one.
+    pub fn counts(&mut self, key: &str) -> Result<Option<Vec<usize>>, ConfigError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let count = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
+        let counts = value.as_array().and_then(|list| list.iter().map(count).collect());
+        counts.map(Some).ok_or_else(|| ConfigError::Kind {
+            key: key.into(),
+            found: value.to_string(),
+            want: "a list of whole numbers",
+        })
     }
 
     /// Whether each layer uses sliding attention, as given by `layer_types`.
@@ -224,109 +248,6 @@ impl<'a> ConfigReader<'a> {
             )),
         };
         types.iter().map(slides).collect::<Result<_, _>>().map(Some)
-    }
-
-    /// RoPE base and scaling of the global layers, then of the sliding ones.
-    ///
-    /// transformers 4 writes `rope_theta`, `rope_scaling` and, for families with a
-    /// local base, `rope_local_base_freq`; transformers 5 writes `rope_parameters`,
-    /// for those families one per type of layer. `default` and `local` are the
-    /// default bases.
-    pub fn ropes(
-        &mut self,
-        default: f64,
-        local: Option<f64>,
-    ) -> Result<[(f64, Scaling); 2], ConfigError> {
-        let theta = self.number_or("rope_theta", default)?;
-        let new = self.value("rope_parameters");
-        // An empty object has no effect.
-        let old = self.value("rope_scaling").filter(|old| *old != &Value::Object(Map::new()));
-        let local = match local {
-            Some(local) => Some(self.number_or("rope_local_base_freq", local)?),
-            None => None,
-        };
-        let nested = new.filter(|new| new.get("full_attention").is_some()).zip(local);
-        let [global, sliding] = match (nested, new, local) {
-            (Some((new, local)), ..) => {
-                let both = ["full_attention", "sliding_attention"];
-                for key in new.as_object().into_iter().flat_map(Map::keys) {
-                    if !both.contains(&key.as_str()) {
-                        return Err(self.unsupported(
-                            "rope_parameters",
-                            &Value::from(key.as_str()),
-                            "only full_attention and sliding_attention",
-                        ));
-                    }
-                }
-                let parse = |name: &str, theta: f64| {
-                    let key = format!("rope_parameters.{name}");
-                    let missing = || ConfigError::Missing { key };
-                    self.rope(new.get(name).ok_or_else(missing)?, theta)
-                };
-                [parse(both[0], theta)?, parse(both[1], local)?]
-            }
-            (None, parameters, local) => {
-                let global = match parameters.or(old) {
-                    Some(parameters) => self.rope(parameters, theta)?,
-                    None => (theta, Scaling::None),
-                };
-                let sliding = local.map_or_else(|| global.clone(), |base| (base, Scaling::None));
-                [global, sliding]
-            }
-        };
-        if let (Some(_), Some(old)) = (new, old)
-            && self.rope(old, theta)? != global
-        {
-            return Err(ConfigError::Contradiction(
-                "rope_parameters and rope_scaling differ; remove one of them".into(),
-            ));
-        }
-        Ok([global, sliding])
-    }
-
-    /// Parses a `rope_parameters` or `rope_scaling`.
-    fn rope(&self, json: &'a Value, theta: f64) -> Result<(f64, Scaling), ConfigError> {
-        let mut keys = ConfigReader::new(json, self.family)?;
-        let theta = keys.number_or("rope_theta", theta)?;
-        let old_name = keys.value("type");
-        let kind = keys.value("rope_type").or(old_name);
-        let scaling = match kind.and_then(Value::as_str).unwrap_or("default") {
-            "default" => Scaling::None,
-            "linear" => Scaling::Linear { factor: keys.number("factor")? },
-            "llama3" => {
-                let (low, high) =
-                    (keys.number("low_freq_factor")?, keys.number("high_freq_factor")?);
-                if low >= high {
-                    return Err(ConfigError::Contradiction(format!(
-                        "low_freq_factor {low} is not below high_freq_factor {high}"
-                    )));
-                }
-                let factor = keys.number("factor")?;
-                let original = keys.size("original_max_position_embeddings")?;
-                Scaling::Llama3 { factor, low, high, original }
-            }
-            other => {
-                return Err(self.unsupported(
-                    "rope_type",
-                    &Value::from(other),
-                    "only default, linear and llama3",
-                ));
-            }
-        };
-        // An unread key would change the computation.
-        for (key, value) in keys.map {
-            let neutral = value.is_null()
-                || (key == "partial_rotary_factor" && value.as_f64() == Some(1.0))
-                || (key == "factor" && value.as_f64() == Some(1.0));
-            if !keys.used.contains(key.as_str()) && !neutral {
-                return Err(self.unsupported(
-                    key,
-                    value,
-                    "its other RoPE parameters are supported",
-                ));
-            }
-        }
-        Ok((theta, scaling))
     }
 
     /// An error for an unsupported option.

@@ -2,11 +2,12 @@
 
 use super::cache::Cache;
 use super::config::Config;
-use super::head::{EmbeddingRows, Head};
+use super::head::{EmbeddingRows, Head, LogitMap};
 use super::hidden::{Hidden, Scratch};
 use super::keep_awake::keep_awake;
 use super::layer::{Layer, load};
 use super::norm::Norm;
+use super::vector;
 use super::weight::{Storage, Weight, apply};
 use super::{Model, ModelError, check_length, embed};
 use openwork::{Matrix, MatrixMut, MatrixRef};
@@ -73,7 +74,7 @@ impl Decoder {
 
     /// Bytes that decoding the next token reads: all weights and the cache.
     pub fn bytes_per_token(&self) -> usize {
-        let layers: usize = self.layers.iter().map(Layer::bytes).sum();
+        let layers: usize = self.layers.iter().map(Layer::bytes_per_token).sum();
         let cache: usize = self.caches.iter().map(Cache::bytes).sum();
         layers + self.head_weight().bytes() + cache
     }
@@ -119,6 +120,11 @@ impl Decoder {
         let mut logits = vec![0.0; head.rows()];
         let (d, v) = (normed.len(), logits.len());
         apply(MatrixRef::new(&normed, 1, d), &mut [(head, MatrixMut::new(&mut logits, 1, v))]);
+        let map = LogitMap::new(&self.config);
+        if map.scale != 1.0 {
+            vector::scale(&mut logits, map.scale);
+        }
+        map.bound(&mut logits);
         match logits.iter().all(|logit| logit.is_finite()) {
             true => Ok(logits),
             false => Err(ModelError::NotFinite),
@@ -145,7 +151,8 @@ impl Decoder {
     ) -> Result<(), ModelError> {
         keep_awake(|| {
             let states = self.hidden(tokens)?;
-            let head = Head { norm: &self.norm, rows: EmbeddingRows::Held(self.head_weight()) };
+            let rows = EmbeddingRows::Held(self.head_weight());
+            let head = Head { norm: &self.norm, rows, logits: LogitMap::new(&self.config) };
             head.logits_into(states.view(), logits);
             Ok(())
         })

@@ -17,14 +17,20 @@ pub struct Family {
     pub model_type: &'static str,
     /// Which linear layers have biases.
     pub bias: Bias,
-    /// Whether q and k are normalized per head before RoPE.
-    pub qk_norm: bool,
+    /// How q and k are normalized before RoPE.
+    pub qk_norm: QkNorm,
+    /// Whether q, k and v are clamped to `clip_qkv`.
+    pub clip_qkv: bool,
     /// Norms multiply by `norm_offset + weight`.
     pub norm_offset: f32,
     /// The norms around attention and MLP.
     pub norms: Norms,
     /// Which layers use sliding-window attention.
     pub window: SlidingWindow,
+    /// Default epsilon of norms.
+    pub norm_eps: f64,
+    /// How the heads are rotated.
+    pub rotation: Rotation,
     /// Default RoPE base.
     pub rope_theta: f64,
     /// Default RoPE base of sliding layers, if it differs from that of the others.
@@ -33,6 +39,17 @@ pub struct Family {
     pub query_scalar: bool,
     /// Whether the embedding is multiplied by the square root of its width.
     pub scaled_embedding: bool,
+    /// Whether config.json has factors of the embedding, of the scores, of what the halves
+    /// add, and of the logits.
+    pub multipliers: bool,
+    /// Whether scores and logits are bounded by `cap tanh(x / cap)`; the default caps.
+    pub softcaps: Option<[f64; 2]>,
+    /// The experts of its layers, if any.
+    pub experts: Option<ExpertRules>,
+    /// Names of tensors that not all families have.
+    pub names: Names,
+    /// Tensors of files that hold several linear layers, one after the other.
+    pub fused: &'static [FusedLinears],
     /// The key of the activation in config.json.
     pub activation_key: &'static str,
     /// Default head size; `None` is hidden size / heads.
@@ -55,6 +72,11 @@ pub enum Bias {
     Never,
     /// q, k and v.
     Qkv,
+    /// q, k and v, unless a key is false.
+    QkvUnless {
+        /// The key.
+        key: &'static str,
+    },
     /// q, k, v and o if `attention_bias` is set; the MLP if `mlp_bias` is set.
     Configured {
         /// Whether `mlp_bias` is an option of this family.
@@ -62,15 +84,81 @@ pub enum Bias {
     },
 }
 
+/// How queries and keys are normalized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Not at all.
+    None,
+    /// Each head.
+    PerHead,
+    /// All heads together.
+    AllHeads,
+}
+
+/// How heads are rotated by position.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rotation {
+    /// Default share of a head that is rotated; `None` is all of it, and the key is refused.
+    pub partial: Option<f64>,
+    /// Whether neighbors are rotated together, instead of entries half a head apart.
+    pub interleaved: bool,
+    /// Whether `no_rope_layers` leaves some layers without.
+    pub skips_layers: bool,
+    /// Whether queries grow with the logarithm of their position (`llama_4_scaling_beta`).
+    pub scales_queries: bool,
+}
+
+/// Where config.json describes experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertRules {
+    /// Default number.
+    pub count: usize,
+    /// Default number of experts per token.
+    pub active: usize,
+    /// The key of their width.
+    pub ff_key: &'static str,
+    /// Whether the weights of a token's experts always sum to 1; otherwise if
+    /// `norm_topk_prob`.
+    pub always_normalized: bool,
+    /// Whether there is an expert for all tokens, with a gate of its own.
+    pub shared: bool,
+    /// Whether `decoder_sparse_step` and `mlp_only_layers` leave some layers without.
+    pub skips_layers: bool,
+}
+
+/// Names of tensors that not all families have.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// Before the number of an expert.
+    pub experts: &'static str,
+    /// Gate, up and down of an expert.
+    pub expert_parts: [&'static str; 3],
+    /// The router.
+    pub router: &'static str,
+    /// The shared expert.
+    pub shared: &'static str,
+    /// The gate of the shared expert.
+    pub shared_gate: &'static str,
+}
+
+/// A tensor of files that holds several linear layers, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FusedLinears {
+    /// Its name within the layer.
+    pub name: &'static str,
+    /// The linear layers in it.
+    pub parts: &'static [&'static str],
+}
+
 /// Names of a layer's norms; most families have no norms on outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Norms {
     /// On the input of attention.
-    pub before_attention: &'static str,
+    pub before_attention: Option<&'static str>,
     /// On the output of attention, before the residual connection.
     pub after_attention: Option<&'static str>,
     /// On the input of the MLP.
-    pub before_mlp: &'static str,
+    pub before_mlp: Option<&'static str>,
     /// On the output of the MLP, before the residual connection.
     pub after_mlp: Option<&'static str>,
 }
@@ -81,21 +169,65 @@ pub enum SlidingWindow {
     /// None.
     Never,
     /// All, unless `sliding_window` is null.
-    AllIfSet,
+    AllIfSet {
+        /// The window where config.json has no such key.
+        default: Option<usize>,
+    },
     /// As given by `layer_types`, or layers from `max_window_layers` on if
     /// `use_sliding_window`.
     UpperIfEnabled,
-    /// As given by `layer_types`, or all but every `sliding_window_pattern`-th.
-    Pattern,
+    /// All, if `use_sliding_window`.
+    AllIfEnabled,
+    /// As given by `layer_types`, or every other layer below `max_window_layers` if
+    /// `use_sliding_window`.
+    LowerIfEnabled,
+    /// As given by `layer_types`, or the layers without rotation if `use_sliding_window`.
+    UnrotatedIfEnabled,
+    /// As given by `layer_types`, or all but every `sliding_window_pattern`-th, by default
+    /// this one.
+    Pattern(usize),
 }
 
 /// Llama's two norms per layer.
 const TWO_NORMS: Norms = Norms {
-    before_attention: "input_layernorm",
+    before_attention: Some("input_layernorm"),
     after_attention: None,
-    before_mlp: "post_attention_layernorm",
+    before_mlp: Some("post_attention_layernorm"),
     after_mlp: None,
 };
+
+/// The norms of Gemma, on inputs and outputs.
+const FOUR_NORMS: Norms = Norms {
+    before_attention: Some("input_layernorm"),
+    after_attention: Some("post_attention_layernorm"),
+    before_mlp: Some("pre_feedforward_layernorm"),
+    after_mlp: Some("post_feedforward_layernorm"),
+};
+
+/// The norms of OLMo 2, on outputs only.
+const OUTPUT_NORMS: Norms = Norms {
+    before_attention: None,
+    after_attention: Some("post_attention_layernorm"),
+    before_mlp: None,
+    after_mlp: Some("post_feedforward_layernorm"),
+};
+
+/// Llama's rotation of heads.
+const WHOLE_HEADS: Rotation =
+    Rotation { partial: None, interleaved: false, skips_layers: false, scales_queries: false };
+
+/// Names of most families with experts.
+const NAMES: Names = Names {
+    experts: "mlp.experts",
+    expert_parts: ["gate_proj", "up_proj", "down_proj"],
+    router: "mlp.gate",
+    shared: "mlp.shared_expert",
+    shared_gate: "mlp.shared_expert_gate",
+};
+
+/// Gate and up in one tensor.
+const GATE_UP: FusedLinears =
+    FusedLinears { name: "mlp.gate_up_proj", parts: &["mlp.gate_proj", "mlp.up_proj"] };
 
 /// Llama, from which the other families are derived.
 const LLAMA: Family = Family {
@@ -104,15 +236,23 @@ const LLAMA: Family = Family {
     architectures: &["LlamaForCausalLM"],
     model_type: "llama",
     bias: Bias::Configured { mlp: true },
-    qk_norm: false,
+    qk_norm: QkNorm::None,
+    clip_qkv: false,
     norm_offset: 0.0,
     norms: TWO_NORMS,
     window: SlidingWindow::Never,
+    norm_eps: 1e-6,
+    rotation: WHOLE_HEADS,
     // Llama 1 and 2 predate the key.
     rope_theta: 10_000.0,
     local_rope: None,
     query_scalar: false,
     scaled_embedding: false,
+    multipliers: false,
+    softcaps: None,
+    experts: None,
+    names: NAMES,
+    fused: &[],
     activation_key: "hidden_act",
     head_dim: None,
     kv_heads: None,
@@ -130,7 +270,7 @@ pub const FAMILIES: &[Family] = &[
         architectures: &["MistralForCausalLM"],
         model_type: "mistral",
         bias: Bias::Never,
-        window: SlidingWindow::AllIfSet,
+        window: SlidingWindow::AllIfSet { default: Some(4096) },
         kv_heads: Some(8),
         max_positions: 131_072,
         heads_divide_hidden: false,
@@ -154,7 +294,7 @@ pub const FAMILIES: &[Family] = &[
         architectures: &["Qwen3ForCausalLM"],
         model_type: "qwen3",
         bias: Bias::Configured { mlp: false },
-        qk_norm: true,
+        qk_norm: QkNorm::PerHead,
         window: SlidingWindow::UpperIfEnabled,
         head_dim: Some(128),
         kv_heads: Some(32),
@@ -168,15 +308,10 @@ pub const FAMILIES: &[Family] = &[
         architectures: &["Gemma3ForCausalLM"],
         model_type: "gemma3_text",
         bias: Bias::Configured { mlp: false },
-        qk_norm: true,
+        qk_norm: QkNorm::PerHead,
         norm_offset: 1.0,
-        norms: Norms {
-            before_attention: "input_layernorm",
-            after_attention: Some("post_attention_layernorm"),
-            before_mlp: "pre_feedforward_layernorm",
-            after_mlp: Some("post_feedforward_layernorm"),
-        },
-        window: SlidingWindow::Pattern,
+        norms: FOUR_NORMS,
+        window: SlidingWindow::Pattern(6),
         rope_theta: 1_000_000.0,
         local_rope: Some(10_000.0),
         query_scalar: true,
@@ -186,7 +321,220 @@ pub const FAMILIES: &[Family] = &[
         kv_heads: Some(4),
         max_positions: 131_072,
         tied: true,
-        heads_divide_hidden: true,
+        ..LLAMA
+    },
+    Family {
+        name: "gemma2",
+        summary: "Gemma 2",
+        architectures: &["Gemma2ForCausalLM"],
+        model_type: "gemma2",
+        bias: Bias::Configured { mlp: false },
+        norm_offset: 1.0,
+        norms: FOUR_NORMS,
+        window: SlidingWindow::Pattern(2),
+        query_scalar: true,
+        scaled_embedding: true,
+        softcaps: Some([50.0, 30.0]),
+        activation_key: "hidden_activation",
+        head_dim: Some(256),
+        kv_heads: Some(4),
+        max_positions: 8192,
+        tied: true,
+        ..LLAMA
+    },
+    Family {
+        name: "qwen3-moe",
+        summary: "Qwen3 with experts",
+        architectures: &["Qwen3MoeForCausalLM"],
+        model_type: "qwen3_moe",
+        bias: Bias::Configured { mlp: false },
+        qk_norm: QkNorm::PerHead,
+        window: SlidingWindow::AllIfEnabled,
+        kv_heads: Some(4),
+        max_positions: 32_768,
+        heads_divide_hidden: false,
+        experts: Some(ExpertRules {
+            count: 128,
+            active: 8,
+            ff_key: "moe_intermediate_size",
+            always_normalized: false,
+            shared: false,
+            skips_layers: true,
+        }),
+        ..LLAMA
+    },
+    Family {
+        name: "mixtral",
+        summary: "Mixtral",
+        architectures: &["MixtralForCausalLM"],
+        model_type: "mixtral",
+        bias: Bias::Never,
+        norm_eps: 1e-5,
+        window: SlidingWindow::AllIfSet { default: None },
+        // transformers 5 sets it where a file omits it.
+        rope_theta: 1_000_000.0,
+        kv_heads: Some(8),
+        max_positions: 131_072,
+        heads_divide_hidden: false,
+        experts: Some(ExpertRules {
+            count: 8,
+            active: 2,
+            ff_key: "intermediate_size",
+            always_normalized: true,
+            shared: false,
+            skips_layers: false,
+        }),
+        names: Names {
+            experts: "block_sparse_moe.experts",
+            expert_parts: ["w1", "w3", "w2"],
+            router: "block_sparse_moe.gate",
+            ..NAMES
+        },
+        ..LLAMA
+    },
+    Family {
+        name: "olmoe",
+        summary: "OLMoE",
+        architectures: &["OlmoeForCausalLM"],
+        model_type: "olmoe",
+        bias: Bias::Configured { mlp: false },
+        norm_eps: 1e-5,
+        qk_norm: QkNorm::AllHeads,
+        clip_qkv: true,
+        max_positions: 4096,
+        experts: Some(ExpertRules {
+            count: 64,
+            active: 8,
+            ff_key: "intermediate_size",
+            always_normalized: false,
+            shared: false,
+            skips_layers: false,
+        }),
+        ..LLAMA
+    },
+    Family {
+        name: "qwen2-moe",
+        summary: "Qwen1.5 and Qwen2 with experts",
+        architectures: &["Qwen2MoeForCausalLM"],
+        model_type: "qwen2_moe",
+        bias: Bias::QkvUnless { key: "qkv_bias" },
+        window: SlidingWindow::LowerIfEnabled,
+        kv_heads: Some(16),
+        max_positions: 32_768,
+        heads_divide_hidden: false,
+        experts: Some(ExpertRules {
+            count: 60,
+            active: 4,
+            ff_key: "moe_intermediate_size",
+            always_normalized: false,
+            shared: true,
+            skips_layers: true,
+        }),
+        ..LLAMA
+    },
+    Family {
+        name: "olmo2",
+        summary: "OLMo 2",
+        architectures: &["Olmo2ForCausalLM"],
+        model_type: "olmo2",
+        bias: Bias::Configured { mlp: false },
+        norm_eps: 1e-5,
+        qk_norm: QkNorm::AllHeads,
+        norms: OUTPUT_NORMS,
+        ..LLAMA
+    },
+    Family {
+        name: "olmo3",
+        summary: "OLMo 3",
+        architectures: &["Olmo3ForCausalLM"],
+        model_type: "olmo3",
+        bias: Bias::Configured { mlp: false },
+        norm_eps: 1e-5,
+        qk_norm: QkNorm::AllHeads,
+        norms: OUTPUT_NORMS,
+        window: SlidingWindow::Pattern(4),
+        rope_theta: 500_000.0,
+        local_rope: Some(500_000.0),
+        ..LLAMA
+    },
+    Family {
+        name: "phi3",
+        summary: "Phi-3, Phi-4",
+        architectures: &["Phi3ForCausalLM"],
+        model_type: "phi3",
+        bias: Bias::Never,
+        norm_eps: 1e-5,
+        window: SlidingWindow::AllIfSet { default: None },
+        rotation: Rotation { partial: Some(1.0), ..WHOLE_HEADS },
+        max_positions: 4096,
+        fused: &[
+            FusedLinears {
+                name: "self_attn.qkv_proj",
+                parts: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+            },
+            GATE_UP,
+        ],
+        ..LLAMA
+    },
+    Family {
+        name: "smollm3",
+        summary: "SmolLM3",
+        architectures: &["SmolLM3ForCausalLM"],
+        model_type: "smollm3",
+        window: SlidingWindow::UnrotatedIfEnabled,
+        rotation: Rotation { skips_layers: true, ..WHOLE_HEADS },
+        rope_theta: 2_000_000.0,
+        kv_heads: Some(4),
+        max_positions: 32_768,
+        tied: true,
+        heads_divide_hidden: false,
+        ..LLAMA
+    },
+    Family {
+        name: "granite",
+        summary: "Granite 3 and 4, dense",
+        architectures: &["GraniteForCausalLM"],
+        model_type: "granite",
+        multipliers: true,
+        heads_divide_hidden: false,
+        ..LLAMA
+    },
+    Family {
+        name: "glm4",
+        summary: "GLM-4 0414",
+        architectures: &["Glm4ForCausalLM"],
+        model_type: "glm4",
+        bias: Bias::QkvUnless { key: "attention_bias" },
+        norm_eps: 1.5625e-7,
+        norms: Norms {
+            before_attention: Some("input_layernorm"),
+            after_attention: Some("post_self_attn_layernorm"),
+            before_mlp: Some("post_attention_layernorm"),
+            after_mlp: Some("post_mlp_layernorm"),
+        },
+        rotation: Rotation { partial: Some(0.5), interleaved: true, ..WHOLE_HEADS },
+        head_dim: Some(128),
+        kv_heads: Some(2),
+        max_positions: 131_072,
+        heads_divide_hidden: false,
+        fused: &[GATE_UP],
+        ..LLAMA
+    },
+    Family {
+        name: "ministral3",
+        summary: "Ministral 3",
+        architectures: &["Ministral3ForCausalLM"],
+        model_type: "ministral3",
+        bias: Bias::Never,
+        norm_eps: 1e-5,
+        window: SlidingWindow::AllIfSet { default: None },
+        rotation: Rotation { scales_queries: true, ..WHOLE_HEADS },
+        rope_theta: 1_000_000.0,
+        head_dim: Some(128),
+        kv_heads: Some(8),
+        max_positions: 262_144,
+        heads_divide_hidden: false,
+        ..LLAMA
     },
 ];
 
@@ -196,7 +544,7 @@ impl Family {
     /// ```
     /// use openwork_llm::model::Family;
     /// assert_eq!(Family::find("Qwen3ForCausalLM").unwrap().name, "qwen3");
-    /// assert!(Family::find("Qwen3MoeForCausalLM").is_none());
+    /// assert!(Family::find("BloomForCausalLM").is_none());
     /// ```
     pub fn find(architecture: &str) -> Option<&'static Family> {
         FAMILIES.iter().find(|family| family.architectures.contains(&architecture))
@@ -206,23 +554,41 @@ impl Family {
     pub fn traits(&self) -> Vec<&'static str> {
         let mut traits = Vec::new();
         match self.bias {
-            Bias::Qkv => traits.push("q/k/v biases"),
+            Bias::Qkv | Bias::QkvUnless { .. } => traits.push("q/k/v biases"),
             Bias::Configured { .. } => traits.push("biases if configured"),
             Bias::Never => {}
         }
         match self.window {
             SlidingWindow::Never => {}
-            SlidingWindow::AllIfSet => traits.push("sliding window if set"),
+            SlidingWindow::AllIfSet { .. } => traits.push("sliding window if set"),
+            SlidingWindow::AllIfEnabled => traits.push("sliding window if enabled"),
             SlidingWindow::UpperIfEnabled => {
                 traits.push("sliding window in upper layers if enabled")
             }
-            SlidingWindow::Pattern => traits.push("sliding and global layers"),
+            SlidingWindow::LowerIfEnabled | SlidingWindow::UnrotatedIfEnabled => {
+                traits.push("sliding window in some layers if enabled")
+            }
+            SlidingWindow::Pattern(_) => traits.push("sliding and global layers"),
         }
         for (has, text) in [
-            (self.qk_norm, "q/k norm"),
+            (self.experts.is_some(), "experts"),
+            (self.experts.is_some_and(|experts| experts.shared), "shared expert"),
+            (self.qk_norm != QkNorm::None, "q/k norm"),
+            (self.clip_qkv, "q/k/v clamped if set"),
             (self.norm_offset != 0.0, "norms scale by 1 + weight"),
-            (self.norms.after_mlp.is_some(), "four norms per layer"),
-            (self.local_rope.is_some(), "two rope bases"),
+            (self.norms.before_mlp.is_none(), "norms on outputs only"),
+            (
+                self.norms.before_mlp.is_some() && self.norms.after_mlp.is_some(),
+                "four norms per layer",
+            ),
+            (self.rotation.partial.is_some(), "partial rope"),
+            (self.rotation.interleaved, "interleaved rope"),
+            (self.rotation.skips_layers, "layers without rope"),
+            (self.rotation.scales_queries, "queries scaled by position"),
+            (self.local_rope.is_some(), "two ropes"),
+            (self.multipliers, "multipliers"),
+            (self.softcaps.is_some(), "bounded scores and logits"),
+            (!self.fused.is_empty(), "fused linear layers"),
             (self.query_scalar, "query scale from config"),
             (self.scaled_embedding, "scaled embedding"),
             (self.tied, "tied by default"),

@@ -1,5 +1,6 @@
 //! The output head: logits, and cross-entropy loss.
 
+use super::config::Config;
 use super::norm::Norm;
 use super::vector;
 use super::weight::Weight;
@@ -55,6 +56,31 @@ pub struct Head<'a> {
     pub norm: &'a Norm,
     /// The head's rows.
     pub rows: EmbeddingRows<'a>,
+    /// What becomes of its products.
+    pub logits: LogitMap,
+}
+
+/// What becomes of the products of states and rows: logits `cap tanh(scale x / cap)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LogitMap {
+    /// Factor.
+    pub scale: f32,
+    /// Bound, if any.
+    pub cap: Option<f32>,
+}
+
+impl LogitMap {
+    /// That of a model.
+    pub fn new(config: &Config) -> Self {
+        Self { scale: config.logit_scale, cap: config.logit_cap }
+    }
+
+    /// Bounds logits to which the factor has been applied.
+    pub(super) fn bound(self, logits: &mut [f32]) {
+        if let Some(cap) = self.cap {
+            logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+        }
+    }
 }
 
 impl Head<'_> {
@@ -77,8 +103,11 @@ impl Head<'_> {
         let normed = self.normed(states);
         self.panels(|rows, panel| {
             let part = logits.reborrow().part(0, t, rows.start, rows.len());
-            gemm(0.0, part, 1.0, normed.view(), panel.t(), Threads::All);
+            gemm(0.0, part, self.logits.scale, normed.view(), panel.t(), Threads::All);
         });
+        if self.logits.cap.is_some() {
+            (0..t).for_each(|r| self.logits.bound(logits.row_mut(r)));
+        }
     }
 
     /// The cross-entropy loss of each state's next token, in nats:
@@ -112,9 +141,11 @@ impl Head<'_> {
                 let logits = &mut logits[..t * rows.len()];
                 let out = MatrixMut::new(logits, t, rows.len());
                 let states = normed.view().part(start, t, 0, normed.cols());
-                gemm(0.0, out, 1.0, states, panel.t(), Threads::All);
+                gemm(0.0, out, self.logits.scale, states, panel.t(), Threads::All);
                 let part = runs[start..start + t].par_iter_mut().zip(&targets[start..start + t]);
-                part.zip(logits.par_chunks(rows.len())).for_each(|((run, target), logits)| {
+                let logits = logits.par_chunks_mut(rows.len());
+                part.zip(logits).for_each(|((run, target), logits)| {
+                    self.logits.bound(logits);
                     run.add(logits);
                     if let Some(y) = target.map(|y| y as usize).filter(|y| rows.contains(y)) {
                         run.target = logits[y - rows.start];

@@ -29,6 +29,10 @@ pub(super) struct Scratch {
     pub gate: Vec<f32>,
     pub up: Vec<f32>,
     pub out: Vec<f32>,
+    /// The tokens of one expert: `[tokens, hidden]`.
+    pub rows: Vec<f32>,
+    /// The outputs of experts: `[T, hidden]`.
+    pub sum: Vec<f32>,
 }
 
 impl Scratch {

@@ -1,14 +1,17 @@
-//! A decoder layer: its tensors, its seven linear layers, its forward pass.
+//! A decoder layer: its tensors, its linear layers, its forward pass.
 
 use super::attention::GroupedQueryAttention;
 use super::cache::Cache;
 use super::config::{Activation, Config};
+use super::experts::Router;
+use super::family::QkNorm;
 use super::hidden::{Hidden, Scratch};
 use super::keep_awake::keep_awake;
+use super::linear::{Input, LayerInfo, LinearInfo, Site};
 use super::norm::Norm;
 use super::parameter::Half;
 use super::rope::Rope;
-use super::tap::{Site, Tap};
+use super::tap::Tap;
 use super::vector;
 use super::weight::{Storage, Weight, apply, apply_add};
 use crate::checkpoint::{Checkpoint, CheckpointError, Fault, Tensor};
@@ -16,36 +19,23 @@ use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// The seven linear layers of a decoder layer and the input each reads, in the
-/// order of [`Layer::linears`].
-pub const LINEARS: [(&str, Site); 7] = [
-    ("self_attn.q_proj", Site::Qkv),
-    ("self_attn.k_proj", Site::Qkv),
-    ("self_attn.v_proj", Site::Qkv),
-    ("self_attn.o_proj", Site::Out),
-    ("mlp.gate_proj", Site::GateUp),
-    ("mlp.up_proj", Site::GateUp),
-    ("mlp.down_proj", Site::Down),
-];
-
 /// A linear layer: `y = W x + b`.
 #[derive(Clone, Debug)]
 pub struct Linear {
-    name: &'static str,
-    site: Site,
+    info: LinearInfo,
     pub(super) weight: Weight,
     pub(super) bias: Option<Vec<f32>>,
 }
 
 impl Linear {
-    /// Its name in the layer, as in [`LINEARS`].
-    pub fn name(&self) -> &'static str {
-        self.name
+    /// What it is in its layer.
+    pub fn info(&self) -> &LinearInfo {
+        &self.info
     }
 
     /// Which input it reads.
     pub fn site(&self) -> Site {
-        self.site
+        self.info.site()
     }
 
     /// `[out, in]`.
@@ -68,7 +58,7 @@ impl Linear {
     /// If their shape differs.
     pub fn set_weight(&mut self, weight: Weight) {
         let shape = (self.weight.rows(), self.weight.cols());
-        assert_eq!((weight.rows(), weight.cols()), shape, "weights of {}", self.name);
+        assert_eq!((weight.rows(), weight.cols()), shape, "weights of {}", self.info.name);
         self.weight = weight;
     }
 
@@ -98,7 +88,7 @@ impl Linear {
     }
 }
 
-/// The norms of a layer; every family has the two before the halves.
+/// The norms of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormSlot {
     /// On the input of attention.
@@ -135,13 +125,17 @@ impl NormSlot {
 /// Name within the layer and width of each norm that such a model's layers have.
 pub(super) fn norm_names(c: &Config) -> impl Iterator<Item = (NormSlot, (&'static str, usize))> {
     let norms = &c.family.norms;
-    let head = |name| c.family.qk_norm.then_some((name, c.head_dim));
+    let heads = |name, width| match c.family.qk_norm {
+        QkNorm::None => None,
+        QkNorm::PerHead => Some((name, c.head_dim)),
+        QkNorm::AllHeads => Some((name, width)),
+    };
     let names = [
-        Some((norms.before_attention, c.hidden)),
-        head("self_attn.q_norm"),
-        head("self_attn.k_norm"),
+        norms.before_attention.map(|name| (name, c.hidden)),
+        heads("self_attn.q_norm", c.q_width()),
+        heads("self_attn.k_norm", c.kv_width()),
         norms.after_attention.map(|name| (name, c.hidden)),
-        Some((norms.before_mlp, c.hidden)),
+        norms.before_mlp.map(|name| (name, c.hidden)),
         norms.after_mlp.map(|name| (name, c.hidden)),
     ];
     NormSlot::ALL.into_iter().zip(names).filter_map(|(slot, name)| Some((slot, name?)))
@@ -150,12 +144,15 @@ pub(super) fn norm_names(c: &Config) -> impl Iterator<Item = (NormSlot, (&'stati
 /// A decoder layer.
 #[derive(Debug)]
 pub struct Layer {
-    index: usize,
+    info: LayerInfo,
     pub(super) config: Arc<Config>,
-    rope: Arc<Rope>,
+    rope: Option<Arc<Rope>>,
     /// One for each of [`NormSlot::ALL`] that the family has.
     pub(super) norms: [Option<Norm>; 6],
-    pub(super) linears: [Linear; 7],
+    /// In the order of [`LayerInfo::linears`].
+    pub(super) linears: Vec<Linear>,
+    /// Which expert sees which token, in a layer with experts.
+    pub(super) router: Option<Router>,
 }
 
 /// Loads a matrix of `checkpoint`.
@@ -180,7 +177,7 @@ impl Layer {
     pub(super) fn load(
         checkpoint: &Checkpoint,
         config: &Arc<Config>,
-        rope: &Arc<Rope>,
+        rope: &Option<Arc<Rope>>,
         index: usize,
         storage: Storage,
     ) -> Result<Self, CheckpointError> {
@@ -191,39 +188,37 @@ impl Layer {
                 checkpoint.tensor_with_shape(&format!("{prefix}{name}.weight"), &[width])?;
             Ok(Norm::new(weights.to_f32(), c.family.norm_offset, c.norm_eps))
         };
-        let shapes = shapes(c);
-        let linear = |i: usize| -> Result<Linear, CheckpointError> {
-            let (name, site) = LINEARS[i];
-            let ([n, k], has_bias) = shapes[i];
+        let info = LayerInfo::new(c, index);
+        let linear = |info: &LinearInfo| -> Result<Linear, CheckpointError> {
+            let name = &info.name;
             let tensor =
-                checkpoint.tensor_with_shape(&format!("{prefix}{name}.weight"), &[n, k])?;
-            let bias = match has_bias {
+                checkpoint.tensor_with_shape(&format!("{prefix}{name}.weight"), &info.shape)?;
+            let bias = match info.bias {
                 true => Some(
-                    checkpoint.tensor_with_shape(&format!("{prefix}{name}.bias"), &[n])?.to_f32(),
+                    checkpoint
+                        .tensor_with_shape(&format!("{prefix}{name}.bias"), &info.shape[..1])?
+                        .to_f32(),
                 ),
                 false => None,
             };
             let weight = load(checkpoint, &tensor, storage)?;
-            Ok(Linear { name, site, weight, bias })
+            Ok(Linear { info: info.clone(), weight, bias })
         };
         let mut norms = [const { None }; 6];
         for (slot, (name, width)) in norm_names(c) {
             norms[slot as usize] = Some(norm(name, width)?);
         }
+        let router = match info.experts {
+            0 => None,
+            _ => Some(Router::load(checkpoint, c, &prefix)?),
+        };
         Ok(Self {
-            index,
+            linears: info.linears.iter().map(linear).collect::<Result<_, _>>()?,
+            info,
             config: Arc::clone(config),
-            rope: Arc::clone(rope),
+            rope: rope.clone(),
             norms,
-            linears: [
-                linear(0)?,
-                linear(1)?,
-                linear(2)?,
-                linear(3)?,
-                linear(4)?,
-                linear(5)?,
-                linear(6)?,
-            ],
+            router,
         })
     }
 
@@ -236,21 +231,19 @@ impl Layer {
         let norms = norms
             .into_iter()
             .map(|(_, (name, width))| (format!("{prefix}{name}.weight"), vec![width]));
-        let linears = LINEARS.iter().zip(shapes(c)).flat_map(|((name, _), ([n, k], bias))| {
-            let bias = bias.then(|| (format!("{prefix}{name}.bias"), vec![n]));
-            [Some((format!("{prefix}{name}.weight"), vec![n, k])), bias].into_iter().flatten()
-        });
-        norms.chain(linears).collect()
-    }
-
-    /// The full name of the weights of a linear layer in layer `index`.
-    pub fn weight_name(index: usize, linear: usize) -> String {
-        format!("{}{}.weight", prefix(index), LINEARS[linear].0)
-    }
-
-    /// Shapes `[out, in]` of the linear layers.
-    pub fn linear_shapes(config: &Config) -> [[usize; 2]; 7] {
-        shapes(config).map(|(shape, _)| shape)
+        let info = LayerInfo::new(c, index);
+        let mut tensors: Vec<(String, Vec<usize>)> = norms.collect();
+        if info.experts > 0 {
+            tensors.extend(Router::tensors(c, &prefix));
+        }
+        for linear in &info.linears {
+            let name = format!("{prefix}{}", linear.name);
+            tensors.push((format!("{name}.weight"), linear.shape.to_vec()));
+            if linear.bias {
+                tensors.push((format!("{name}.bias"), vec![linear.shape[0]]));
+            }
+        }
+        tensors
     }
 
     /// One of its norms, if the family has it.
@@ -268,29 +261,56 @@ impl Layer {
         &self.config
     }
 
-    /// The rotation of its heads.
-    pub(super) fn rope(&self) -> &Rope {
-        &self.rope
+    /// The rotation of its heads, if any.
+    pub(super) fn rope(&self) -> Option<&Rope> {
+        self.rope.as_deref()
+    }
+
+    /// What it is made of.
+    pub fn info(&self) -> &LayerInfo {
+        &self.info
     }
 
     /// Its index, from 0.
     pub fn index(&self) -> usize {
-        self.index
+        self.info.index
     }
 
-    /// The seven linear layers, in the order of [`LINEARS`].
-    pub fn linears(&self) -> &[Linear; 7] {
+    /// The linear layers, in the order of [`LayerInfo::linears`].
+    pub fn linears(&self) -> &[Linear] {
         &self.linears
     }
 
-    /// The seven linear layers, mutable.
-    pub fn linears_mut(&mut self) -> &mut [Linear; 7] {
+    /// The linear layers, mutable.
+    pub fn linears_mut(&mut self) -> &mut [Linear] {
         &mut self.linears
+    }
+
+    /// The linear layers of attention: q, k, v and o.
+    pub(super) fn attention_linears(&self) -> [&Linear; 4] {
+        std::array::from_fn(|i| &self.linears[i])
+    }
+
+    /// Gate, up and down of an expert, or of the MLP that every token goes through.
+    pub(super) fn mlp_linears(&self, expert: Option<u16>) -> [&Linear; 3] {
+        let first = self.info.first_of(expert);
+        std::array::from_fn(|i| &self.linears[first + i])
     }
 
     /// Size of the weights, in bytes.
     pub fn bytes(&self) -> usize {
         self.linears.iter().map(|linear| linear.weight.bytes()).sum()
+    }
+
+    /// Bytes of the weights that one token reads: of its experts only.
+    pub fn bytes_per_token(&self) -> usize {
+        let own: usize =
+            self.linears.iter().filter(|l| l.info.expert.is_none()).map(|l| l.weight.bytes()).sum();
+        let experts = self.bytes() - own;
+        match &self.config.experts {
+            Some(all) if self.info.experts > 0 => own + experts * all.active / all.count,
+            _ => own,
+        }
     }
 
     /// Runs the layer on every window, in place; `tap` receives the inputs of the
@@ -324,21 +344,25 @@ impl Layer {
         }
     }
 
-    /// Computes the inputs up to those of `site` for `tap`, without changing the
-    /// states. These must be the layer's input for [`Site::Qkv`] and [`Site::Out`],
+    /// Computes the inputs up to those of `last` for `tap`, without changing the
+    /// states. These must be the layer's input for [`Input::Qkv`] and [`Input::Out`],
     /// and the output of [`forward_attention`](Self::forward_attention) for the
     /// others.
-    pub fn observe_inputs(&self, hidden: &mut Hidden, site: Site, tap: &mut dyn Tap) {
-        self.each_window(hidden, |layer, h, start, scratch| match site {
-            Site::Qkv => layer.attention_input(h, scratch, tap),
-            Site::Out => {
+    pub fn observe_inputs(&self, hidden: &mut Hidden, last: Input, tap: &mut dyn Tap) {
+        self.each_window(hidden, |layer, h, start, scratch| match last {
+            Input::Qkv => layer.attention_input(h, scratch, tap),
+            Input::Out => {
                 layer.attention_input(h, scratch, tap);
                 layer.attend(h.len(), start, None, scratch, tap);
             }
-            Site::GateUp => layer.mlp_input(h, scratch, tap),
-            Site::Down => {
+            Input::GateUp | Input::Down => {
                 layer.mlp_input(h, scratch, tap);
-                layer.gate(h.len(), scratch, tap);
+                if layer.router.is_some() {
+                    layer.observe_experts(h.len(), last, scratch, tap);
+                }
+                if last == Input::Down && layer.info.has_mlp {
+                    layer.gate(h.len(), scratch, tap);
+                }
             }
         });
     }
@@ -359,7 +383,7 @@ impl Layer {
 
     /// Runs `work` on the states of each window, given the position of its first
     /// token.
-    fn each_window(
+    pub(super) fn each_window(
         &self,
         hidden: &mut Hidden,
         mut work: impl FnMut(&Self, &mut [f32], usize, &mut Scratch) + Send,
@@ -393,23 +417,28 @@ impl Layer {
         let Scratch { mixed, out, .. } = scratch;
         let q_width = self.config.q_width();
         let x = MatrixRef::new(mixed, h.len() / self.config.hidden, q_width);
-        self.add_residual(x, &self.linears[3], self.norm(NormSlot::AfterAttention), out, h);
+        let [.., o_proj] = self.attention_linears();
+        self.add_residual(x, o_proj, self.norm(NormSlot::AfterAttention), out, h);
     }
 
     /// The MLP on one window.
     pub(super) fn mlp(&self, h: &mut [f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
         self.mlp_input(h, scratch, tap);
+        if self.router.is_some() {
+            return self.mix_experts(h, scratch, tap, None);
+        }
         self.gate(h.len(), scratch, tap);
         let Scratch { gate, out, .. } = scratch;
-        let x = MatrixRef::new(gate, h.len() / self.config.hidden, self.config.ff);
-        self.add_residual(x, &self.linears[6], self.norm(NormSlot::AfterMlp), out, h);
+        let [.., down_proj] = self.mlp_linears(None);
+        let x = MatrixRef::new(gate, h.len() / self.config.hidden, down_proj.weight.cols());
+        self.add_residual(x, down_proj, self.norm(NormSlot::AfterMlp), out, h);
     }
 
     /// Normalizes `h` into `normed`: `[T, hidden]`.
     pub(super) fn attention_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
         self.normalize(NormSlot::BeforeAttention, h, scratch);
         let d = self.config.hidden;
-        tap.on_input(Site::Qkv, MatrixRef::new(&scratch.normed, h.len() / d, d));
+        tap.on_input(Input::Qkv.into(), MatrixRef::new(&scratch.normed, h.len() / d, d));
     }
 
     /// From `normed`, of `size` entries, to `mixed`: `[T, heads * head_dim]`.
@@ -430,7 +459,7 @@ impl Layer {
     /// `[T, kv_heads * head_dim]`.
     pub(super) fn project_heads(&self, size: usize, scratch: &mut Scratch) {
         let c = self.config.as_ref();
-        let [q_proj, k_proj, v_proj, ..] = &self.linears;
+        let [q_proj, k_proj, v_proj, _] = self.attention_linears();
         let (d, q_width, kv_width) = (c.hidden, c.q_width(), c.kv_width());
         let t = size / d;
         let Scratch { normed, q, k, v, .. } = scratch;
@@ -463,14 +492,24 @@ impl Layer {
     ) {
         let c = self.config.as_ref();
         let t = size / c.hidden;
-        let table = self.rope.table((0..t).map(|row| position(row) + 1).max().unwrap_or(0));
+        let positions = (0..t).map(|row| position(row) + 1).max().unwrap_or(0);
+        let table = self.rope().map(|rope| rope.table(positions));
         let rotate = |rows: &mut [f32], width: usize, slot: NormSlot| {
             let norm = self.norm(slot);
+            let scaling = c.query_scaling.filter(|_| slot == NormSlot::Query);
             let rotate_row = |(i, row): (usize, &mut [f32])| {
                 if let Some(norm) = norm {
-                    row.chunks_exact_mut(c.head_dim).for_each(|head| norm.in_place(head));
+                    row.chunks_exact_mut(norm.width()).for_each(|head| norm.in_place(head));
                 }
-                table.rotate(row, position(i));
+                if let Some(clip) = c.clip_qkv {
+                    row.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
+                }
+                if let Some(table) = &table {
+                    table.rotate(row, position(i));
+                }
+                if let Some(scaling) = scaling {
+                    vector::scale(row, scaling.factor(position(i)));
+                }
             };
             match t {
                 1 => rotate_row((0, rows)),
@@ -479,6 +518,9 @@ impl Layer {
         };
         rotate(&mut scratch.q, c.q_width(), NormSlot::Query);
         rotate(&mut scratch.k, c.kv_width(), NormSlot::Key);
+        if let Some(clip) = c.clip_qkv {
+            scratch.v.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
+        }
     }
 
     /// Attends, to the cached tokens too: `mixed`, `[T, heads * head_dim]`.
@@ -500,7 +542,7 @@ impl Layer {
                 heads.attend(q, cache.keys(), cache.values(), mixed);
             }
         }
-        tap.on_input(Site::Out, MatrixRef::new(mixed, t, q_width));
+        tap.on_input(Input::Out.into(), MatrixRef::new(mixed, t, q_width));
     }
 
     /// The shape of its attention.
@@ -511,38 +553,56 @@ impl Layer {
             kv_heads: c.kv_heads,
             head_dim: c.head_dim,
             scale: c.attention_scale,
-            window: c.attention[self.index].window,
+            cap: c.score_cap,
+            window: c.attention[self.index()].window,
         }
     }
 
-    /// Normalizes `h` into `normed`: `[T, hidden]`.
+    /// Normalizes `h` into `normed`, where the family does: `[T, hidden]`.
     fn normalize(&self, slot: NormSlot, h: &[f32], scratch: &mut Scratch) {
-        let norm = self.norm(slot).expect("every family normalizes the input of both halves");
-        norm.apply(h, sized(&mut scratch.normed, h.len()));
+        let normed = sized(&mut scratch.normed, h.len());
+        match self.norm(slot) {
+            Some(norm) => norm.apply(h, normed),
+            None => normed.copy_from_slice(h),
+        }
     }
 
     /// Normalizes `h` into `normed`: `[T, hidden]`.
     pub(super) fn mlp_input(&self, h: &[f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
         self.normalize(NormSlot::BeforeMlp, h, scratch);
         let d = self.config.hidden;
-        tap.on_input(Site::GateUp, MatrixRef::new(&scratch.normed, h.len() / d, d));
+        if self.info.has_mlp || tap.wants(Input::GateUp.into()) {
+            tap.on_input(Input::GateUp.into(), MatrixRef::new(&scratch.normed, h.len() / d, d));
+        }
     }
 
     /// From `normed`, of `size` entries, to `gate`: `[T, ff]`.
-    fn gate(&self, size: usize, scratch: &mut Scratch, tap: &mut dyn Tap) {
+    pub(super) fn gate(&self, size: usize, scratch: &mut Scratch, tap: &mut dyn Tap) {
         self.project_gate(size, scratch);
         self.activate_gate(size, scratch, tap);
     }
 
     /// From `normed` to `gate`, before its activation, and `up`: `[T, ff]`.
     pub(super) fn project_gate(&self, size: usize, scratch: &mut Scratch) {
-        let c = self.config.as_ref();
-        let [_, _, _, _, gate_proj, up_proj, _] = &self.linears;
-        let (t, ff) = (size / c.hidden, c.ff);
         let Scratch { normed, gate, up, .. } = scratch;
+        let x = MatrixRef::new(normed, size / self.config.hidden, self.config.hidden);
+        self.project_mlp(None, x, gate, up);
+    }
+
+    /// Gate, before its activation, and up of an expert, or of the MLP that every token
+    /// goes through.
+    pub(super) fn project_mlp(
+        &self,
+        expert: Option<u16>,
+        x: MatrixRef<'_>,
+        gate: &mut Vec<f32>,
+        up: &mut Vec<f32>,
+    ) {
+        let [gate_proj, up_proj, _] = self.mlp_linears(expert);
+        let (t, ff) = (x.rows(), gate_proj.weight.rows());
         let (gate, up) = (sized(gate, t * ff), sized(up, t * ff));
         apply(
-            MatrixRef::new(normed, t, c.hidden),
+            x,
             &mut [
                 (&gate_proj.weight, MatrixMut::new(gate, t, ff)),
                 (&up_proj.weight, MatrixMut::new(up, t, ff)),
@@ -554,16 +614,21 @@ impl Layer {
 
     /// `gate <- act(gate) o up`.
     pub(super) fn activate_gate(&self, size: usize, scratch: &mut Scratch, tap: &mut dyn Tap) {
-        let c = self.config.as_ref();
+        let t = size / self.config.hidden;
         let Scratch { gate, up, .. } = scratch;
-        let activation = match c.activation {
+        self.activate(gate, up);
+        tap.on_input(Input::Down.into(), MatrixRef::new(gate, t, gate.len() / t));
+    }
+
+    /// `gate <- act(gate) o up`.
+    pub(super) fn activate(&self, gate: &mut [f32], up: &[f32]) {
+        let activation = match self.config.activation {
             Activation::Silu => vector::silu_gate,
             Activation::GeluTanh => vector::gelu_gate,
         };
         gate.par_chunks_mut(ACTIVATION_CHUNK)
             .zip(up.par_chunks(ACTIVATION_CHUNK))
             .for_each(|(g, u)| activation(g, u));
-        tap.on_input(Site::Down, MatrixRef::new(gate, size / c.hidden, c.ff));
     }
 
     /// `h <- h + norm(x W' + b)`, with the norm if the family has one.
@@ -576,18 +641,30 @@ impl Layer {
         h: &mut [f32],
     ) {
         let (t, d) = (x.rows(), self.config.hidden);
-        match norm {
-            None => {
-                apply_add(x, &linear.weight, MatrixMut::new(h, t, d));
-                linear.add_bias(h);
-            }
-            Some(norm) => {
-                let out = sized(out, t * d);
-                apply(x, &mut [(&linear.weight, MatrixMut::new(out, t, d))]);
-                linear.add_bias(out);
-                norm.apply_add(out, h);
-            }
+        let factor = self.config.residual_scale;
+        if norm.is_none() && factor == 1.0 {
+            apply_add(x, &linear.weight, MatrixMut::new(h, t, d));
+            return linear.add_bias(h);
         }
+        let out = sized(out, t * d);
+        apply(x, &mut [(&linear.weight, MatrixMut::new(out, t, d))]);
+        linear.add_bias(out);
+        self.add_output(out, norm, h);
+    }
+
+    /// `h <- h + norm(out)`, with the norm and the factor if the family has them.
+    pub(super) fn add_output(&self, out: &mut [f32], norm: Option<&Norm>, h: &mut [f32]) {
+        let factor = self.config.residual_scale;
+        match norm {
+            Some(norm) if factor == 1.0 => return norm.apply_add(out, h),
+            Some(norm) => out.chunks_exact_mut(norm.width()).for_each(|row| norm.in_place(row)),
+            None => {}
+        }
+        if factor != 1.0 {
+            vector::scale(out, factor);
+        }
+        let parts = h.par_chunks_mut(ACTIVATION_CHUNK).zip(out.par_chunks(ACTIVATION_CHUNK));
+        parts.for_each(|(h, out)| vector::add(h, out));
     }
 }
 
@@ -595,21 +672,7 @@ impl Layer {
 pub(super) const ACTIVATION_CHUNK: usize = 1 << 14;
 
 /// The buffer resized to `len` elements of unspecified value.
-fn sized(scratch: &mut Vec<f32>, len: usize) -> &mut [f32] {
+pub(super) fn sized(scratch: &mut Vec<f32>, len: usize) -> &mut [f32] {
     scratch.resize(len, 0.0);
     scratch
-}
-
-/// Shape `[out, in]` of each linear layer, and whether it has a bias.
-fn shapes(c: &Config) -> [([usize; 2], bool); 7] {
-    let (d, q, kv) = (c.hidden, c.q_width(), c.kv_width());
-    [
-        ([q, d], c.qkv_bias),
-        ([kv, d], c.qkv_bias),
-        ([kv, d], c.qkv_bias),
-        ([d, q], c.out_bias),
-        ([c.ff, d], c.mlp_bias),
-        ([c.ff, d], c.mlp_bias),
-        ([d, c.ff], c.mlp_bias),
-    ]
 }

@@ -22,30 +22,39 @@ mod cache;
 mod config;
 mod config_reader;
 mod decoder;
+mod experts;
 mod family;
 mod head;
 mod hidden;
 pub(crate) mod keep_awake;
 mod layer;
+mod linear;
 mod norm;
 mod parameter;
 mod ragged;
 mod rope;
+mod rope_config;
 mod tap;
 pub(crate) mod vector;
 mod weight;
 
-pub use config::{Activation, Config, ConfigError, LayerAttention, ties_embeddings};
+pub use config::{Activation, Config, ConfigError, Experts, LayerAttention, ties_embeddings};
 pub use decoder::Decoder;
-pub use family::{Bias, FAMILIES, Family, Norms, SlidingWindow};
-pub use head::{EmbeddingRows, Head, TokenScore};
+pub use experts::ExpertOutputs;
+pub use family::{
+    Bias, ExpertRules, FAMILIES, Family, FusedLinears, Names, Norms, QkNorm, Rotation,
+    SlidingWindow,
+};
+pub use head::{EmbeddingRows, Head, LogitMap, TokenScore};
 pub use hidden::Hidden;
-pub use layer::{LINEARS, Layer, Linear, NormSlot};
+pub use layer::{Layer, Linear, NormSlot};
+pub use linear::{Input, LayerInfo, LinearInfo, Role, Site, is_linear_name};
 pub use norm::Norm;
 pub use parameter::{Half, Parameter};
 pub use ragged::{RaggedBatch, Span};
-pub use rope::Scaling;
-pub use tap::{NoTap, Site, Tap};
+pub use rope::{RopeParameters, Scaling};
+pub use rope_config::QueryScaling;
+pub use tap::{NoTap, Tap};
 pub use weight::{Storage, Weight};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Tensor};
@@ -155,7 +164,7 @@ pub struct Model<'a> {
     checkpoint: &'a Checkpoint,
     config: Arc<Config>,
     /// One per layer; layers with the same RoPE share it.
-    ropes: Vec<Arc<Rope>>,
+    ropes: Vec<Option<Arc<Rope>>>,
     norm: Norm,
 }
 
@@ -172,15 +181,11 @@ impl<'a> Model<'a> {
         config.notes.splice(..0, checkpoint.notes().iter().cloned());
         check_tensors(checkpoint, &config)?;
 
-        let mut ropes: Vec<Arc<Rope>> = Vec::with_capacity(config.layers);
+        let mut ropes: Vec<Option<Arc<Rope>>> = Vec::with_capacity(config.layers);
         for (i, a) in config.attention.iter().enumerate() {
-            let alike = config.attention[..i]
-                .iter()
-                .position(|b| (b.rope_theta, &b.rope_scaling) == (a.rope_theta, &a.rope_scaling));
-            ropes.push(match alike {
-                Some(j) => Arc::clone(&ropes[j]),
-                None => Arc::new(Rope::new(config.head_dim, a.rope_theta, &a.rope_scaling)),
-            });
+            let alike = config.attention[..i].iter().position(|b| b.rope == a.rope);
+            let new = || Some(Arc::new(Rope::new(config.head_dim, a.rope.as_ref()?)));
+            ropes.push(alike.map_or_else(new, |earlier| ropes[earlier].clone()));
         }
         let weights = checkpoint.tensor_with_shape("model.norm.weight", &[config.hidden])?.to_f32();
         let norm = Norm::new(weights, config.family.norm_offset, config.norm_eps);
@@ -238,7 +243,8 @@ impl<'a> Model<'a> {
 
     /// The final norm and output projection.
     pub fn head(&self) -> Result<Head<'_>, ModelError> {
-        Ok(Head { norm: &self.norm, rows: EmbeddingRows::Mapped(self.head_tensor()?) })
+        let rows = EmbeddingRows::Mapped(self.head_tensor()?);
+        Ok(Head { norm: &self.norm, rows, logits: LogitMap::new(&self.config) })
     }
 
     /// Refuses tokens outside the vocabulary, before any work is done on them.

@@ -2,8 +2,8 @@
 //! stored.
 
 use super::config::Config;
-use super::layer::{LINEARS, Layer, NormSlot, norm_names, prefix};
-use super::tap::Site;
+use super::layer::{Layer, NormSlot, norm_names, prefix};
+use super::linear::LayerInfo;
 use super::weight::Weight;
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ impl Half {
 /// A tensor of a layer that can be trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
-    /// The weights of a linear layer, by its index in [`LINEARS`].
+    /// The weights of a linear layer, by its index in [`LayerInfo::linears`].
     Weight(usize),
     /// The bias of a linear layer.
     Bias(usize),
@@ -34,21 +34,27 @@ pub enum Parameter {
 
 impl Parameter {
     /// Every parameter that a layer may have, in the order of its gradients.
-    pub fn all() -> impl Iterator<Item = Self> {
-        let linears = 0..LINEARS.len();
+    pub fn all(info: &LayerInfo) -> impl Iterator<Item = Self> + use<> {
+        let linears = 0..info.linears.len();
         let weights = linears.clone().map(Self::Weight);
         weights.chain(linears.map(Self::Bias)).chain(NormSlot::ALL.into_iter().map(Self::Norm))
     }
 
     /// The half that it belongs to.
+    pub fn half(self, info: &LayerInfo) -> Half {
+        match self {
+            Self::Weight(linear) | Self::Bias(linear) => info.linears[linear].role.input().half(),
+            Self::Norm(slot) => slot.half(),
+        }
+    }
+}
+
+impl NormSlot {
+    /// The half that it belongs to.
     pub fn half(self) -> Half {
         match self {
-            Self::Weight(linear) | Self::Bias(linear) => match LINEARS[linear].1 {
-                Site::Qkv | Site::Out => Half::Attention,
-                Site::GateUp | Site::Down => Half::Mlp,
-            },
-            Self::Norm(NormSlot::BeforeMlp | NormSlot::AfterMlp) => Half::Mlp,
-            Self::Norm(_) => Half::Attention,
+            NormSlot::BeforeMlp | NormSlot::AfterMlp => Half::Mlp,
+            _ => Half::Attention,
         }
     }
 }
@@ -61,6 +67,7 @@ impl Layer {
     ///
     /// If the layer does not hold f32 weights.
     pub fn parameters_mut(&mut self) -> impl Iterator<Item = (Parameter, &mut [f32])> {
+        let info = self.info().clone();
         let Self { linears, norms, .. } = self;
         let (mut weights, mut biases) = (Vec::new(), Vec::new());
         for linear in linears {
@@ -74,7 +81,7 @@ impl Layer {
             Some(norm) => norm.factors_mut(),
             None => Default::default(),
         });
-        Parameter::all().zip(weights.into_iter().chain(biases).chain(norms))
+        Parameter::all(&info).zip(weights.into_iter().chain(biases).chain(norms))
     }
 
     /// The tensor of layer `index` that has this name, as a parameter.
@@ -86,7 +93,8 @@ impl Layer {
             return Some(Parameter::Norm(slot));
         }
         let (linear, kind) = name.rsplit_once('.')?;
-        let linear = LINEARS.iter().position(|(known, _)| *known == linear)?;
+        let info = LayerInfo::new(config, index);
+        let linear = info.linears.iter().position(|known| known.name == linear)?;
         match kind {
             "weight" => Some(Parameter::Weight(linear)),
             "bias" => Some(Parameter::Bias(linear)),

@@ -255,6 +255,7 @@ pub fn unpack(
             }
             parts.push(part);
         }
+        let parts = write::fused(parts, model.config().family);
         Ok(write::listed_shard(path, &parts, &[])?)
     };
     write_folder(model, out, progress, |_| {}, shard)

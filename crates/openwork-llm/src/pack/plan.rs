@@ -2,8 +2,7 @@
 
 use super::PackModelError;
 use crate::checkpoint::Checkpoint;
-use crate::model::{LINEARS, Layer, Model};
-use crate::pipeline::find_linear;
+use crate::model::{LayerInfo, Model};
 use crate::report::Record;
 use openwork::{Pattern, Spec};
 use std::collections::BTreeMap;
@@ -73,11 +72,11 @@ impl Patterns {
     /// The patterns bound to a model's linears, in layer order.
     pub fn groups(&self, model: &Model<'_>) -> Result<Vec<Group>, PackModelError> {
         let mut groups: Vec<Group> = Vec::new();
-        let shapes = Layer::linear_shapes(model.config());
         for layer in 0..model.config().layers {
             let first = groups.len();
-            for linear in 0..LINEARS.len() {
-                let name = Layer::weight_name(layer, linear);
+            let info = LayerInfo::new(model.config(), layer);
+            for linear in 0..info.linears.len() {
+                let name = info.weight_name(linear);
                 let Some(pattern) = self.get(&name) else { continue };
                 if groups[first..].iter().any(|group| group.linears.contains(&linear)) {
                     continue;
@@ -86,20 +85,29 @@ impl Patterns {
                 let linears = match members.is_empty() {
                     true => vec![linear],
                     false => {
-                        match members.iter().map(|m| find_linear(m)).collect::<Option<Vec<_>>>() {
+                        let expert = info.linears[linear].expert;
+                        let found = members.iter().map(|name| info.find(name, expert));
+                        match found.collect::<Option<Vec<_>>>() {
                             Some(linears) if linears.contains(&linear) => linears,
                             _ => continue, // not a member of the coupling: it stays dense
                         }
                     }
                 };
-                let labels = if members.is_empty() { vec![LINEARS[linear].0] } else { members };
-                let tensors: Vec<(&str, &[usize])> =
-                    labels.iter().zip(&linears).map(|(n, &i)| (*n, &shapes[i][..])).collect();
+                let labels = if members.is_empty() {
+                    vec![info.linears[linear].name.as_str()]
+                } else {
+                    members
+                };
+                let tensors: Vec<(&str, &[usize])> = labels
+                    .iter()
+                    .zip(&linears)
+                    .map(|(n, &i)| (*n, &info.linears[i].shape[..]))
+                    .collect();
                 let spec = pattern.bind_all(&tensors).map_err(|error| PackModelError::Tensor {
                     tensor: name.clone(),
                     why: error.to_string(),
                 })?;
-                let names = linears.iter().map(|&i| Layer::weight_name(layer, i)).collect();
+                let names = linears.iter().map(|&i| info.weight_name(i)).collect();
                 groups.push(Group { layer, linears, names, spec: Arc::new(spec) });
             }
         }

@@ -3,7 +3,7 @@
 use super::{PackModelError, storage_dtype};
 use crate::checkpoint::write::{Data, Part};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor};
-use crate::pipeline::find_linear;
+use crate::model::is_linear_name;
 use crate::report::Record;
 use openwork::prune::Method;
 use openwork::sparse::{Encoding, Packed, ValueType};
@@ -66,7 +66,7 @@ impl ValueChoice {
     pub fn of(&self, name: &str) -> Option<Encoding> {
         let linear = || {
             let layer = name.strip_prefix("model.layers.")?.strip_suffix(".weight")?;
-            find_linear(layer.rsplit('.').next()?)
+            is_linear_name(layer).then_some(())
         };
         match HEAD.contains(&name) {
             true => self.head,

@@ -60,7 +60,7 @@ pub(super) fn shares(
             let start = states.states().clone().into_vec();
             let mut chunk = Chunk::new(0, start.clone(), seq_len, model.config().hidden);
             let hessians: Vec<(Site, Hessian)> = chunk
-                .begin(&layer, &Site::ALL)?
+                .begin(&layer, &layer.info().sites())?
                 .into_iter()
                 .filter_map(|(site, sum)| Some((site, sum.finish().ok()?)))
                 .collect();

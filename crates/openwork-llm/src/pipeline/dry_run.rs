@@ -4,7 +4,7 @@ use super::plan::{Plan, TaskPlan};
 use super::prepare::PreparedRun;
 use super::{Pass, Passes};
 use crate::format::{align_columns, format_bytes, format_estimate, windows};
-use crate::model::{Config, LINEARS, Layer};
+use crate::model::{Config, LayerInfo};
 use crate::shrink::ranges;
 use serde_json::{Value, json};
 use std::fmt;
@@ -44,7 +44,7 @@ impl DryRun<'_> {
             linears
                 .iter()
                 .map(|linear| {
-                    json!({"name": Layer::weight_name(linear.layer, linear.linear),
+                    json!({"name": linear.name,
                            "shape": linear.shape, "spec": linear.pattern,
                            "method": linear.method, "density": linear.density})
                 })
@@ -84,7 +84,7 @@ impl fmt::Display for DryRun<'_> {
             if !passes.is_plain() {
                 write_pass(f, number, pass, passes)?;
             }
-            if pass.depth.is_none() {
+            if pass.dropped.is_none() {
                 f.write_str(&table(linears))?;
             }
         }
@@ -151,7 +151,7 @@ fn table(linears: &[PlannedLinear]) -> String {
     let head = ["tensor", "layers", "shape", "density", "spec", "method"].map(String::from);
     let row = |(linear, layers): &(&PlannedLinear, Vec<usize>)| {
         [
-            LINEARS[linear.linear].0.to_string(),
+            linear.short_name.clone(),
             ranges(layers),
             format!("{} x {}", linear.shape[0], linear.shape[1]),
             format!("{:.1}%", 100.0 * linear.density),
@@ -167,13 +167,13 @@ fn table(linears: &[PlannedLinear]) -> String {
 
 /// All linears of a model, with what a plan does to each.
 fn planned(plan: &Plan, config: &Config) -> Vec<PlannedLinear> {
-    let shapes = Layer::linear_shapes(config);
-    let linear = |layer: usize, tasks: &[TaskPlan], linear: usize| {
+    let linear = |info: &LayerInfo, tasks: &[TaskPlan], linear: usize| {
         let task = tasks.iter().find(|task| task.linears.contains(&linear));
         PlannedLinear {
-            layer,
-            linear,
-            shape: shapes[linear],
+            layer: info.index,
+            name: info.weight_name(linear),
+            short_name: info.linears[linear].name.clone(),
+            shape: info.linears[linear].shape,
             pattern: task.map(|task| task.pattern.to_string()),
             written: task.map(|task| task.written.clone()),
             method: task.map(|task| task.method.to_string()),
@@ -182,8 +182,11 @@ fn planned(plan: &Plan, config: &Config) -> Vec<PlannedLinear> {
     };
     let layers = plan.layers.iter().enumerate();
     layers
-        .flat_map(|(index, layer)| (0..LINEARS.len()).map(move |i| (index, layer, i)))
-        .map(|(index, layer, i)| linear(index, &layer.tasks, i))
+        .flat_map(|(index, layer)| {
+            let info = LayerInfo::new(config, index);
+            let count = info.linears.len();
+            (0..count).map(move |i| linear(&info, &layer.tasks, i)).collect::<Vec<_>>()
+        })
         .collect()
 }
 
@@ -191,8 +194,10 @@ fn planned(plan: &Plan, config: &Config) -> Vec<PlannedLinear> {
 #[derive(Clone, Debug)]
 struct PlannedLinear {
     layer: usize,
-    /// Which of the layer's linears.
-    linear: usize,
+    /// The full name of its weights.
+    name: String,
+    /// Its name within the layer.
+    short_name: String,
     /// Rows and columns.
     shape: [usize; 2],
     /// Its pattern, unless it stays dense.
@@ -208,7 +213,8 @@ struct PlannedLinear {
 impl PlannedLinear {
     /// Whether the plan does the same to the same linear of another layer.
     fn is_like(&self, other: &Self) -> bool {
-        let key = |linear: &Self| (linear.linear, linear.shape, linear.density.to_bits());
+        let key =
+            |linear: &Self| (linear.short_name.clone(), linear.shape, linear.density.to_bits());
         key(self) == key(other)
             && (&self.pattern, &self.written, &self.method)
                 == (&other.pattern, &other.written, &other.method)

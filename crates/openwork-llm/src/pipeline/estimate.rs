@@ -1,13 +1,14 @@
 //! Estimates the memory, disk and time of a run before it starts.
 
-use super::plan::{Plan, TaskPlan};
+use super::plan::{LayerPlan, Plan, TaskPlan};
 use super::run::Job;
 use super::states::chunk_windows;
-use crate::model::{Config, Layer, Model, Site};
+use crate::model::{Config, LayerInfo, Model, Site};
 use crate::recover::{StageOptions, Unit};
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::Needs;
 use openwork::{Matrix, MatrixRef};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// Bytes of the program itself.
@@ -90,13 +91,13 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
     let float = size_of::<f32>() as u64;
 
     let states = job.calibration.state_bytes(c);
-    let shapes = Layer::linear_shapes(c);
-    let weights: u64 = shapes.iter().map(|[n, k]| (n * k) as u64).sum();
+    let infos: Vec<LayerInfo> = (0..c.layers).map(|index| LayerInfo::new(c, index)).collect();
+    let weights = infos.iter().map(LayerInfo::weights).max().unwrap_or(0) as u64;
     // One chunk within a layer: its hidden states before, after and inside.
     let wide = (4 * c.hidden + 2 * c.q_width() + 2 * c.kv_width() + 2 * c.ff) as u64;
     let working = chunk * 3 * c.hidden as u64 * float + seq_len as u64 * wide * float;
-    let statistics = most(plan, |tasks| statistics(c, tasks));
-    let pruning = most(plan, |tasks| {
+    let statistics = most(plan, |index, tasks| statistics(&infos[index], tasks));
+    let pruning = most(plan, |_, tasks| {
         tasks.iter().map(|task| 4 * task.weights() as u64 * float).sum::<u64>() + curvature(tasks)
     });
     // Logits of a group of tokens, and a panel of the head, when perplexity is measured.
@@ -115,8 +116,8 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
     let rate = gemm_rate();
     let per_token: f64 = forward_flops(c, seq_len);
     let passes = if plan.sequential { 2.7 } else { 2.0 };
-    let sums: f64 = sites(plan).iter().map(|&site| (width(c, site) as f64).powi(2)).sum();
     let total = c.layers as f64 * tokens as f64;
+    let sums: f64 = plan.layers.iter().zip(&infos).map(|(layer, info)| sums(layer, info, c)).sum();
     let evaluations = job.evaluation.as_ref().map_or(0.0, |evaluation| {
         let every = evaluation.every.map_or(0, |n| c.layers / n.max(1));
         let scored = evaluation.scored.tokens as f64;
@@ -124,7 +125,7 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
             * scored
             * (c.layers as f64 * per_token + 2.0 * (c.vocab * c.hidden) as f64)
     });
-    let forward = total * (passes * per_token + 1.3 * sums) + evaluations;
+    let forward = total * passes * per_token + tokens as f64 * 1.3 * sums + evaluations;
     let prune: f64 = plan.layers.iter().flat_map(|layer| &layer.tasks).map(prune_flops).sum();
 
     let names = model.checkpoint().tensors();
@@ -145,7 +146,7 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
 pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
     let Some(plan) = &job.recovery else { return Estimate::default() };
     let c = model.config();
-    let layer: u64 = Layer::linear_shapes(c).iter().map(|[n, k]| (n * k) as u64).sum();
+    let layer = LayerInfo::new(c, c.layers - 1).weights() as u64;
     let (layers, float) = (c.layers as u64, size_of::<f32>() as u64);
     let head = (c.vocab * c.hidden) as u64;
     let rate = 0.75 * gemm_rate();
@@ -177,41 +178,31 @@ pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
 }
 
 /// The most that any capture of any layer takes.
-fn most(plan: &Plan, bytes: impl Fn(&[&TaskPlan]) -> u64) -> u64 {
-    let captures = plan.layers.iter().flat_map(|layer| {
-        layer.captures.iter().map(|sites| {
+fn most(plan: &Plan, bytes: impl Fn(usize, &[&TaskPlan]) -> u64) -> u64 {
+    let captures = plan.layers.iter().enumerate().flat_map(|(index, layer)| {
+        layer.captures.iter().map(move |sites| {
             let fed = |task: &&TaskPlan| task.sites().iter().all(|site| sites.contains(site));
-            layer.tasks.iter().filter(fed).collect::<Vec<_>>()
+            (index, layer.tasks.iter().filter(fed).collect::<Vec<_>>())
         })
     });
-    captures.map(|tasks| bytes(&tasks)).max().unwrap_or(0)
+    captures.map(|(index, tasks)| bytes(index, &tasks)).max().unwrap_or(0)
 }
 
-fn sites(plan: &Plan) -> Vec<Site> {
-    Site::ALL
-        .into_iter()
-        .filter(|site| {
-            plan.layers.iter().any(|layer| layer.captures.iter().flatten().any(|s| s == site))
-        })
-        .collect()
-}
-
-/// Width of the inputs of a site.
-fn width(c: &Config, site: Site) -> usize {
-    match site {
-        Site::Qkv | Site::GateUp => c.hidden,
-        Site::Out => c.q_width(),
-        Site::Down => c.ff,
-    }
+/// Operations per token for the sums of a layer; an expert sees a share of the tokens.
+fn sums(layer: &LayerPlan, info: &LayerInfo, c: &Config) -> f64 {
+    let share = |site: &Site| match (&c.experts, site.expert) {
+        (Some(experts), Some(_)) => experts.active as f64 / experts.count as f64,
+        _ => 1.0,
+    };
+    let sites = layer.captures.iter().flatten();
+    sites.map(|site| share(site) * (info.width(*site) as f64).powi(2)).sum()
 }
 
 /// X'X of the sites in f64: half matrices of the total and of a chunk, each in
 /// two parts, then two full ones.
-fn statistics(c: &Config, tasks: &[&TaskPlan]) -> u64 {
-    let mut sites: Vec<Site> = tasks.iter().flat_map(|task| task.sites()).collect();
-    sites.sort_unstable();
-    sites.dedup();
-    sites.iter().map(|&site| 8 * (width(c, site) as u64).pow(2) * 4).sum()
+fn statistics(info: &LayerInfo, tasks: &[&TaskPlan]) -> u64 {
+    let sites: BTreeSet<_> = tasks.iter().flat_map(|task| task.sites()).collect();
+    sites.iter().map(|&&site| 8 * (info.width(site) as u64).pow(2) * 4).sum()
 }
 
 /// Factors and inverses of H while the widest tasks are pruned, and what each
@@ -234,8 +225,10 @@ fn curvature(tasks: &[&TaskPlan]) -> u64 {
 
 /// Operations of one token through one layer.
 fn forward_flops(c: &Config, seq_len: usize) -> f64 {
-    let weights: usize = Layer::linear_shapes(c).iter().map(|[n, k]| n * k).sum();
-    2.0 * weights as f64 + 2.0 * (seq_len * c.q_width()) as f64
+    // Of all layers' experts, a token sees a few.
+    let weights: usize =
+        (0..c.layers).map(|index| LayerInfo::new(c, index).active_weights(c)).sum();
+    2.0 * weights as f64 / c.layers as f64 + 2.0 * (seq_len * c.q_width()) as f64
 }
 
 /// Operations that pruning a task takes, roughly.

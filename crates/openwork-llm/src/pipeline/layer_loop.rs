@@ -8,12 +8,12 @@ use super::plan::{LayerPlan, Plan, TaskPlan};
 use super::recovery::LayerRecoverer;
 use super::run::Job;
 use super::run_dir::{LayerDone, RunDir};
-use super::stages::{Sums, TaskResult};
+use super::stages::TaskResult;
+use super::statistics::SiteStatistics;
 use crate::checkpoint::write::{self, Data, Listed, Part};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor};
-use crate::model::{Layer, Model, ModelError, Parameter, Site, Storage};
+use crate::model::{Half, Layer, Model, ModelError, Parameter, Site, Storage};
 use crate::report::{EvaluationRecord, LayerRecord, LinearRecord};
-use openwork::hessian::{Hessian, HessianSum};
 use openwork::prune::measure::OutputError;
 use std::borrow::Cow;
 use std::path::Path;
@@ -108,18 +108,24 @@ impl LayerLoop<'_> {
 
         for (number, sites) in plan.captures.iter().enumerate() {
             let at = Instant::now();
-            let attend = number > 0 && !attended && sites.first() >= Some(&Site::GateUp);
+            let attend = number > 0
+                && !attended
+                && sites.first().is_some_and(|site| site.input.half() == Half::Mlp);
             attended |= attend;
             let capture = Capture { begin: number == 0, attend, sites };
             let sums = self.executor.capture(&layer, capture, self.observer)?;
-            let hessians = hessians(index, sums)?;
+            let statistics = SiteStatistics::new(layer.info(), sites, sums)?;
             forward_seconds += at.elapsed().as_secs_f64();
 
             let at = Instant::now();
             let fed = |task: &&TaskPlan| task.sites().iter().all(|site| sites.contains(site));
             let ready: Vec<&TaskPlan> = plan.tasks.iter().filter(fed).collect();
-            let results = self.executor.prune(&ready, &layer, &hessians, self.observer)?;
-            for (task, result) in ready.iter().zip(results) {
+            let results =
+                self.executor.prune(&ready, &layer, &statistics.hessians, self.observer)?;
+            for (task, mut result) in ready.iter().zip(results) {
+                let of_task = |(site, _): &&(Site, String)| task.sites().contains(site);
+                let notes = statistics.notes.iter().filter(of_task);
+                result.notes.extend(notes.map(|(_, note)| note.clone()));
                 self.update(task, result, &mut layer, &mut linears);
             }
             let pruned: Vec<usize> =
@@ -211,6 +217,7 @@ impl LayerLoop<'_> {
         let tensors = tensor_parts(self.model, layer, trained)?;
         let parts: Vec<Part<'_>> =
             tensors.iter().map(|tensor| tensor.part(self.job.dtype)).collect();
+        let parts = write::fused(parts, self.model.config().family);
         Ok(write::shard(&self.dir.shard(layer.index()), &parts, &[])?.sha256)
     }
 }
@@ -283,6 +290,7 @@ pub(super) fn write_rest(
         for name in &tensors {
             bytes += (source.tensor(name)?.len() * job.dtype.block_bytes()) as u64;
         }
+        let tensors = write::fused_names(tensors, model.config().family);
         listed.push(Listed { shard: shard_name(&dir.shard(layer)), tensors, bytes });
     }
     write::companions(source, dir.folder(), job.dtype, |_| {})?;
@@ -293,18 +301,6 @@ fn shard_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The Hessians of a layer's sites.
-fn hessians(layer: usize, sums: Sums) -> Result<Vec<(Site, Hessian)>, PipelineError> {
-    let finish = |(site, sum): (Site, HessianSum)| {
-        let hessian = sum.finish().map_err(|error| PipelineError::Inputs {
-            tensor: format!("model.layers.{layer}, {}", site.name()),
-            error,
-        })?;
-        Ok((site, hessian))
-    };
-    sums.into_iter().map(finish).collect()
-}
-
 /// The record of a layer's linears before anything is pruned.
 fn dense_linears(layer: &Layer) -> Vec<LinearRecord> {
     layer
@@ -312,7 +308,7 @@ fn dense_linears(layer: &Layer) -> Vec<LinearRecord> {
         .iter()
         .enumerate()
         .map(|(i, linear)| LinearRecord {
-            name: Layer::weight_name(layer.index(), i),
+            name: layer.info().weight_name(i),
             shape: [linear.weight().rows(), linear.weight().cols()],
             spec: None,
             spec_as_written: None,

@@ -1,6 +1,6 @@
 //! The measurements of layers over the passes of a run: sums, and what later passes change.
 
-use crate::model::{Config, Layer};
+use crate::model::{Config, LayerInfo, Role};
 use crate::report::{self, LayerRecord, LinearRecord, Record, Totals};
 
 /// Sums and means over the linears of a pass.
@@ -32,9 +32,28 @@ pub(super) fn inherit(layers: &mut [LayerRecord], earlier: &Record) {
 pub(super) fn renumber(layers: &mut Vec<LayerRecord>, dropped: &[usize]) {
     layers.retain(|layer| !dropped.contains(&layer.index));
     for (number, LayerRecord { index, linears, .. }) in layers.iter_mut().enumerate() {
+        let (old, new) = (format!("model.layers.{index}."), format!("model.layers.{number}."));
+        for linear in linears {
+            linear.name = linear.name.replacen(&old, &new, 1);
+        }
         *index = number;
-        for (i, linear) in linears.iter_mut().enumerate() {
-            linear.name = Layer::weight_name(number, i);
+    }
+}
+
+/// Leaves dropped experts out, and renumbers the others; `config` is that of the smaller
+/// model.
+pub(super) fn drop_experts(layers: &mut [LayerRecord], dropped: &[Vec<usize>], config: &Config) {
+    for (layer, dropped) in layers.iter_mut().zip(dropped).filter(|(_, d)| !d.is_empty()) {
+        let after = LayerInfo::new(config, layer.index);
+        let first = after.first_of(Some(0));
+        let mut place = 0;
+        layer.linears.retain(|_| {
+            let gone = place >= first && dropped.contains(&((place - first) / Role::MLP.len()));
+            place += 1;
+            !gone
+        });
+        for (i, linear) in layer.linears.iter_mut().enumerate() {
+            linear.name = after.weight_name(i);
         }
     }
 }
@@ -42,8 +61,9 @@ pub(super) fn renumber(layers: &mut Vec<LayerRecord>, dropped: &[usize]) {
 /// Gives linears that became smaller their new shapes: what was pruned of them is
 /// gone, so they are dense again.
 pub(super) fn resize(layers: &mut [LayerRecord], config: &Config) {
-    let shapes = Layer::linear_shapes(config);
     for layer in layers {
+        let info = LayerInfo::new(config, layer.index);
+        let shapes = info.linears.iter().map(|linear| linear.shape);
         for (linear, shape) in layer.linears.iter_mut().zip(shapes) {
             if linear.shape == shape {
                 continue;

@@ -30,6 +30,7 @@ mod error;
 pub mod estimate;
 mod events;
 mod executor;
+mod expert_choice;
 mod layer_loop;
 mod measurements;
 mod options;
@@ -44,6 +45,7 @@ mod run_status;
 mod site_inputs;
 pub mod stages;
 mod states;
+mod statistics;
 pub mod structure;
 
 pub use crate::chunk_store::ChunkStore;
@@ -56,7 +58,7 @@ pub use options::{
     ByteCount, OPTIONS, OptionKind, OptionValue, OutputDtype, RunOption, RunOptions, Spelling,
 };
 pub use passes::{Pass, Passes};
-pub use plan::{LayerPlan, METHOD, Plan, PlanBuilder, TaskPlan, TensorFilter, find_linear};
+pub use plan::{LayerPlan, METHOD, Plan, PlanBuilder, TaskPlan, TensorFilter};
 pub use prepare::PreparedRun;
 pub use recipe::{Budget, Recipe, RecipeError, Rule};
 pub use recovery::{RecoveryPlan, StageWindows};

@@ -2,9 +2,10 @@
 //! may remove structures or drop whole layers.
 
 use super::PipelineError;
-use super::plan::{Plan, PlanBuilder, TensorFilter};
+use super::plan::{Plan, PlanBuilder, TaskPlan, TensorFilter};
 use super::recipe::{Recipe, RecipeError};
-use crate::model::{Config, Layer};
+use super::structure::Dropped;
+use crate::model::{Config, Half, LayerInfo, Role};
 use crate::shrink::{Change, Removable, ShrinkError, ShrinkPlan, Sizes, Uneven};
 use openwork::Mask;
 use std::collections::BTreeMap;
@@ -29,8 +30,8 @@ pub struct Pass {
     pub spec: Option<String>,
     /// What is done to every tensor; nothing if layers are dropped.
     pub plan: Plan,
-    /// Layers to keep, in a pass that drops layers.
-    pub depth: Option<usize>,
+    /// What it drops as a whole, instead of pruning tensors.
+    pub dropped: Option<Dropped>,
     /// Whether pruned heads and channels are removed.
     pub remove: bool,
     /// Sizes of the model before and after.
@@ -69,7 +70,7 @@ impl Passes {
         let pass = Pass {
             spec: None,
             plan: Plan::empty(config.layers),
-            depth: None,
+            dropped: None,
             remove: false,
             change: Change { before: sizes, after: sizes },
             builder: None,
@@ -80,7 +81,7 @@ impl Passes {
 
     /// Whether there is one pass, and it leaves all shapes as they are.
     pub fn is_plain(&self) -> bool {
-        matches!(self.list.as_slice(), [pass] if pass.depth.is_none() && !pass.remove)
+        matches!(self.list.as_slice(), [pass] if pass.dropped.is_none() && !pass.remove)
     }
 
     /// Layers of the model that the last pass leaves.
@@ -104,7 +105,12 @@ impl Passes {
             let tasks = pass.plan.lines().into_iter();
             let mut lines: Vec<String> =
                 tasks.map(|line| format!("pass {number}: {line}{remove}")).collect();
-            lines.extend(pass.depth.map(|kept| format!("pass {number}: keep {kept} layers")));
+            lines.extend(pass.dropped.map(|dropped| match dropped {
+                Dropped::Layers { kept } => format!("pass {number}: keep {kept} layers"),
+                Dropped::Experts { kept, score } => {
+                    format!("pass {number}: keep {kept} experts by {score}")
+                }
+            }));
             lines
         };
         self.list.iter().enumerate().flat_map(lines).collect()
@@ -122,17 +128,21 @@ impl Pass {
         let before = Sizes::new(config);
         let builder = PlanBuilder::new(recipe, filter, sequential)?;
         let spec = builder.spec().map(ToString::to_string);
-        let depth = builder.spec().map(|spec| spec.kept_layers(config)).transpose();
-        if let Some(kept) = depth.map_err(plan_error)?.flatten() {
+        let dropped = builder.spec().map(|spec| spec.dropped(config)).transpose();
+        if let Some(dropped) = dropped.map_err(plan_error)?.flatten() {
             if recipe.budget.is_some() || !recipe.rules.is_empty() {
                 return wrong(
-                    "a pass that drops layers does nothing else; give rules and budget a [[pass]] of their own",
+                    "a pass that drops layers or experts does nothing else; give rules and budget a [[pass]] of their own",
                 );
             }
-            let change = Change { before, after: Sizes { layers: kept, ..before } };
+            let after = match dropped {
+                Dropped::Layers { kept } => Sizes { layers: kept, ..before },
+                Dropped::Experts { kept, .. } => Sizes { experts: kept, ..before },
+            };
+            let change = Change { before, after };
             let plan = Plan::empty(config.layers);
             let builder = Some(builder);
-            return Ok(Self { spec, plan, depth: Some(kept), remove: false, change, builder });
+            return Ok(Self { spec, plan, dropped: Some(dropped), remove: false, change, builder });
         }
         let plan = builder.plan(config)?;
         let mut change = Change { before, after: before };
@@ -142,10 +152,16 @@ impl Pass {
                     "remove and [budget] exclude each other: a budget gives layers different numbers of channels, and config.json has one number for all",
                 );
             }
+            let mlp = |task: &TaskPlan| task.sites().iter().any(|s| s.input.half() == Half::Mlp);
+            if config.experts.is_some() && plan.tasks().any(|(_, task)| mlp(task)) {
+                return wrong(
+                    "channels are not removed from models with experts; use `experts keep 75%`, or leave out remove",
+                );
+            }
             change = predicted(&plan, config)?;
         }
         let builder = Some(builder);
-        Ok(Self { spec, plan, depth: None, remove: recipe.remove, change, builder })
+        Ok(Self { spec, plan, dropped: None, remove: recipe.remove, change, builder })
     }
 
     /// The plan for the model that the pass before left: its shapes are those that
@@ -169,14 +185,15 @@ fn plan_error(error: RecipeError) -> PipelineError {
 
 /// The sizes that a plan leaves, found by removing blocks at random.
 fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
-    let shapes = Layer::linear_shapes(config);
     // Without a random order the blocks of a 2:4 would line up in columns.
     let mut known: BTreeMap<String, Mask> = BTreeMap::new();
     let mut spares = Vec::with_capacity(plan.layers.len());
-    for layer in &plan.layers {
+    for (index, layer) in plan.layers.iter().enumerate() {
+        let info = LayerInfo::new(config, index);
         let mut weights = |linear: usize| -> Vec<f32> {
             let task = layer.tasks.iter().find(|task| task.linears.contains(&linear));
-            let len = shapes[linear][0] * shapes[linear][1];
+            let [rows, columns] = info.linears[linear].shape;
+            let len = rows * columns;
             let Some(task) = task else { return vec![1.0; len] };
             let key = format!("{:?} {}", task.linears, task.pattern);
             let mask = known.entry(key).or_insert_with(|| Mask::example(&task.spec, 0));
@@ -184,7 +201,11 @@ fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
             let bits = &mask.tensors()[member];
             (0..len).map(|i| f32::from(bits.get(i))).collect()
         };
-        spares.push(Removable::from_weights(config, &weights(3), &weights(6)));
+        spares.push(Removable::from_weights(
+            config,
+            &weights(info.position(Role::Output)),
+            &weights(info.position(Role::Down)),
+        ));
     }
     Ok(ShrinkPlan::new(config, &spares, Uneven::Refuse)?.change)
 }

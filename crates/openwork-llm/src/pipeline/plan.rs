@@ -10,7 +10,7 @@ use super::PipelineError;
 use super::recipe::{Budget, Recipe, RecipeError, Rule, RuleSelector};
 use super::structure::RecipeSpec;
 use crate::format;
-use crate::model::{Config, LINEARS, Layer, Site};
+use crate::model::{Config, Half, Input, LayerInfo, Site};
 use crate::report::distinct;
 use openwork::prune::{Method, MethodError};
 use openwork::spec::{Band, bands};
@@ -57,6 +57,10 @@ pub struct LayerPlan {
 pub struct TaskPlan {
     /// Indices of the layer's linears, in the spec's order.
     pub linears: Vec<usize>,
+    /// The full names of their weights.
+    pub names: Vec<String>,
+    /// The inputs that they read.
+    pub sites: BTreeSet<Site>,
     /// The pattern, with the number of blocks that is kept.
     pub pattern: Pattern,
     /// The pattern, bound to the shapes of these linears.
@@ -89,10 +93,25 @@ impl TaskPlan {
         linears: Vec<usize>,
         pattern: Pattern,
         method: Arc<Method>,
-        config: &Config,
+        info: &LayerInfo,
     ) -> Result<Self, SpecError> {
-        let spec = bind(&linears, &pattern, &Layer::linear_shapes(config))?;
-        Ok(Self { linears, spec, written: pattern.to_string(), pattern, method })
+        let spec = bind(&linears, &pattern, info)?;
+        let written = pattern.to_string();
+        Ok(Self::bound(linears, spec, pattern, method, written, info))
+    }
+
+    /// The task of a bound pattern.
+    fn bound(
+        linears: Vec<usize>,
+        spec: Spec,
+        pattern: Pattern,
+        method: Arc<Method>,
+        written: String,
+        info: &LayerInfo,
+    ) -> Self {
+        let names = linears.iter().map(|&linear| info.weight_name(linear)).collect();
+        let sites = linears.iter().map(|&linear| info.linears[linear].site()).collect();
+        Self { linears, names, sites, spec, pattern, method, written }
     }
 
     /// Bands of rows that are pruned separately, from top to bottom; one band of all
@@ -107,14 +126,13 @@ impl TaskPlan {
     }
 
     /// The names of its tensors in layer `index`, for messages.
-    pub fn names(&self, index: usize) -> String {
-        let names: Vec<_> = self.linears.iter().map(|&i| Layer::weight_name(index, i)).collect();
-        names.join(", ")
+    pub fn names(&self) -> String {
+        self.names.join(", ")
     }
 
     /// The sites whose inputs it needs.
-    pub fn sites(&self) -> BTreeSet<Site> {
-        self.linears.iter().map(|&i| LINEARS[i].1).collect()
+    pub fn sites(&self) -> &BTreeSet<Site> {
+        &self.sites
     }
 
     /// The same task with this share of every scope's blocks kept.
@@ -252,7 +270,6 @@ impl PlanBuilder {
         let mut binder = Binder {
             builder: self,
             config,
-            shapes: Layer::linear_shapes(config),
             // The table has it.
             default_method: Arc::new(METHOD.parse().expect("the default method exists")),
             problems: BTreeMap::new(),
@@ -283,10 +300,12 @@ impl PlanBuilder {
             format!("rule {later} overrides rule {earlier} for {}", format::count(*count, "tensor"))
         };
         let notes = binder.overridden.iter().map(note).collect();
-        let layer =
-            |tasks: Vec<TaskPlan>| LayerPlan { captures: captures(&tasks, self.sequential), tasks };
+        let layer = |(index, tasks): (usize, Vec<TaskPlan>)| {
+            let info = LayerInfo::new(config, index);
+            LayerPlan { captures: captures(&tasks, self.sequential, &info), tasks }
+        };
         Ok(Plan {
-            layers: layers.into_iter().map(layer).collect(),
+            layers: layers.into_iter().enumerate().map(layer).collect(),
             notes,
             budget: self.budget,
             sequential: self.sequential,
@@ -309,8 +328,8 @@ impl Plan {
 
     /// One line per task, by which two plans can be compared.
     pub fn lines(&self) -> Vec<String> {
-        let line = |(index, task): (usize, &TaskPlan)| {
-            format!("{}: {} by {}", task.names(index), task.pattern, task.method)
+        let line = |(_, task): (usize, &TaskPlan)| {
+            format!("{}: {} by {}", task.names(), task.pattern, task.method)
         };
         self.tasks().map(line).collect()
     }
@@ -346,7 +365,6 @@ impl LayerPlan {
 struct Binder<'a> {
     builder: &'a PlanBuilder,
     config: &'a Config,
-    shapes: [[usize; 2]; LINEARS.len()],
     default_method: Arc<Method>,
     /// What does not fit, with the tensors that it does not fit.
     problems: BTreeMap<String, Vec<String>>,
@@ -359,14 +377,15 @@ impl<'a> Binder<'a> {
         let rules = self.rules()?;
         let mut layers = Vec::with_capacity(self.config.layers);
         for index in 0..self.config.layers {
-            let mut overrides = vec![Override::default(); LINEARS.len()];
+            let info = LayerInfo::new(self.config, index);
+            let mut overrides = vec![Override::default(); info.linears.len()];
             for (number, rule) in rules.iter().enumerate() {
                 for (linear, current) in overrides.iter_mut().enumerate() {
-                    let name = Layer::weight_name(index, linear);
+                    let name = info.weight_name(linear);
                     if !self.builder.filter.matches(&name) || !rule.selector.matches(index, &name) {
                         continue;
                     }
-                    if rule.selector.prunes(linear) {
+                    if rule.selector.prunes(&info.linears[linear]) {
                         self.apply(current, number, rule);
                     } else if number == 0 {
                         // Beside a coupling: dense, unless a rule gives a spec.
@@ -375,12 +394,12 @@ impl<'a> Binder<'a> {
                 }
             }
             let mut tasks = Vec::new();
-            let mut done = [false; LINEARS.len()];
-            for linear in 0..LINEARS.len() {
+            let mut done = vec![false; info.linears.len()];
+            for linear in 0..info.linears.len() {
                 if done[linear] {
                     continue;
                 }
-                let Some((task, members)) = self.task(index, linear, &overrides) else {
+                let Some((task, members)) = self.task(&info, linear, &overrides) else {
                     continue;
                 };
                 members.iter().for_each(|&linear| done[linear] = true);
@@ -405,14 +424,15 @@ impl<'a> Binder<'a> {
             let last = layers - 1;
             return Err(RecipeError(format!("there is no layer {layer}; the last one is {last}")));
         }
-        let mut names = (0..layers).flat_map(|index| {
-            (0..LINEARS.len()).map(move |i| (index, Layer::weight_name(index, i)))
-        });
-        if !names.any(|(index, name)| rule.selector.matches(index, &name)) {
+        let matches = |index: usize| {
+            let info = LayerInfo::new(self.config, index);
+            (0..info.linears.len()).any(|i| rule.selector.matches(index, &info.weight_name(i)))
+        };
+        if !(0..layers).any(matches) {
             return Err(RecipeError(format!(
                 "{} matches no linear; names are like {}",
                 rule.name,
-                Layer::weight_name(0, 0)
+                LayerInfo::new(self.config, 0).weight_name(0)
             )));
         }
         let mut members = None;
@@ -421,9 +441,11 @@ impl<'a> Binder<'a> {
             Some(spec) => {
                 let pattern = spec.pattern(self.config)?;
                 // A coupling applies to its members, whatever else the rule matches.
-                let linears: Option<Vec<usize>> =
-                    pattern.members().iter().map(|name| find_linear(name)).collect();
-                members = linears.filter(|linears| !linears.is_empty());
+                let names: Vec<String> =
+                    pattern.members().iter().map(ToString::to_string).collect();
+                let info = LayerInfo::new(self.config, 0);
+                let known = |name: &String| info.linears.iter().any(|l| l.is_called(name));
+                members = (!names.is_empty() && names.iter().all(known)).then_some(names);
                 Some((Parsed::new(pattern), spec.to_string()))
             }
         };
@@ -461,13 +483,13 @@ impl<'a> Binder<'a> {
     /// if the tensor stays dense; no task if something does not fit.
     fn task(
         &mut self,
-        index: usize,
+        info: &LayerInfo,
         linear: usize,
         overrides: &[Override],
     ) -> Option<(Option<TaskPlan>, Vec<usize>)> {
         let own = &overrides[linear];
         let (pattern, written) = own.pattern.as_ref().filter(|_| !own.dense)?;
-        let name = Layer::weight_name(index, linear);
+        let name = info.weight_name(linear);
         let mut problem = |why: String, covered: Vec<usize>| {
             self.problems.entry(why).or_default().push(name.clone());
             Some((None, covered))
@@ -475,14 +497,16 @@ impl<'a> Binder<'a> {
         let members = pattern.value.members();
         let mut linears = vec![linear];
         if !members.is_empty() {
-            let found: Option<Vec<usize>> = members.iter().map(|m| find_linear(m)).collect();
+            let expert = info.linears[linear].expert;
+            let found: Option<Vec<usize>> =
+                members.iter().map(|name| info.find(name, expert)).collect();
             linears = match found {
                 Some(linears) => linears,
                 None => {
                     let why = format!(
                         "`{}` couples tensors that a layer does not have; a coupling is within one layer, of {}",
                         pattern.text,
-                        LINEARS.map(|(name, _)| short(name)).join(", ")
+                        distinct(info.linears.iter().map(|linear| linear.short())).join(", ")
                     );
                     return problem(why, linears);
                 }
@@ -496,12 +520,12 @@ impl<'a> Binder<'a> {
                 let why = format!(
                     "`{}` couples it with {}, which other rules of the recipe change",
                     pattern.text,
-                    short(LINEARS[other].0)
+                    info.linears[other].short()
                 );
                 return problem(why, linears);
             }
         }
-        let spec = match bind(&linears, &pattern.value, &self.shapes) {
+        let spec = match bind(&linears, &pattern.value, info) {
             Ok(spec) => spec,
             Err(error) => {
                 let why = error.to_string().lines().next().unwrap_or_default().to_string();
@@ -513,7 +537,7 @@ impl<'a> Binder<'a> {
             None => self.default_method.clone(),
         };
         let (pattern, written) = (Pattern::clone(&pattern.value), written.clone());
-        let mut task = TaskPlan { linears: linears.clone(), spec, pattern, method, written };
+        let mut task = TaskPlan::bound(linears.clone(), spec, pattern, method, written, info);
         if let Some(density) = own.density {
             task = task.with_density(density);
             task.written = task.pattern.to_string();
@@ -531,27 +555,14 @@ fn in_rule(number: usize, error: &RecipeError) -> PipelineError {
 }
 
 /// Binds a pattern to some of a layer's linears, in its order.
-fn bind(linears: &[usize], pattern: &Pattern, shapes: &[[usize; 2]; 7]) -> Result<Spec, SpecError> {
+fn bind(linears: &[usize], pattern: &Pattern, info: &LayerInfo) -> Result<Spec, SpecError> {
     let names: Vec<&str> = match (pattern.members(), linears) {
-        (members, [linear]) if members.is_empty() => vec![LINEARS[*linear].0],
+        (members, [linear]) if members.is_empty() => vec![&info.linears[*linear].name],
         (members, _) => members,
     };
     let tensors: Vec<(&str, &[usize])> =
-        names.iter().zip(linears).map(|(name, &i)| (*name, &shapes[i][..])).collect();
+        names.iter().zip(linears).map(|(name, &i)| (*name, &info.linears[i].shape[..])).collect();
     pattern.bind_all(&tensors)
-}
-
-/// `q_proj` of `self_attn.q_proj`.
-pub(super) fn short(name: &str) -> &str {
-    name.rsplit('.').next().unwrap_or(name)
-}
-
-/// The index of the linear that a coupling calls `q`, `q_proj` or `self_attn.q_proj`.
-pub fn find_linear(member: &str) -> Option<usize> {
-    LINEARS.iter().position(|(name, _)| {
-        let short = short(name);
-        member == *name || member == short || Some(member) == short.strip_suffix("_proj")
-    })
 }
 
 /// The first names, and how many more there are.
@@ -564,24 +575,67 @@ fn few(names: &[String]) -> String {
     }
 }
 
+/// Bytes of the statistics that one capture gathers, unless one task needs more.
+const CAPTURE_BYTES: usize = 1 << 30;
+
 /// Sites that are captured together. A task needs all of its inputs at once;
-/// one that spans attention and the MLP puts the whole layer in one capture.
-fn captures(tasks: &[TaskPlan], sequential: bool) -> Vec<Vec<Site>> {
-    let sites: Vec<BTreeSet<Site>> = tasks.iter().map(TaskPlan::sites).collect();
-    let needed: BTreeSet<Site> = sites.iter().flatten().copied().collect();
-    let spans = |sites: &BTreeSet<Site>| {
-        sites.iter().any(|&site| site <= Site::Out) && sites.iter().any(|&site| site > Site::Out)
+/// one that spans attention and the MLP puts the whole layer in one capture. The
+/// statistics of many experts are captured in parts.
+fn captures(tasks: &[TaskPlan], sequential: bool, info: &LayerInfo) -> Vec<Vec<Site>> {
+    let needed: BTreeSet<Site> = tasks.iter().flat_map(TaskPlan::sites).copied().collect();
+    let spans = |task: &TaskPlan| {
+        let half = |half: Half| task.sites().iter().any(|site| site.input.half() == half);
+        half(Half::Attention) && half(Half::Mlp)
     };
-    if !sequential || sites.iter().any(spans) {
-        return if needed.is_empty() { Vec::new() } else { vec![needed.into_iter().collect()] };
+    if !sequential || tasks.iter().any(spans) {
+        let all: Vec<Site> = needed.into_iter().collect();
+        return with_common(if all.is_empty() { Vec::new() } else { vec![all] });
     }
     let mut captures = Vec::new();
-    for half in [[Site::Qkv, Site::Out], [Site::GateUp, Site::Down]] {
-        let needed: Vec<Site> = half.into_iter().filter(|site| needed.contains(site)).collect();
-        match sites.iter().any(|sites| half.iter().all(|site| sites.contains(site))) {
-            true => captures.push(needed),
-            false => captures.extend(needed.into_iter().map(|site| vec![site])),
+    for half in [[Input::Qkv, Input::Out], [Input::GateUp, Input::Down]] {
+        let both = |task: &TaskPlan| {
+            half.iter().all(|input| task.sites().iter().any(|site| site.input == *input))
+        };
+        // The inputs of each capture, and what has to be in the same one.
+        let together: Vec<Vec<Input>> = match tasks.iter().any(both) {
+            true => vec![half.to_vec()],
+            false => half.iter().map(|input| vec![*input]).collect(),
+        };
+        for inputs in together {
+            let experts: BTreeSet<Option<u16>> = needed
+                .iter()
+                .filter(|site| inputs.contains(&site.input))
+                .map(|site| site.expert)
+                .collect();
+            let (mut part, mut bytes) = (Vec::new(), 0);
+            for expert in experts {
+                let sites = inputs.iter().map(|&input| Site { input, expert });
+                let sites: Vec<Site> = sites.filter(|site| needed.contains(site)).collect();
+                let more: usize = sites.iter().map(|&site| 8 * info.width(site).pow(2)).sum();
+                if !part.is_empty() && bytes + more > CAPTURE_BYTES {
+                    captures.push(std::mem::take(&mut part));
+                    bytes = 0;
+                }
+                part.extend(sites);
+                bytes += more;
+            }
+            if !part.is_empty() {
+                captures.push(part);
+            }
         }
+    }
+    with_common(captures)
+}
+
+/// Adds the statistics of all tokens, which experts with few tokens need.
+fn with_common(mut captures: Vec<Vec<Site>>) -> Vec<Vec<Site>> {
+    for part in &mut captures {
+        let all = Site::from(Input::GateUp);
+        let of_expert = |site: &Site| site.input == Input::GateUp && site.expert.is_some();
+        if part.iter().any(of_expert) && !part.contains(&all) {
+            part.push(all);
+        }
+        part.sort_unstable();
     }
     captures
 }

@@ -14,6 +14,7 @@ use crate::disk;
 use crate::evaluate::{self, EvaluateError, ScoredWindows};
 use crate::format::format_bytes;
 use crate::inspect::{Check, inspect};
+use crate::model::Config;
 use crate::model::Model;
 use crate::output::{self, OutputError};
 use crate::recover::{Recovery, Unit};
@@ -130,7 +131,7 @@ impl RunOptions {
         let model = Model::open(source)?;
         let filter = TensorFilter { include: self.include.clone(), exclude: self.exclude.clone() };
         let passes = Passes::new(&self.recipe()?, &filter, model.config(), self.sequential)?;
-        self.check_recovery(&passes, workers)?;
+        self.check_recovery(model.config(), &passes, workers)?;
         let mut run = self.prepare_passes(model, passes)?;
         run.workers = workers;
         if let Some(workers) = workers {
@@ -268,20 +269,27 @@ impl RunOptions {
     /// Refuses a recovery that this run cannot do.
     fn check_recovery(
         &self,
+        config: &Config,
         passes: &Passes,
         workers: Option<Workers>,
     ) -> Result<(), PipelineError> {
         let Some(recovery) = &self.recover else { return Ok(()) };
         let wrong = |why: &str| Err(PipelineError::option("recover", recovery, why));
+        if let Some(what) = config.untrainable() {
+            return wrong(&format!(
+                "{} models cannot be trained here: the backward pass does not cover {what}",
+                config.family.name
+            ));
+        }
         if workers.is_some() {
             return wrong(
                 "training runs in one process; prune without it, then use `openwork recover`",
             );
         }
         let layers = recovery.stages.iter().find(|stage| stage.unit != Unit::Model);
-        if layers.is_some() && passes.list.iter().any(|pass| pass.depth.is_some()) {
+        if layers.is_some() && passes.list.iter().any(|pass| pass.dropped.is_some()) {
             return wrong(
-                "it trains each layer towards the same layer of the dense model, and the recipe drops layers; use `model`",
+                "it trains each layer towards the same layer of the dense model, and the recipe drops layers or experts; use `model`",
             );
         }
         Ok(())

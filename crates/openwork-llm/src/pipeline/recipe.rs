@@ -37,6 +37,7 @@
 //! ```
 
 use super::options::regular_expression;
+use crate::model::LinearInfo;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -216,7 +217,7 @@ impl Rule {
             .as_deref()
             .map(|text| regular_expression(text).map_err(|why| wrong(text, why)));
         let name = name.transpose()?;
-        Ok(RuleSelector { name, layers, linears: None })
+        Ok(RuleSelector { name, layers, members: None })
     }
 }
 
@@ -234,19 +235,20 @@ impl fmt::Display for Rule {
 pub(super) struct RuleSelector {
     name: Option<Regex>,
     layers: Option<Vec<(usize, usize)>>,
-    /// Which of a layer's linears; all if not given.
-    linears: Option<Vec<usize>>,
+    /// Which of a layer's linears, by the names of a coupling; all if not given.
+    members: Option<Vec<String>>,
 }
 
 impl RuleSelector {
     /// The same with a pattern for only some of a layer's linears.
-    pub fn limited_to(&self, linears: Option<Vec<usize>>) -> Self {
-        Self { linears, ..self.clone() }
+    pub fn limited_to(&self, members: Option<Vec<String>>) -> Self {
+        Self { members, ..self.clone() }
     }
 
     /// Whether its pattern applies to this one of a layer's linears.
-    pub fn prunes(&self, linear: usize) -> bool {
-        self.linears.as_ref().is_none_or(|linears| linears.contains(&linear))
+    pub fn prunes(&self, linear: &LinearInfo) -> bool {
+        let called = |members: &Vec<String>| members.iter().any(|name| linear.is_called(name));
+        self.members.as_ref().is_none_or(called)
     }
 
     /// Whether it matches a tensor of a layer.

@@ -301,6 +301,7 @@ fn write_model(
     for (i, layer) in layers.iter().enumerate() {
         let numbers = tensor_parts(model, layer, true)?;
         let parts: Vec<Part<'_>> = numbers.iter().map(|tensor| tensor.part(dtype)).collect();
+        let parts = write::fused(parts, config.family);
         listed.push(write::listed_shard(&out.join(shard_name(i + 2, count)), &parts, &[])?);
     }
     write::companions(source, out, dtype, |_| {})?;

@@ -15,7 +15,7 @@ use super::estimate::peak_rss_bytes;
 use super::events::{Event, Observer, Stage};
 use super::executor::Executor;
 use super::layer_loop::{LayerLoop, pruned_layer, write_rest};
-use super::measurements::{inherit, renumber, resize, totals};
+use super::measurements::{drop_experts, inherit, renumber, resize, totals};
 use super::passes::Passes;
 use super::prepare::PreparedRun;
 use super::recipe::Recipe;
@@ -23,12 +23,13 @@ use super::recovery::{LayerRecoverer, ModelStage, RecoveryPlan, layer_stage_reco
 use super::run_dir::{
     Fingerprint, RECIPE, RECORD, REDO, RunDir, Start, WORK, files, read_sealed, write_sealed,
 };
-use super::{PipelineError, card, depth};
+use super::structure::Dropped;
+use super::{PipelineError, card, depth, expert_choice};
 use crate::checkpoint::write;
 use crate::checkpoint::{Checkpoint, Dtype};
 use crate::disk::sha256;
 use crate::evaluate::{ScoredWindows, nats};
-use crate::model::{LINEARS, Layer, Model, ModelError, Storage};
+use crate::model::{Layer, LayerInfo, Model, ModelError, Storage};
 use crate::recover::StageOptions;
 use crate::report::{
     self, EvaluationRecord, EvaluationText, LayerRecord, LayerRecovery, ModelSize, PassRecord,
@@ -203,7 +204,11 @@ impl Run<'_> {
                     outcome.layers = layers;
                     outcome.evaluations.extend(evaluations);
                 }
-                None => renumber(&mut outcome.layers, &record.dropped),
+                None => {
+                    renumber(&mut outcome.layers, &record.dropped);
+                    let config = record.after.config(model.config());
+                    drop_experts(&mut outcome.layers, &record.dropped_experts, &config);
+                }
             }
             outcome.passes.push(record);
             drop(opened);
@@ -326,8 +331,9 @@ impl Run<'_> {
         outcome.size = Some(size(model));
         let (mut weights, mut kept) = (0, 0);
         for layer in 0..model.config().layers {
-            for linear in 0..LINEARS.len() {
-                let tensor = model.checkpoint().tensor(&Layer::weight_name(layer, linear))?;
+            let info = LayerInfo::new(model.config(), layer);
+            for linear in 0..info.linears.len() {
+                let tensor = model.checkpoint().tensor(&info.weight_name(linear))?;
                 weights += tensor.len() as u64;
                 kept += tensor.nonzeros();
             }
@@ -367,19 +373,37 @@ impl Run<'_> {
             before,
             after: before,
             dropped: Vec::new(),
+            dropped_experts: Vec::new(),
+            score_lost: None,
             mean_error: 0.0,
             seconds: 0.0,
         };
-        if let Some(kept) = pass.depth {
+        if let Some(dropped) = pass.dropped {
             self.start(number, before.layers, before.layers);
             let seen = |layer, share| self.observer.progress(layer, Stage::Probe, share);
-            let kept = depth::choose(model, &self.prepared.job.calibration, kept, &seen)?;
-            record.after = self.write_smaller(
-                model,
-                &ShrinkPlan::keep_layers(model.config(), &kept),
-                &target,
-            )?;
-            record.dropped = (0..before.layers).filter(|layer| !kept.contains(layer)).collect();
+            let calibration = &self.prepared.job.calibration;
+            let cut = match dropped {
+                Dropped::Layers { kept } => {
+                    let kept = depth::choose(model, calibration, kept, &seen)?;
+                    record.dropped = missing(before.layers, &kept);
+                    ShrinkPlan::keep_layers(model.config(), &kept)
+                }
+                Dropped::Experts { kept, score } => {
+                    let choice = expert_choice::choose(model, calibration, (score, kept), &seen)?;
+                    record.method = score.to_string();
+                    record.dropped_experts =
+                        choice
+                            .kept
+                            .iter()
+                            .map(|kept| {
+                                if kept.is_empty() { vec![] } else { missing(before.experts, kept) }
+                            })
+                            .collect();
+                    record.score_lost = Some(choice.lost);
+                    ShrinkPlan::keep_experts(model.config(), &choice.kept)
+                }
+            };
+            record.after = self.write_smaller(model, &cut, &target)?;
             record.seconds = started.elapsed().as_secs_f64();
             return Ok(PassResult { folder: Some(target), pruned: None, record });
         }
@@ -663,4 +687,9 @@ fn size(model: &Model<'_>) -> ModelSize {
         parameters: model.checkpoint().tensors().map(|tensor| tensor.len() as u64).sum(),
         bytes: model.checkpoint().tensors().map(|tensor| tensor.stored_bytes() as u64).sum(),
     }
+}
+
+/// Those of the first `count` numbers that are not listed.
+fn missing(count: usize, listed: &[usize]) -> Vec<usize> {
+    (0..count).filter(|number| !listed.contains(number)).collect()
 }

@@ -12,7 +12,7 @@
 
 use super::PipelineError;
 use super::plan::TaskPlan;
-use crate::model::{Hidden, LINEARS, Layer, NoTap, Site, Tap};
+use crate::model::{Hidden, Layer, LayerInfo, NoTap, Site, Tap};
 use openwork::hessian::{Damping, Hessian, HessianError, HessianSum};
 use openwork::prune::measure::OutputError;
 use openwork::prune::{Factors, Member, PruneError, Pruned, Task, prune_with};
@@ -54,7 +54,7 @@ impl Chunk {
         layer.forward(&mut self.hidden, &mut tap);
         let after = std::mem::replace(self.hidden.states_mut(), before);
         self.target = after.into_vec();
-        tap.finish(layer.index())
+        tap.finish(layer.info())
     }
 
     /// Sums the inputs of `sites`, which are all in the half of the layer that comes
@@ -62,9 +62,9 @@ impl Chunk {
     pub fn look(&mut self, layer: &Layer, sites: &[Site]) -> Result<Sums, PipelineError> {
         let mut tap = Summing::new(self.first, sites);
         if let Some(&last) = sites.iter().max() {
-            layer.observe_inputs(&mut self.hidden, last, &mut tap);
+            layer.observe_inputs(&mut self.hidden, last.input, &mut tap);
         }
-        tap.finish(layer.index())
+        tap.finish(layer.info())
     }
 
     /// Advances through attention.
@@ -105,7 +105,7 @@ impl Summing {
         Self { first, sums: sites.iter().map(|&site| (site, None)).collect(), error: None }
     }
 
-    fn finish(self, layer: usize) -> Result<Sums, PipelineError> {
+    fn finish(self, layer: &LayerInfo) -> Result<Sums, PipelineError> {
         match self.error {
             Some((site, error)) => Err(PipelineError::Inputs { tensor: input(layer, site), error }),
             None => {
@@ -125,12 +125,16 @@ impl Tap for Summing {
             self.error = sum.add(inputs).err().map(|error| (site, error));
         }
     }
+
+    fn wants(&self, site: Site) -> bool {
+        self.sums.iter().any(|(wanted, _)| *wanted == site)
+    }
 }
 
 /// The first tensor that reads the inputs of a site, for messages.
-fn input(layer: usize, site: Site) -> String {
-    let name = LINEARS.iter().find(|(_, of)| *of == site).map_or("", |(name, _)| *name);
-    format!("model.layers.{layer}.{name}")
+fn input(layer: &LayerInfo, site: Site) -> String {
+    let name = layer.linears.iter().find(|linear| linear.site() == site);
+    format!("model.layers.{}.{}", layer.index, name.map_or("", |linear| &linear.name))
 }
 
 /// Adds the sums of the next chunk, in the order of the chunks.
@@ -139,9 +143,18 @@ pub fn merge(total: &mut Sums, next: Sums) -> Result<(), PipelineError> {
         *total = next;
         return Ok(());
     }
-    for ((site, sum), (_, next)) in total.iter_mut().zip(next) {
-        sum.merge(next)
-            .map_err(|error| PipelineError::Inputs { tensor: site.name().to_string(), error })?;
+    for (site, next) in next {
+        match total.iter_mut().find(|(known, _)| *known == site) {
+            // Those of an expert follow each other, whatever tokens were routed elsewhere.
+            Some((_, sum)) if site.expert.is_some() => sum.merge_next(next),
+            Some((_, sum)) => sum.merge(next),
+            None => {
+                let at = total.partition_point(|(known, _)| *known < site);
+                total.insert(at, (site, next));
+                Ok(())
+            }
+        }
+        .map_err(|error| PipelineError::Inputs { tensor: site.to_string(), error })?;
     }
     Ok(())
 }
@@ -247,7 +260,7 @@ impl<'a> BoundTask<'a> {
     fn error(&self, error: PruneError) -> PipelineError {
         match error {
             PruneError::Stopped => PipelineError::Stopped,
-            error => PipelineError::Prune { tensors: self.plan.names(self.layer.index()), error },
+            error => PipelineError::Prune { tensors: self.plan.names(), error },
         }
     }
 }

@@ -5,12 +5,14 @@
 //! heads [weight W] keep K        key heads with all that reads them: rows of q, k, v, columns of o
 //! query-heads [weight W] keep K  query heads, as many in each group: rows of q, columns of o
 //! layers keep K                  whole decoder layers; a pass of its own
+//! experts [by SCORE] keep K      whole experts of every layer; a pass of its own
 //! ```
 //!
 //! `K` is a count or a percentage of all channels, key heads, query heads or
 //! layers. The first three become a pattern of the spec language once the shapes
 //! are known; methods see only that pattern.
 
+use super::expert_choice::ExpertScore;
 use super::recipe::RecipeError;
 use crate::model::Config;
 use openwork::Pattern;
@@ -27,8 +29,8 @@ pub struct Structure {
     unit: &'static str,
     /// How many a model has.
     count: fn(&Config) -> usize,
-    /// The text of the spec language, up to its keep: of the config and the weight.
-    text: Option<fn(&Config, &str) -> String>,
+    /// What it becomes.
+    kind: Kind,
     /// In how many scopes they compete.
     scopes: fn(&Config) -> usize,
     /// How much what is lost in the tensors that write into it (gate, up; q, k,
@@ -38,6 +40,34 @@ pub struct Structure {
     weight: &'static str,
 }
 
+/// What a structure becomes.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Text of the spec language, up to its keep: of the config and the weight.
+    Pattern(fn(&Config, &str) -> String),
+    /// Layers that are dropped.
+    Layers,
+    /// Experts that are dropped.
+    Experts,
+}
+
+/// Units that a pass drops as a whole, instead of pruning tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// Layers.
+    Layers {
+        /// How many are kept.
+        kept: usize,
+    },
+    /// Experts.
+    Experts {
+        /// How many of a layer are kept.
+        kept: usize,
+        /// How they are scored.
+        score: ExpertScore,
+    },
+}
+
 /// Every structure. To add one, list it here.
 pub const STRUCTURES: &[Structure] = &[
     Structure {
@@ -45,7 +75,7 @@ pub const STRUCTURES: &[Structure] = &[
         summary: "channels of the MLP: rows of gate and up with columns of down",
         unit: "channels",
         count: |c| c.ff,
-        text: Some(|_, weight| {
+        kind: Kind::Pattern(|_, weight| {
             format!(
                 "blocks gate weight {weight}: block (1,_) & up weight {weight}: block (1,_) & down perm (1,0): block (_,1)"
             )
@@ -58,7 +88,7 @@ pub const STRUCTURES: &[Structure] = &[
         summary: "key heads with their query heads: rows of q, k and v with columns of o",
         unit: "key heads",
         count: |c| c.kv_heads,
-        text: Some(|c, weight| {
+        kind: Kind::Pattern(|c, weight| {
             let rows = format!("view (h r) k -> h r k, h={} block (1,_,_)", c.kv_heads);
             let columns = format!("view m (h r) -> h m r, h={} block (1,_,_)", c.kv_heads);
             format!(
@@ -73,7 +103,7 @@ pub const STRUCTURES: &[Structure] = &[
         summary: "query heads, as many of each group: rows of q with columns of o",
         unit: "query heads",
         count: |c| c.heads,
-        text: Some(|c, weight| {
+        kind: Kind::Pattern(|c, weight| {
             let (g, n) = (c.kv_heads, c.group_size());
             format!(
                 "blocks q weight {weight}: view (g n r) k -> g n r k, g={g} n={n} block (1,1,_,_) & o: view m (g n r) -> g n m r, g={g} n={n} block (1,1,_,_) scope (1,_,1,1)"
@@ -87,7 +117,16 @@ pub const STRUCTURES: &[Structure] = &[
         summary: "whole decoder layers, those that change their input least",
         unit: "layers",
         count: |c| c.layers,
-        text: None,
+        kind: Kind::Layers,
+        scopes: |_| 1,
+        weight: "0",
+    },
+    Structure {
+        name: "experts",
+        summary: "whole experts of every layer, those that add least to its output",
+        unit: "experts",
+        count: |c| c.experts.as_ref().map_or(0, |experts| experts.count),
+        kind: Kind::Experts,
         scopes: |_| 1,
         weight: "0",
     },
@@ -107,6 +146,7 @@ pub struct StructureSpec {
     /// The structure.
     pub structure: &'static Structure,
     weight: String,
+    score: ExpertScore,
     keep: Keep,
     /// As it was written.
     source: String,
@@ -122,20 +162,28 @@ fn parse(spec: &str) -> Result<Option<StructureSpec>, RecipeError> {
         return Ok(None);
     };
     let wrong = |why: String| RecipeError(format!("`{spec}`: {why}"));
-    let form = match structure.text {
-        Some(_) => format!("write `{name} keep 75%`, or `{name} weight 1 keep 75%`"),
-        None => format!("write `{name} keep 75%`"),
+    let form = match structure.kind {
+        Kind::Pattern(_) => format!("write `{name} keep 75%`, or `{name} weight 1 keep 75%`"),
+        Kind::Layers => format!("write `{name} keep 75%`"),
+        Kind::Experts => format!("write `{name} keep 75%`, or `{name} by load keep 75%`"),
     };
-    let (mut weight, mut keep) = (None, None);
+    let (mut weight, mut keep, mut score) = (None, None, None);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| wrong(format!("`{word}` needs a value; {form}")))?;
         match word {
-            "weight" if structure.text.is_some() && weight.is_none() => {
+            "weight" if matches!(structure.kind, Kind::Pattern(_)) && weight.is_none() => {
                 let number: Option<f64> = value.parse().ok();
                 number
                     .filter(|w| w.is_finite() && *w >= 0.0)
                     .ok_or_else(|| wrong(format!("weight {value} is not a number from 0 on")))?;
                 weight = Some(value.to_string());
+            }
+            "by" if matches!(structure.kind, Kind::Experts) && score.is_none() => {
+                let known = ExpertScore::ALL.into_iter().find(|score| score.name() == value);
+                score = Some(known.ok_or_else(|| {
+                    let all = ExpertScore::ALL.map(ExpertScore::name).join(", ");
+                    wrong(format!("there is no score {value}; the scores are {all}"))
+                })?);
             }
             "keep" if keep.is_none() => {
                 keep = Some(read_keep(value).ok_or_else(|| {
@@ -147,7 +195,8 @@ fn parse(spec: &str) -> Result<Option<StructureSpec>, RecipeError> {
     }
     let keep = keep.ok_or_else(|| wrong(format!("it lacks a `keep`; {form}")))?;
     let weight = weight.unwrap_or_else(|| structure.weight.to_string());
-    Ok(Some(StructureSpec { structure, weight, keep, source: spec.to_string() }))
+    let score = score.unwrap_or(ExpertScore::Reap);
+    Ok(Some(StructureSpec { structure, weight, score, keep, source: spec.to_string() }))
 }
 
 fn read_keep(text: &str) -> Option<Keep> {
@@ -167,6 +216,17 @@ impl StructureSpec {
         let Structure { unit, count, scopes, .. } = self.structure;
         let (all, scopes) = (count(config), scopes(config));
         let wrong = |why: String| Err(RecipeError(format!("`{}`: {why}", self.source)));
+        if all == 0 {
+            return wrong(format!("a {} model has no {unit}", config.family.name));
+        }
+        if let (Kind::Pattern(_), "mlp", Some(experts)) =
+            (self.structure.kind, self.structure.name, &config.experts)
+            && (experts.shared_ff.is_some_and(|ff| ff != experts.ff) || config.ff != experts.ff)
+        {
+            return wrong(
+                "the MLPs of this model have different widths; write the coupling itself, as in docs/structures.md, with a percentage".to_string(),
+            );
+        }
         if all / scopes == 1 && self.structure.name == "query-heads" {
             let why = "every key head of this model has one query head; use `heads` to remove both";
             return wrong(why.to_string());
@@ -186,6 +246,14 @@ impl StructureSpec {
         };
         match kept {
             0 => wrong(format!("that removes all {all} {unit}; keep at least {scopes}")),
+            kept if matches!(self.structure.kind, Kind::Experts)
+                && config.experts.as_ref().is_some_and(|experts| kept < experts.active) =>
+            {
+                let active = config.experts.as_ref().map_or(0, |experts| experts.active);
+                wrong(format!(
+                    "every token is routed to {active} experts of a layer; keep at least {active}"
+                ))
+            }
             kept if kept > all => wrong(format!("the model has {all} {unit}, fewer than {kept}")),
             kept => Ok(kept),
         }
@@ -194,14 +262,14 @@ impl StructureSpec {
     /// The spec as text of the spec language; an error for `layers`.
     pub fn expand(&self, config: &Config) -> Result<String, RecipeError> {
         let kept = self.kept(config)?;
-        match self.structure.text {
-            Some(text) => {
+        match self.structure.kind {
+            Kind::Pattern(text) => {
                 let each = kept / (self.structure.scopes)(config);
                 Ok(format!("{} keep {each}", text(config, &self.weight)))
             }
-            None => Err(RecipeError(format!(
-                "`{}`: layers are dropped by a recipe or a [[pass]] of its own, not by a rule",
-                self.source
+            Kind::Layers | Kind::Experts => Err(RecipeError(format!(
+                "`{}`: {} are dropped by a recipe or a [[pass]] of its own, not by a rule",
+                self.source, self.structure.name
             ))),
         }
     }
@@ -233,12 +301,14 @@ impl RecipeSpec {
         }
     }
 
-    /// The layers that `layers keep K` keeps; `None` for every other spec.
-    pub fn kept_layers(&self, config: &Config) -> Result<Option<usize>, RecipeError> {
-        match self {
-            Self::Structure(spec) if spec.structure.text.is_none() => spec.kept(config).map(Some),
-            _ => Ok(None),
-        }
+    /// What it drops as a whole, if it does.
+    pub fn dropped(&self, config: &Config) -> Result<Option<Dropped>, RecipeError> {
+        let Self::Structure(spec) = self else { return Ok(None) };
+        Ok(match spec.structure.kind {
+            Kind::Pattern(_) => None,
+            Kind::Layers => Some(Dropped::Layers { kept: spec.kept(config)? }),
+            Kind::Experts => Some(Dropped::Experts { kept: spec.kept(config)?, score: spec.score }),
+        })
     }
 }
 

@@ -138,8 +138,9 @@ impl Training<'_> {
         let windows = self.chain.windows() - held_out(self.chain.windows());
         let steps = epochs * windows.div_ceil(batch);
         let halves = self.halves;
-        let moved = |p: Parameter| trained.includes(p) && halves.contains(&p.half());
-        let sizes = start.iter().zip(Parameter::all());
+        let info = layer.info().clone();
+        let moved = |p: Parameter| trained.includes(p) && halves.contains(&p.half(&info));
+        let sizes = start.iter().zip(Parameter::all(&info));
         let mut moments =
             Moments::new(sizes.map(|(numbers, p)| if moved(p) { numbers.len() } else { 0 }));
         let mut sum = LayerGradients::new(layer);

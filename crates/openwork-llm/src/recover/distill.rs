@@ -15,7 +15,9 @@ use super::{OnProgress, Progress, RecoverError};
 use crate::chunk_store::ChunkStore;
 use crate::model::backward::{Activations, LayerGradients, Objective, Reference};
 use crate::model::keep_awake::keep_awake;
-use crate::model::{EmbeddingRows, Head, Layer, Model, NoTap, Norm, Parameter, Storage, Weight};
+use crate::model::{
+    EmbeddingRows, Head, Layer, LogitMap, Model, NoTap, Norm, Parameter, Storage, Weight,
+};
 use openwork::random::SplitMix64;
 use openwork::{Matrix, MatrixRef};
 use serde::{Deserialize, Serialize};
@@ -417,12 +419,13 @@ impl Run<'_> {
         let next: Vec<Option<u32>> = tokens[1..].iter().copied().map(Some).chain([None]).collect();
         let Targets { states: dense, head, norm } = &mut *self.targets;
         let wanted = dense.get(window).map_err(|error| RecoverError::io(folder, error))?;
-        let theirs = Head { norm, rows: EmbeddingRows::Held(head) };
+        let logits = LogitMap::new(model.config());
+        let theirs = Head { norm, rows: EmbeddingRows::Held(head), logits };
         let reference = Reference {
             head: &theirs,
             states: MatrixRef::new(&wanted, t, self.distiller.reference.config().hidden),
         };
-        let ours = Head { norm: &student.norm, rows: EmbeddingRows::Held(self.head) };
+        let ours = Head { norm: &student.norm, rows: EmbeddingRows::Held(self.head), logits };
         let (buffers, objective) = (&mut self.buffers, self.distiller.objective());
         Ok(keep_awake(|| {
             let mut h = states;

@@ -81,6 +81,12 @@ pub struct PassRecord {
     /// Indices of dropped layers, before the pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<usize>,
+    /// Indices of dropped experts by layer, before the pass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped_experts: Vec<Vec<usize>>,
+    /// The share of all scores that the dropped experts had: how little redundant they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_lost: Option<f64>,
     /// Mean error of the linears that it pruned.
     pub mean_error: f64,
     /// Its wall time.

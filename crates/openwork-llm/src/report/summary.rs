@@ -5,6 +5,10 @@ use crate::format::{format_bytes, format_seconds, grouped, percent};
 use crate::shrink::{Change, ranges};
 use std::fmt::Write;
 
+/// Dropped experts with more than this share of what as many average ones have are hardly
+/// redundant.
+const LITTLE: f64 = 0.8;
+
 /// The summary that `openwork prune` prints.
 pub fn summary(record: &Record) -> String {
     let mut text = String::new();
@@ -23,6 +27,15 @@ pub fn summary(record: &Record) -> String {
         put(format!("             {change}"));
         if !pass.dropped.is_empty() {
             put(format!("             layers {} dropped", ranges(&pass.dropped)));
+        }
+        if let Some(lost) = pass.score_lost {
+            let dropped = 1.0 - pass.after.experts as f64 / pass.before.experts.max(1) as f64;
+            let little =
+                if lost > LITTLE * dropped { "; the experts show little redundancy" } else { "" };
+            put(format!(
+                "             the dropped experts had {} of the score{little}",
+                percent(lost)
+            ));
         }
     }
     if let Some(SizeChange { before, after }) = record.sizes.filter(|s| s.before != s.after) {

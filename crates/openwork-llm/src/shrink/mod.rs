@@ -18,7 +18,7 @@ pub use write::write;
 
 use crate::checkpoint::write::WriteError;
 use crate::checkpoint::{Checkpoint, CheckpointError, Dtype};
-use crate::model::{Config, Layer, Model, ModelError};
+use crate::model::{Config, LayerInfo, Model, ModelError, Role};
 use crate::staged_folder::{StageError, StagedFolder};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -87,12 +87,25 @@ pub struct Sizes {
     pub kv_heads: usize,
     /// Channels of the MLP.
     pub channels: usize,
+    /// Experts of a layer.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub experts: usize,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Sizes {
     /// The sizes of a model.
     pub fn new(c: &Config) -> Self {
-        Self { layers: c.layers, heads: c.heads, kv_heads: c.kv_heads, channels: c.ff }
+        Self {
+            layers: c.layers,
+            heads: c.heads,
+            kv_heads: c.kv_heads,
+            channels: c.ff,
+            experts: c.experts.as_ref().map_or(0, |experts| experts.count),
+        }
     }
 
     /// The config of a model with these sizes; which layers remain does not matter
@@ -102,6 +115,10 @@ impl Sizes {
         config.attention.truncate(self.layers);
         config.layers = self.layers;
         (config.heads, config.kv_heads, config.ff) = (self.heads, self.kv_heads, self.channels);
+        if let Some(experts) = &mut config.experts {
+            experts.layers.truncate(self.layers);
+            experts.count = self.experts;
+        }
         config
     }
 }
@@ -123,6 +140,7 @@ impl fmt::Display for Change {
             ("channels", a.channels, b.channels),
             ("query heads", a.heads, b.heads),
             ("key heads", a.kv_heads, b.kv_heads),
+            ("experts", a.experts, b.experts),
         ];
         let changed: Vec<String> = rows
             .iter()
@@ -162,6 +180,23 @@ pub struct KeptLayer {
     pub heads: Vec<usize>,
     /// Kept key heads.
     pub kv_heads: Vec<usize>,
+    /// Experts.
+    pub experts: Vec<usize>,
+}
+
+impl KeptLayer {
+    /// All of a layer.
+    fn whole(config: &Config, index: usize) -> Self {
+        let sizes = Sizes::new(config);
+        let has = config.experts.as_ref().is_some_and(|experts| experts.layers[index]);
+        Self {
+            index,
+            channels: (0..sizes.channels).collect(),
+            heads: (0..sizes.heads).collect(),
+            kv_heads: (0..sizes.kv_heads).collect(),
+            experts: (0..if has { sizes.experts } else { 0 }).collect(),
+        }
+    }
 }
 
 /// The removable channels and heads of a layer.
@@ -180,15 +215,22 @@ impl Removable {
             .chunks(config.head_dim)
             .map(|columns| columns.iter().all(|zero| *zero))
             .collect();
-        Self { channels: zero_columns(down, config.ff), heads: head_zero }
+        // Experts have channels of their own, which are kept.
+        let channels = match config.experts {
+            Some(_) => vec![false; config.ff],
+            None => zero_columns(down, config.ff),
+        };
+        Self { channels, heads: head_zero }
     }
 
     /// Found from a layer of a checkpoint.
     pub fn read(model: &Model<'_>, layer: usize) -> Result<Self, ShrinkError> {
-        let read = |linear: usize| -> Result<Vec<f32>, CheckpointError> {
-            Ok(model.checkpoint().tensor(&Layer::weight_name(layer, linear))?.to_f32())
+        let info = LayerInfo::new(model.config(), layer);
+        let read = |role: Role| -> Result<Vec<f32>, CheckpointError> {
+            let name = info.weight_name(info.position(role));
+            Ok(model.checkpoint().tensor(&name)?.to_f32())
         };
-        Ok(Self::from_weights(model.config(), &read(3)?, &read(6)?))
+        Ok(Self::from_weights(model.config(), &read(Role::Output)?, &read(Role::Down)?))
     }
 }
 
@@ -211,14 +253,21 @@ pub enum Uneven {
 }
 
 impl ShrinkPlan {
+    /// Keeps these experts of each layer; layers without experts have none.
+    pub fn keep_experts(config: &Config, kept: &[Vec<usize>]) -> Self {
+        let layer = |(index, kept): (usize, &Vec<usize>)| KeptLayer {
+            experts: kept.clone(),
+            ..KeptLayer::whole(config, index)
+        };
+        let before = Sizes::new(config);
+        let experts = kept.iter().map(Vec::len).max().unwrap_or(0);
+        let change = Change { before, after: Sizes { experts, ..before } };
+        Self { layers: kept.iter().enumerate().map(layer).collect(), change }
+    }
+
     /// Keeps some layers whole and removes the others.
     pub fn keep_layers(config: &Config, kept: &[usize]) -> Self {
-        let layer = |&index: &usize| KeptLayer {
-            index,
-            channels: (0..config.ff).collect(),
-            heads: (0..config.heads).collect(),
-            kv_heads: (0..config.kv_heads).collect(),
-        };
+        let layer = |&index: &usize| KeptLayer::whole(config, index);
         let before = Sizes::new(config);
         let change = Change { before, after: Sizes { layers: kept.len(), ..before } };
         Self { layers: kept.iter().map(layer).collect(), change }
@@ -264,7 +313,7 @@ impl ShrinkPlan {
                 })
                 .collect();
             let channels = without_first(&layer.channels, lost_channels).collect();
-            KeptLayer { index, channels, heads, kv_heads }
+            KeptLayer { channels, heads, kv_heads, ..KeptLayer::whole(config, index) }
         };
         let layers: Vec<KeptLayer> = removable.iter().enumerate().map(kept_layer).collect();
         let before = Sizes::new(config);
@@ -274,6 +323,7 @@ impl ShrinkPlan {
             heads: kv_heads * (group - lost_heads),
             kv_heads,
             channels: config.ff - lost_channels,
+            experts: before.experts,
         };
         let change = Change { before, after };
 

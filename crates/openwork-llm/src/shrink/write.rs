@@ -3,7 +3,7 @@
 use super::{KeptLayer, ShrinkError, ShrinkPlan};
 use crate::checkpoint::write::{self, Data, Part, shard_name};
 use crate::checkpoint::{Dtype, Tensor};
-use crate::model::{Config, Model, SlidingWindow};
+use crate::model::{Config, Model, QkNorm, SlidingWindow};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -40,8 +40,7 @@ pub fn write(
         for name in model.layer_tensors(layer.index) {
             let tensor = source.tensor(&name)?;
             let (shape, data) = kept(model.config(), layer, &tensor);
-            let old = format!("model.layers.{}.", layer.index);
-            let new = name.replacen(&old, &format!("model.layers.{number}."), 1);
+            let Some(new) = kept_name(model.config(), layer, number, &name) else { continue };
             tensors.push((new, storage_dtype(&tensor), shape, data, tensor));
         }
         let parts: Vec<Part<'_>> = tensors
@@ -51,6 +50,7 @@ pub fn write(
                 Part::new(name, *dtype, shape, data)
             })
             .collect();
+        let parts = write::fused(parts, model.config().family);
         listed.push(write::listed_shard(&out.join(shard_name(number + 2, count)), &parts, &[])?);
         source.release();
     }
@@ -72,9 +72,21 @@ fn kept(config: &Config, layer: &KeptLayer, tensor: &Tensor<'_>) -> (Vec<usize>,
     // The end of its name tells what its rows and columns are.
     let mut parts = tensor.name().rsplit('.');
     let (kind, linear) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let names = &config.family.names;
+    let router =
+        !layer.experts.is_empty() && tensor.name().ends_with(&format!("{}.weight", names.router));
     let (rows, columns) = match (linear, kind) {
+        _ if router => (Some(layer.experts.clone()), None),
+        // Channels of experts are kept.
+        _ if config.experts.is_some() && tensor.name().contains(".mlp.") => (None, None),
         ("q_proj", _) => (Some(heads(&layer.heads)), None),
         ("k_proj" | "v_proj", _) => (Some(heads(&layer.kv_heads)), None),
+        ("q_norm", _) if config.family.qk_norm == QkNorm::AllHeads => {
+            (Some(heads(&layer.heads)), None)
+        }
+        ("k_norm", _) if config.family.qk_norm == QkNorm::AllHeads => {
+            (Some(heads(&layer.kv_heads)), None)
+        }
         ("o_proj", "weight") => (None, Some(heads(&layer.heads))),
         ("gate_proj" | "up_proj", _) => (Some(layer.channels.clone()), None),
         ("down_proj", "weight") => (None, Some(layer.channels.clone())),
@@ -102,10 +114,34 @@ fn kept(config: &Config, layer: &KeptLayer, tensor: &Tensor<'_>) -> (Vec<usize>,
     (shape, Some(numbers))
 }
 
+/// The name of a tensor in layer `number` of the shrunk model, if it is kept.
+fn kept_name(config: &Config, layer: &KeptLayer, number: usize, name: &str) -> Option<String> {
+    let old = format!("model.layers.{}.", layer.index);
+    let rest = name.strip_prefix(&old)?;
+    let prefix = format!("{}.", config.family.names.experts);
+    let new = format!("model.layers.{number}.");
+    let Some((expert, part)) = rest.strip_prefix(&prefix).and_then(|rest| rest.split_once('.'))
+    else {
+        return Some(format!("{new}{rest}"));
+    };
+    let expert: usize = expert.parse().ok()?;
+    let place = layer.experts.iter().position(|&kept| kept == expert)?;
+    Some(format!("{new}{prefix}{place}.{part}"))
+}
+
 /// Changes the config to that of the shrunk model.
 fn change_config(json: &mut Map<String, Value>, config: &Config, plan: &ShrinkPlan) {
     let (before, after) = (plan.change.before, plan.change.after);
-    json.insert("intermediate_size".into(), json!(after.channels));
+    if config.experts.is_none() {
+        json.insert("intermediate_size".into(), json!(after.channels));
+    }
+    if before.experts != after.experts {
+        let keys = ["num_experts", "num_local_experts"];
+        let found: Vec<&str> = keys.into_iter().filter(|key| json.contains_key(*key)).collect();
+        for key in if found.is_empty() { &keys[..1] } else { &found[..] } {
+            json.insert(key.to_string(), json!(after.experts));
+        }
+    }
     if (before.heads, before.kv_heads) != (after.heads, after.kv_heads) {
         json.insert("num_attention_heads".into(), json!(after.heads));
         json.insert("num_key_value_heads".into(), json!(after.kv_heads));
@@ -117,7 +153,22 @@ fn change_config(json: &mut Map<String, Value>, config: &Config, plan: &ShrinkPl
     }
     json.insert("num_hidden_layers".into(), json!(after.layers));
     let kept: Vec<usize> = plan.layers.iter().map(|layer| layer.index).collect();
-    if matches!(config.family.window, SlidingWindow::Pattern | SlidingWindow::UpperIfEnabled) {
+    if config.family.rotation.skips_layers {
+        let rotates = |&index: &usize| u8::from(config.attention[index].rope.is_some());
+        json.insert("no_rope_layers".into(), json!(kept.iter().map(rotates).collect::<Vec<_>>()));
+    }
+    if let Some(experts) = config.experts.as_ref().filter(|e| !e.layers.iter().all(|has| *has)) {
+        // Otherwise a layer's index decides whether it has experts.
+        let dense: Vec<usize> =
+            (0..kept.len()).filter(|&number| !experts.layers[kept[number]]).collect();
+        json.insert("mlp_only_layers".into(), json!(dense));
+        json.insert("decoder_sparse_step".into(), json!(1));
+    }
+    let by_index = !matches!(
+        config.family.window,
+        SlidingWindow::Never | SlidingWindow::AllIfSet { .. } | SlidingWindow::AllIfEnabled
+    );
+    if by_index {
         // Without `layer_types`, a layer's index decides whether it slides.
         let kind = |&index: &usize| match config.attention[index].window {
             Some(_) => "sliding_attention",

@@ -4,7 +4,7 @@
 use openwork::Matrix;
 use openwork::hessian::Hessian;
 use openwork::prune::Monitor;
-use openwork_llm::model::{LINEARS, Layer, Model, ModelError};
+use openwork_llm::model::{Input, LayerInfo, Model, ModelError, Site};
 use openwork_llm::pipeline::{Calibration, PipelineError, Sampling, site_hessian};
 use openwork_llm::tensors::{FLOATS, TensorError, TensorFile, hessian};
 use openwork_llm::tokens::{TextUse, load_text};
@@ -80,8 +80,8 @@ enum Kind {
 struct Entry {
     name: String,
     shape: Vec<usize>,
-    /// Tensors with the same inputs have the same number.
-    inputs: Option<usize>,
+    /// The layer of a model and the input that it reads there.
+    inputs: Option<(usize, Site)>,
     /// Whether inputs are known.
     has_inputs: bool,
 }
@@ -141,15 +141,16 @@ impl Source {
         let checkpoint = Checkpoint::open(path).map_err(SourceError::Checkpoint)?;
         let model =
             Model::open(&checkpoint).map_err(|error| SourceError::Model(Box::new(error)))?;
-        let shapes = Layer::linear_shapes(model.config());
         let mut tensors = Vec::new();
         for layer in 0..model.config().layers {
-            for (linear, (shape, (_, site))) in shapes.iter().zip(LINEARS).enumerate() {
+            let info = LayerInfo::new(model.config(), layer);
+            for (i, linear) in info.linears.iter().enumerate() {
+                let shape = linear.shape;
                 let fits = shape[0] * shape[1] <= MAX_WEIGHTS && shape[1] <= MAX_COLUMNS;
                 tensors.extend(fits.then(|| Entry {
-                    name: Layer::weight_name(layer, linear),
+                    name: info.weight_name(i),
                     shape: shape.to_vec(),
-                    inputs: Some(layer * 4 + site as usize),
+                    inputs: Some((layer, linear.site())),
                     has_inputs: true,
                 }));
             }
@@ -233,7 +234,9 @@ impl Tensor {
     /// none.
     pub fn hessian(&self, monitor: &dyn Monitor) -> Result<Option<Arc<Hessian>>, String> {
         let entry = &self.source.tensors[self.index];
-        let key = entry.inputs.unwrap_or(self.index);
+        // Tensors that read the same input have the same statistics.
+        let alike = |other: &Entry| other.inputs.is_some() && other.inputs == entry.inputs;
+        let key = self.source.tensors.iter().position(alike).unwrap_or(self.index);
         let kept = || self.source.hessians.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = kept().iter().find(|(of, _)| *of == key) {
             return Ok(Some(Arc::clone(known)));
@@ -270,8 +273,7 @@ impl Tensor {
         let tokenizer = checkpoint.tokenizer().map_err(ModelError::from)?;
         let how = Sampling { samples: SAMPLES, length: SEQ_LEN, single_tokens: None, seed: 0 };
         let calibration = Calibration::draw(&tokenizer, ("calibration", text), how)?;
-        let inputs = self.source.tensors[self.index].inputs.unwrap_or(0);
-        let site = openwork_llm::model::Site::ALL[inputs % 4];
-        site_hessian(&model, &calibration, (inputs / 4, site), monitor)
+        let inputs = self.source.tensors[self.index].inputs;
+        site_hessian(&model, &calibration, inputs.unwrap_or((0, Input::Qkv.into())), monitor)
     }
 }

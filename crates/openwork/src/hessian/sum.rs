@@ -201,17 +201,22 @@ impl HessianSum {
     /// head.merge(tail).unwrap();
     /// assert_eq!(head.samples(), 3);
     /// ```
-    pub fn merge(&mut self, mut next: Self) -> Result<(), HessianError> {
-        if next.columns() != self.columns() {
-            return Err(HessianError::SampleWidth {
-                found: next.columns(),
-                columns: self.columns(),
-            });
-        }
+    pub fn merge(&mut self, next: Self) -> Result<(), HessianError> {
         if next.first != self.first + self.count {
             return Err(HessianError::Order {
                 expected: self.first + self.count,
                 found: next.first,
+            });
+        }
+        self.merge_next(next)
+    }
+
+    /// As [`merge`](Self::merge), where samples between the two are missing.
+    pub fn merge_next(&mut self, mut next: Self) -> Result<(), HessianError> {
+        if next.columns() != self.columns() {
+            return Err(HessianError::SampleWidth {
+                found: next.columns(),
+                columns: self.columns(),
             });
         }
         self.flush();

@@ -133,8 +133,11 @@ fn settings(
         number("attention.sliding_window", window);
     }
     entries.float(&key("attention.layer_norm_rms_epsilon"), config.norm_eps);
-    entries.float(&key("rope.freq_base"), first.rope_theta as f32);
-    match &first.rope_scaling {
+    let Some(rope) = &first.rope else {
+        return Err("its layers do not rotate their heads".to_string());
+    };
+    entries.float(&key("rope.freq_base"), rope.theta as f32);
+    match &rope.scaling {
         Scaling::None => Ok(Vec::new()),
         Scaling::Linear { factor } => {
             entries.text(&key("rope.scaling.type"), "linear");
@@ -142,15 +145,14 @@ fn settings(
             Ok(Vec::new())
         }
         scaling @ Scaling::Llama3 { .. } => {
-            let frequency =
-                |i: usize| first.rope_theta.powf(-2.0 * i as f64 / config.head_dim as f64);
-            let factors: Vec<f32> = (0..config.head_dim / 2)
-                .map(|i| (frequency(i) / scaling.scale(frequency(i))) as f32)
-                .collect();
-            match llama3_scaling(first.rope_theta, config.head_dim as u32, &factors) {
+            let factors = scaling.divisors(rope.theta, config.head_dim / 2);
+            match llama3_scaling(rope.theta, config.head_dim as u32, &factors) {
                 Some(_) => Ok(factors.iter().flat_map(|factor| factor.to_le_bytes()).collect()),
                 None => Err("its rope_scaling differs from that of Llama 3.1 to 3.3".to_string()),
             }
+        }
+        Scaling::Yarn { .. } | Scaling::Long { .. } => {
+            Err("its rope_scaling is not exported".to_string())
         }
     }
 }

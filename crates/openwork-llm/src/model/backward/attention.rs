@@ -196,7 +196,8 @@ mod tests {
             (4, 2, 70, Some(5)),
             (2, 2, 20, Some(1)),
         ] {
-            let a = GroupedQueryAttention { heads, kv_heads, head_dim: 4, scale: 0.5, window };
+            let (head_dim, scale, cap) = (4, 0.5, None);
+            let a = GroupedQueryAttention { heads, kv_heads, head_dim, scale, cap, window };
             let (q, k, v) =
                 (some(t * heads * 4, 0), some(t * kv_heads * 4, 3), some(t * kv_heads * 4, 7));
             let w = some(t * heads * 4, 11);

@@ -178,6 +178,7 @@ fn log_softmax(x: &mut [f32], a: f32) -> f64 {
 mod tests {
     use super::*;
     use crate::model::head::EmbeddingRows;
+    use crate::model::head::LogitMap;
     use crate::model::norm::Norm;
     use crate::model::weight::Weight;
 
@@ -214,8 +215,9 @@ mod tests {
         let factors = some(d, 13);
         let norm = Norm::new(factors.clone(), 0.0, 1e-5);
         let (head_weight, other_weight) = (Weight::F32(head.clone()), Weight::F32(other.clone()));
-        let ours = Head { norm: &norm, rows: EmbeddingRows::Held(&head_weight) };
-        let theirs = Head { norm: &norm, rows: EmbeddingRows::Held(&other_weight) };
+        let map = LogitMap { scale: 1.0, cap: None };
+        let ours = Head { norm: &norm, rows: EmbeddingRows::Held(&head_weight), logits: map };
+        let theirs = Head { norm: &norm, rows: EmbeddingRows::Held(&other_weight), logits: map };
         let targets: Vec<Option<u32>> =
             (0..t).map(|i| (i % 5 != 4).then_some((i * 3 % vocab) as u32)).collect();
         for objective in [

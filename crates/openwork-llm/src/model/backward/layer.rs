@@ -12,7 +12,7 @@ use crate::model::config::Activation;
 use crate::model::hidden::Scratch;
 use crate::model::layer::{ACTIVATION_CHUNK, Layer, Linear, NormSlot};
 use crate::model::norm::Norm;
-use crate::model::parameter::{Half, Parameter};
+use crate::model::parameter::Half;
 use crate::model::tap::NoTap;
 use crate::model::vector;
 use crate::model::weight::{apply, apply_add};
@@ -123,7 +123,8 @@ impl Layer {
         let (t, q_width) = (h.len() / self.config().hidden, self.config().q_width());
         let x = MatrixRef::new(&attention.mixed, t, q_width);
         let norm = self.norm(NormSlot::AfterAttention);
-        self.add_residual_saving(x, &self.linears()[3], norm, &mut attention.out, h);
+        let [.., o_proj] = self.attention_linears();
+        self.add_residual_saving(x, o_proj, norm, &mut attention.out, h);
     }
 
     fn mlp_saving(&self, h: &mut [f32], kept: &mut Activations) {
@@ -135,7 +136,8 @@ impl Layer {
         self.activate_gate(h.len(), mlp, &mut NoTap);
         let x = MatrixRef::new(&mlp.gate, h.len() / self.config().hidden, self.config().ff);
         let norm = self.norm(NormSlot::AfterMlp);
-        self.add_residual_saving(x, &self.linears()[6], norm, &mut mlp.out, h);
+        let [.., down_proj] = self.mlp_linears(None);
+        self.add_residual_saving(x, down_proj, norm, &mut mlp.out, h);
     }
 
     /// `h <- h + norm(x W' + b)`, leaving the norm's input in `out`.
@@ -183,7 +185,7 @@ impl Layer {
         d: &mut [f32],
         grads: &mut LayerGradients,
     ) {
-        for slot in NormSlot::ALL.into_iter().filter(|&slot| Parameter::Norm(slot).half() == half) {
+        for slot in NormSlot::ALL.into_iter().filter(|&slot| slot.half() == half) {
             grads.norms[slot as usize].fill(0.0);
         }
         match half {
@@ -198,12 +200,13 @@ impl Layer {
         let t = d.len() / c.hidden;
         let [d_act, d_gate, d_up] = &mut gradients.wide;
         let [d_out, d_normed, _] = &mut gradients.narrow;
-        let [gate_proj, up_proj, down_proj] = [4, 5, 6].map(|i| &self.linears()[i]);
+        let [gate_proj, up_proj, down_proj] = self.mlp_linears(None);
+        let first = self.info().first_of(None);
 
         // 1. Through the norm after the MLP, if any, and down.
         let d_out = self.norm_backward(NormSlot::AfterMlp, &mlp.out, d, d_out, grads);
         let act = MatrixRef::new(&mlp.gate, t, c.ff);
-        linear_backward(down_proj, act, d_out, (0.0, d_act), 6, grads);
+        linear_backward(down_proj, act, d_out, (0.0, d_act), first + 2, grads);
 
         // 2. Through the activation; `gate` and `up` become their gradients.
         copy(d_gate, raw_gate);
@@ -218,8 +221,8 @@ impl Layer {
 
         // 3. Through gate and up, and the norm before them.
         let x = MatrixRef::new(&mlp.normed, t, c.hidden);
-        linear_backward(gate_proj, x, d_gate, (0.0, d_normed), 4, grads);
-        linear_backward(up_proj, x, d_up, (1.0, d_normed), 5, grads);
+        linear_backward(gate_proj, x, d_gate, (0.0, d_normed), first, grads);
+        linear_backward(up_proj, x, d_up, (1.0, d_normed), first + 1, grads);
         self.input_norm_backward(NormSlot::BeforeMlp, middle, d_normed, d, grads);
     }
 
@@ -238,7 +241,8 @@ impl Layer {
         // 1. Through the norm after attention, if any, and the output projection.
         let d_out = self.norm_backward(NormSlot::AfterAttention, &attention.out, d, d_out, grads);
         let mixed = MatrixRef::new(&attention.mixed, t, c.q_width());
-        linear_backward(&self.linears()[3], mixed, d_out, (0.0, d_mixed), 3, grads);
+        let [q_proj, k_proj, v_proj, o_proj] = self.attention_linears();
+        linear_backward(o_proj, mixed, d_out, (0.0, d_mixed), 3, grads);
 
         // 2. Through attention, the rotation, and the norms of heads, if any.
         for (grad, width) in
@@ -262,9 +266,10 @@ impl Layer {
 
         // 3. Through the three projections, and the norm before them.
         let x = MatrixRef::new(&attention.normed, t, c.hidden);
-        for (i, grad) in [&*d_q, d_k, d_v].into_iter().enumerate() {
+        let heads = [(q_proj, &*d_q), (k_proj, d_k), (v_proj, d_v)];
+        for (i, (linear, grad)) in heads.into_iter().enumerate() {
             let beta = if i == 0 { 0.0 } else { 1.0 };
-            linear_backward(&self.linears()[i], x, grad, (beta, d_normed), i, grads);
+            linear_backward(linear, x, grad, (beta, d_normed), i, grads);
         }
         self.input_norm_backward(NormSlot::BeforeAttention, input, d_normed, d, grads);
     }
@@ -295,14 +300,16 @@ impl Layer {
         d: &mut [f32],
         grads: &mut LayerGradients,
     ) {
-        if let Some(norm) = self.norm(slot) {
-            norm.backward(x, d_normed, d, &mut grads.norms[slot as usize]);
+        match self.norm(slot) {
+            Some(norm) => norm.backward(x, d_normed, d, &mut grads.norms[slot as usize]),
+            None => vector::add(d, d_normed),
         }
     }
 
     /// Rotates every head of the rows back by its position.
     fn rotate_back(&self, rows: &mut [f32], width: usize) {
-        let table = self.rope().table(rows.len() / width);
+        let Some(rope) = self.rope() else { return };
+        let table = rope.table(rows.len() / width);
         let rows = rows.par_chunks_mut(width).enumerate().with_min_len(32);
         rows.for_each(|(p, row)| table.rotate_back(row, p));
     }

@@ -1,0 +1,238 @@
+//! Layers with experts: each token goes through a few of many MLPs.
+//!
+//! ```text
+//! p = softmax(R x)        E = the experts with the largest p_e        w_e = p_e, or p_e / sum over E
+//! y = sum over E of w_e mlp_e(x)  (+ sigmoid(s . x) mlp(x), with a shared expert)
+//! ```
+//!
+//! Tokens are gathered by expert, so that each expert is one product of matrices; the
+//! outputs are added in the order of experts.
+
+use super::config::Config;
+use super::hidden::{Hidden, Scratch};
+use super::layer::{Layer, NormSlot, sized};
+use super::linear::{Input, Site};
+use super::tap::{NoTap, Tap};
+use super::vector;
+use super::weight::apply;
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use openwork::linalg::{Threads, gemm};
+use openwork::{Matrix, MatrixMut, MatrixRef};
+
+/// Chooses the experts of tokens.
+#[derive(Clone, Debug)]
+pub struct Router {
+    /// `[experts, hidden]`.
+    weights: Matrix,
+    /// Of the shared expert, if there is one.
+    shared_gate: Option<Vec<f32>>,
+    active: usize,
+    normalized: bool,
+}
+
+/// The tokens of each expert, in order, each with its weight.
+pub type Routes = Vec<Vec<(usize, f32)>>;
+
+impl Router {
+    /// Names and shapes of its tensors.
+    pub(super) fn tensors(c: &Config, prefix: &str) -> Vec<(String, Vec<usize>)> {
+        let Some(experts) = &c.experts else { return Vec::new() };
+        let names = &c.family.names;
+        let router = (format!("{prefix}{}.weight", names.router), vec![experts.count, c.hidden]);
+        let shared = experts
+            .shared_ff
+            .map(|_| (format!("{prefix}{}.weight", names.shared_gate), vec![1, c.hidden]));
+        [Some(router), shared].into_iter().flatten().collect()
+    }
+
+    /// Loads it.
+    pub(super) fn load(
+        checkpoint: &Checkpoint,
+        c: &Config,
+        prefix: &str,
+    ) -> Result<Self, CheckpointError> {
+        let experts = c.experts.as_ref().expect("a layer with a router has experts");
+        let mut numbers = Vec::new();
+        for (name, shape) in Self::tensors(c, prefix) {
+            numbers.push(checkpoint.tensor_with_shape(&name, &shape)?.to_f32());
+        }
+        let mut numbers = numbers.into_iter();
+        let weights = numbers.next().unwrap_or_default();
+        Ok(Self {
+            weights: Matrix::from_vec(experts.count, c.hidden, weights),
+            shared_gate: numbers.next(),
+            active: experts.active,
+            normalized: experts.normalized,
+        })
+    }
+
+    /// The tokens of each expert.
+    pub fn routes(&self, x: MatrixRef<'_>) -> Routes {
+        let count = self.weights.rows();
+        let mut logits = Matrix::zeros(x.rows(), count);
+        gemm(0.0, logits.view_mut(), 1.0, x, self.weights.view().t(), Threads::All);
+        let mut routes = vec![Vec::new(); count];
+        let mut order: Vec<usize> = Vec::with_capacity(count);
+        for (token, row) in logits.data_mut().chunks_exact_mut(count).enumerate() {
+            let sum = vector::exp_in_place(row, vector::max(row));
+            order.clear();
+            order.extend(0..count);
+            // Largest first; of equals, the first.
+            let larger = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
+            if self.active < count {
+                order.select_nth_unstable_by(self.active - 1, larger);
+                order.truncate(self.active);
+            }
+            let chosen: f32 = order.iter().map(|&expert| row[expert]).sum();
+            let total = if self.normalized { chosen } else { sum };
+            for &expert in &order {
+                routes[expert].push((token, row[expert] / total));
+            }
+        }
+        routes
+    }
+}
+
+/// What the experts of a layer compute for one window.
+#[derive(Debug, Default)]
+pub struct ExpertOutputs {
+    /// For each expert, its tokens with their weights, and its outputs, one row per token.
+    experts: Vec<(Vec<(usize, f32)>, Vec<f32>)>,
+    width: usize,
+}
+
+impl ExpertOutputs {
+    /// The experts of each token that has any: their numbers, weights and outputs.
+    pub fn by_token(&self) -> Vec<Vec<(usize, f32, &[f32])>> {
+        let tokens = self.experts.iter().flat_map(|(tokens, _)| tokens).map(|(token, _)| token + 1);
+        let mut all = vec![Vec::new(); tokens.max().unwrap_or(0)];
+        for (expert, (tokens, outputs)) in self.experts.iter().enumerate() {
+            for (&(token, weight), y) in tokens.iter().zip(outputs.chunks_exact(self.width)) {
+                all[token].push((expert, weight, y));
+            }
+        }
+        all
+    }
+}
+
+impl Layer {
+    /// As [`forward`](Self::forward), and `visit` receives what the experts compute, window
+    /// by window.
+    pub fn forward_experts(
+        &self,
+        hidden: &mut Hidden,
+        visit: &mut (dyn FnMut(&ExpertOutputs) + Send),
+    ) {
+        self.forward_attention(hidden, &mut NoTap);
+        self.each_window(hidden, |layer, h, _, scratch| {
+            layer.mlp_input(h, scratch, &mut NoTap);
+            let mut outputs = ExpertOutputs { width: layer.config.hidden, experts: Vec::new() };
+            layer.mix_experts(h, scratch, &mut NoTap, Some(&mut outputs));
+            visit(&outputs);
+        });
+    }
+
+    /// The experts on one window, from `normed`, with the residual connection.
+    pub(super) fn mix_experts(
+        &self,
+        h: &mut [f32],
+        scratch: &mut Scratch,
+        tap: &mut dyn Tap,
+        mut outputs: Option<&mut ExpertOutputs>,
+    ) {
+        let Some(router) = &self.router else { return };
+        let d = self.config.hidden;
+        let t = h.len() / d;
+        let mut sum = std::mem::take(&mut scratch.sum);
+        sum.clear();
+        sum.resize(h.len(), 0.0);
+        let routes = router.routes(MatrixRef::new(&scratch.normed, t, d));
+        if let Some(outputs) = &mut outputs {
+            outputs.experts = vec![Default::default(); routes.len()];
+        }
+        for (expert, tokens) in routes.iter().enumerate().filter(|(_, tokens)| !tokens.is_empty()) {
+            let number = expert;
+            let expert = expert as u16;
+            self.expert_inputs(expert, tokens, Input::Down, scratch, tap);
+            let Scratch { gate, out, .. } = scratch;
+            let [.., down_proj] = self.mlp_linears(Some(expert));
+            let n = tokens.len();
+            let x = MatrixRef::new(gate, n, down_proj.weight.cols());
+            let out = sized(out, n * d);
+            apply(x, &mut [(&down_proj.weight, MatrixMut::new(out, n, d))]);
+            down_proj.add_bias(out);
+            if let Some(outputs) = &mut outputs {
+                outputs.experts[number] = (tokens.clone(), out.to_vec());
+            }
+            for (&(token, weight), y) in tokens.iter().zip(out.chunks_exact(d)) {
+                vector::add_scaled(&mut sum[token * d..][..d], y, weight);
+            }
+        }
+        if let Some(shared_gate) = &router.shared_gate {
+            self.gate(h.len(), scratch, tap);
+            let Scratch { normed, gate, out, .. } = scratch;
+            let [.., down_proj] = self.mlp_linears(None);
+            let out = sized(out, h.len());
+            let x = MatrixRef::new(gate, t, down_proj.weight.cols());
+            apply(x, &mut [(&down_proj.weight, MatrixMut::new(out, t, d))]);
+            down_proj.add_bias(out);
+            let rows = normed.chunks_exact(d).zip(out.chunks_exact(d));
+            for ((x, y), sum) in rows.zip(sum.chunks_exact_mut(d)) {
+                let logit: f32 = x.iter().zip(shared_gate).map(|(x, g)| x * g).sum();
+                vector::add_scaled(sum, y, 1.0 / (1.0 + (-logit).exp()));
+            }
+        }
+        self.add_output(&mut sum, self.norm(NormSlot::AfterMlp), h);
+        scratch.sum = sum;
+    }
+
+    /// Computes the inputs of experts up to `last` for `tap`, where it wants them; from
+    /// `normed`, of `size` entries.
+    pub(super) fn observe_experts(
+        &self,
+        size: usize,
+        last: Input,
+        scratch: &mut Scratch,
+        tap: &mut dyn Tap,
+    ) {
+        let Some(router) = &self.router else { return };
+        let d = self.config.hidden;
+        let routes = router.routes(MatrixRef::new(&scratch.normed, size / d, d));
+        for (expert, tokens) in routes.iter().enumerate().filter(|(_, tokens)| !tokens.is_empty()) {
+            let expert = expert as u16;
+            let wants = |input| tap.wants(Site { input, expert: Some(expert) });
+            let last = match (wants(Input::GateUp), last == Input::Down && wants(Input::Down)) {
+                (_, true) => Input::Down,
+                (true, false) => Input::GateUp,
+                (false, false) => continue,
+            };
+            self.expert_inputs(expert, tokens, last, scratch, tap);
+        }
+    }
+
+    /// The inputs of one expert up to `last`: `gate` is that of down.
+    fn expert_inputs(
+        &self,
+        expert: u16,
+        tokens: &[(usize, f32)],
+        last: Input,
+        scratch: &mut Scratch,
+        tap: &mut dyn Tap,
+    ) {
+        let d = self.config.hidden;
+        let Scratch { normed, rows, gate, up, .. } = scratch;
+        let rows = sized(rows, tokens.len() * d);
+        for (row, &(token, _)) in rows.chunks_exact_mut(d).zip(tokens) {
+            row.copy_from_slice(&normed[token * d..][..d]);
+        }
+        let x = MatrixRef::new(rows, tokens.len(), d);
+        let site = |input| Site { input, expert: Some(expert) };
+        tap.on_input(site(Input::GateUp), x);
+        if last == Input::Down {
+            self.project_mlp(Some(expert), x, gate, up);
+            self.activate(gate, up);
+            let width = gate.len() / tokens.len();
+            tap.on_input(site(Input::Down), MatrixRef::new(gate, tokens.len(), width));
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! A layer as data: which linear layers it has, what each computes, and which input
+//! it reads. Plans, statistics, packing, training and reports follow from this list.
+
+use super::config::Config;
+use super::family::FAMILIES;
+use super::parameter::Half;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+/// What a linear layer computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// Queries.
+    Query,
+    /// Keys.
+    Key,
+    /// Values.
+    Value,
+    /// The output of attention.
+    Output,
+    /// The gate of an MLP.
+    Gate,
+    /// What the gate multiplies.
+    Up,
+    /// The output of an MLP.
+    Down,
+}
+
+impl Role {
+    /// The linear layers of attention, in the order of [`LayerInfo::linears`].
+    pub const ATTENTION: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
+    /// The linear layers of one MLP or expert, in the order of [`LayerInfo::linears`].
+    pub const MLP: [Role; 3] = [Role::Gate, Role::Up, Role::Down];
+
+    /// Its name in couplings: `q`, `k`, `v`, `o`, `gate`, `up` or `down`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Query => "q",
+            Role::Key => "k",
+            Role::Value => "v",
+            Role::Output => "o",
+            Role::Gate => "gate",
+            Role::Up => "up",
+            Role::Down => "down",
+        }
+    }
+
+    /// The input that it reads.
+    pub fn input(self) -> Input {
+        match self {
+            Role::Query | Role::Key | Role::Value => Input::Qkv,
+            Role::Output => Input::Out,
+            Role::Gate | Role::Up => Input::GateUp,
+            Role::Down => Input::Down,
+        }
+    }
+}
+
+/// The inputs that the linear layers of one attention and one MLP share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Input {
+    /// Of the q, k and v projections.
+    Qkv,
+    /// Of the o projection.
+    Out,
+    /// Of the gate and up projections.
+    GateUp,
+    /// Of the down projection.
+    Down,
+}
+
+impl Input {
+    /// In the order of the forward pass.
+    pub const ALL: [Input; 4] = [Input::Qkv, Input::Out, Input::GateUp, Input::Down];
+
+    /// `qkv`, `out`, `gate_up` or `down`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Input::Qkv => "qkv",
+            Input::Out => "out",
+            Input::GateUp => "gate_up",
+            Input::Down => "down",
+        }
+    }
+
+    /// The half of the layer that computes it.
+    pub fn half(self) -> Half {
+        if self <= Input::Out { Half::Attention } else { Half::Mlp }
+    }
+}
+
+/// An input of some of a layer's linear layers, ordered as in the forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Site {
+    /// Which input.
+    pub input: Input,
+    /// Of which expert; `None` is attention, an MLP without experts, or the shared one.
+    pub expert: Option<u16>,
+}
+
+impl From<Input> for Site {
+    fn from(input: Input) -> Self {
+        Self { input, expert: None }
+    }
+}
+
+/// `gate_up`, or `gate_up[3]` of expert 3.
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.expert {
+            None => f.write_str(self.input.name()),
+            Some(expert) => write!(f, "{}[{expert}]", self.input.name()),
+        }
+    }
+}
+
+/// As it is displayed.
+impl FromStr for Site {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not an input of a layer");
+        let (name, expert) = match text.split_once('[') {
+            None => (text, None),
+            Some((name, rest)) => {
+                let number = rest.strip_suffix(']').and_then(|number| number.parse().ok());
+                (name, Some(number.ok_or_else(wrong)?))
+            }
+        };
+        let input = Input::ALL.into_iter().find(|input| input.name() == name);
+        Ok(Self { input: input.ok_or_else(wrong)?, expert })
+    }
+}
+
+/// A linear layer of a decoder layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinearInfo {
+    /// Its name within the layer, such as `self_attn.q_proj`.
+    pub name: String,
+    /// What it computes.
+    pub role: Role,
+    /// The expert that it belongs to, if any.
+    pub expert: Option<u16>,
+    /// `[out, in]`.
+    pub shape: [usize; 2],
+    /// Whether it has a bias.
+    pub bias: bool,
+}
+
+impl LinearInfo {
+    /// The input that it reads.
+    pub fn site(&self) -> Site {
+        Site { input: self.role.input(), expert: self.expert }
+    }
+
+    /// `q_proj` of `self_attn.q_proj`.
+    pub fn short(&self) -> &str {
+        self.name.rsplit('.').next().unwrap_or(&self.name)
+    }
+
+    /// Whether a coupling means it by `q`, `q_proj` or `self_attn.q_proj`.
+    pub fn is_called(&self, name: &str) -> bool {
+        name == self.role.name() || name == self.short() || name == self.name
+    }
+}
+
+/// Whether tensors called `name.weight` are linear layers in some family, whatever layer
+/// or expert they belong to.
+pub fn is_linear_name(name: &str) -> bool {
+    let short = name.rsplit('.').next().unwrap_or(name);
+    let roles = Role::ATTENTION.into_iter().chain(Role::MLP);
+    let by_role = short
+        .strip_suffix("_proj")
+        .is_some_and(|role| roles.into_iter().any(|known| known.name() == role));
+    by_role || FAMILIES.iter().any(|family| family.names.expert_parts.contains(&short))
+}
+
+/// The linear layers of one decoder layer: those of attention, of its MLP or shared
+/// expert, if any, and of each expert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerInfo {
+    /// The layer's index.
+    pub index: usize,
+    /// In the order of files.
+    pub linears: Vec<LinearInfo>,
+    /// Whether there is an MLP that every token goes through.
+    pub has_mlp: bool,
+    /// Number of experts.
+    pub experts: usize,
+}
+
+impl LayerInfo {
+    /// The linear layers of layer `index`.
+    pub fn new(c: &Config, index: usize) -> Self {
+        let (d, q, kv) = (c.hidden, c.q_width(), c.kv_width());
+        let names = &c.family.names;
+        let mut linears = Vec::new();
+        for role in Role::ATTENTION {
+            let (shape, bias) = match role {
+                Role::Query => ([q, d], c.qkv_bias),
+                Role::Output => ([d, q], c.out_bias),
+                _ => ([kv, d], c.qkv_bias),
+            };
+            let name = format!("self_attn.{}_proj", role.name());
+            linears.push(LinearInfo { name, role, expert: None, shape, bias });
+        }
+        let mut mlp = |prefix: &str, parts: [&str; 3], ff: usize, expert: Option<u16>| {
+            for (role, part) in Role::MLP.into_iter().zip(parts) {
+                let shape = if role == Role::Down { [d, ff] } else { [ff, d] };
+                let name = format!("{prefix}.{part}");
+                linears.push(LinearInfo { name, role, expert, shape, bias: c.mlp_bias });
+            }
+        };
+        let experts = c.experts.as_ref().filter(|experts| experts.layers[index]);
+        let own_ff = experts.map_or(Some(c.ff), |experts| experts.shared_ff);
+        if let Some(ff) = own_ff {
+            let prefix = if experts.is_some() { names.shared } else { "mlp" };
+            mlp(prefix, ["gate_proj", "up_proj", "down_proj"], ff, None);
+        }
+        let count = experts.map_or(0, |experts| experts.count);
+        for expert in 0..count {
+            let ff = experts.map_or(0, |experts| experts.ff);
+            let prefix = format!("{}.{expert}", names.experts);
+            mlp(&prefix, names.expert_parts, ff, Some(expert as u16));
+        }
+        Self { index, linears, has_mlp: own_ff.is_some(), experts: count }
+    }
+
+    /// The full name of a linear layer's weights.
+    pub fn weight_name(&self, linear: usize) -> String {
+        format!("model.layers.{}.{}.weight", self.index, self.linears[linear].name)
+    }
+
+    /// Every input, in the order of the forward pass.
+    pub fn sites(&self) -> Vec<Site> {
+        let sites: BTreeSet<Site> = self.linears.iter().map(LinearInfo::site).collect();
+        sites.into_iter().collect()
+    }
+
+    /// Width of an input.
+    pub fn width(&self, site: Site) -> usize {
+        // The input of gate and up is the same for all experts.
+        let reads = |linear: &&LinearInfo| {
+            linear.role.input() == site.input
+                && (linear.expert == site.expert || site == Input::GateUp.into())
+        };
+        self.linears.iter().find(reads).map_or(0, |linear| linear.shape[1])
+    }
+
+    /// The index of the first linear layer of an expert, or of the MLP that every token
+    /// goes through.
+    pub fn first_of(&self, expert: Option<u16>) -> usize {
+        let attention = Role::ATTENTION.len();
+        match expert {
+            None => attention,
+            Some(expert) => {
+                attention + Role::MLP.len() * (usize::from(self.has_mlp) + usize::from(expert))
+            }
+        }
+    }
+
+    /// The first linear layer with this role.
+    pub fn position(&self, role: Role) -> usize {
+        let found = self.linears.iter().position(|linear| linear.role == role);
+        found.expect("every layer has linear layers of every role")
+    }
+
+    /// The linear layer that a coupling calls `name`, next to one of this expert.
+    pub fn find(&self, name: &str, expert: Option<u16>) -> Option<usize> {
+        let position = |expert| {
+            self.linears.iter().position(|linear| linear.expert == expert && linear.is_called(name))
+        };
+        // Attention goes with every expert.
+        position(expert).or_else(|| position(None))
+    }
+
+    /// Weights that one token is multiplied by: of its experts only.
+    pub fn active_weights(&self, c: &Config) -> usize {
+        let size = |linear: &LinearInfo| linear.shape[0] * linear.shape[1];
+        let own: usize = self.linears.iter().filter(|l| l.expert.is_none()).map(size).sum();
+        let experts = self.weights() - own;
+        own + c.experts.as_ref().map_or(0, |all| experts * all.active / all.count)
+    }
+
+    /// Weights of all linear layers.
+    pub fn weights(&self) -> usize {
+        self.linears.iter().map(|linear| linear.shape[0] * linear.shape[1]).sum()
+    }
+}

@@ -1,0 +1,57 @@
+"""Every family, pruned: transformers loads what was written and computes what openwork does."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+import openwork
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+MODELS = Path(__file__).parents[2] / "testdata" / "models"
+TEXT = "the open work of a wall lets the light in and the wind out " * 20
+WINDOW = 16
+# Its text model is written as a model of its own, which "gemma3" covers.
+FOLDERS = sorted(folder.name for folder in MODELS.iterdir() if folder.name != "gemma3-images")
+EXPERTS = ["mixtral", "olmoe", "qwen2-moe", "qwen3-moe"]
+
+
+def perplexity(folder):
+    """By transformers, over windows that do not overlap."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model, loading = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True
+    )
+    assert not loading["missing_keys"] and not loading["unexpected_keys"] and not loading["mismatched_keys"]
+    ids = torch.tensor(tokenizer(TEXT).input_ids)
+    ids = ids[: len(ids) // WINDOW * WINDOW].view(-1, WINDOW)
+    with torch.no_grad():
+        logits = model.eval()(ids).logits[:, :-1]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    return math.exp(loss.item())
+
+
+def prune(name, spec, place, **options):
+    text = place / "text.txt"
+    text.write_text(TEXT)
+    sizes = dict(samples=4, seq_len=WINDOW, single_tokens=0, progress=False)
+    evaluation = dict(eval=text, eval_seq_len=WINDOW)
+    out = place / "out"
+    record = openwork.prune_model(
+        MODELS / name, spec=spec, calib=text, out=out, **sizes, **evaluation, **options
+    )
+    return out, record["evaluations"][-1]["token_perplexity"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_transformers_computes_what_openwork_does(name, tmp_path):
+    out, ours = prune(name, "2:4", tmp_path, method="sparsegpt")
+    assert perplexity(out) == pytest.approx(ours, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_transformers_loads_a_model_with_fewer_experts(name, tmp_path):
+    out, ours = prune(name, "experts keep 4", tmp_path)
+    assert perplexity(out) == pytest.approx(ours, rel=1e-4)
