@@ -1,8 +1,9 @@
 """Trains the demo model on the little language of `generator.py`.
 
-    python train.py OUT
+    python train.py OUT [--experts]
 
-Writes a Hugging Face folder (Qwen3, bf16) with calibration.txt, evaluation.txt and
+Writes a Hugging Face folder (Qwen3, bf16; with `--experts` Qwen3-MoE, eight experts of
+which two see each token) with calibration.txt, evaluation.txt and
 entropy.json beside the weights. Needs torch, transformers and tokenizers. Everything
 is drawn from SEED: the same versions on the same kind of processor give the same
 weights.
@@ -17,7 +18,13 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from generator import read, write
 
@@ -25,6 +32,15 @@ SEED = 5
 VOCAB, WINDOW, BATCH = 1024, 256, 16
 PARAGRAPHS = 640  # in each of the two texts
 END = "<|end|>"
+# Training spreads the tokens over the experts; what is written does not depend on the last two.
+EXPERTS = dict(
+    num_experts=8,
+    num_experts_per_tok=2,
+    moe_intermediate_size=128,
+    norm_topk_prob=True,
+    output_router_logits=True,
+    router_aux_loss_coef=0.01,
+)
 
 
 def texts(seed, paragraphs):
@@ -50,11 +66,12 @@ def tokenizer(text):
     )
 
 
-def config():
-    return Qwen3Config(
+def config(experts):
+    kind, width = (Qwen3MoeConfig, EXPERTS) if experts else (Qwen3Config, dict(intermediate_size=384))
+    return kind(
+        **width,
         vocab_size=VOCAB,
         hidden_size=128,
-        intermediate_size=384,
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -81,12 +98,13 @@ def nats(model, ids, window=WINDOW):
 
 def pruned(model, keep=2, of=4):
     """A copy of which all linears are pruned by magnitude."""
-    other = Qwen3ForCausalLM(model.config)
+    other = AutoModelForCausalLM.from_config(model.config)
     other.load_state_dict(model.state_dict())
     for layer in other.model.layers:
-        for linear in (m for m in layer.modules() if isinstance(m, torch.nn.Linear)):
-            w = linear.weight.data
-            groups = w.view(-1, of)
+        for name, w in layer.named_parameters():
+            if w.ndim < 2 or name == "mlp.gate.weight":
+                continue
+            groups = w.data.view(-1, of)
             groups.scatter_(1, groups.abs().topk(of - keep, dim=1, largest=False).indices, 0.0)
     return other.eval()
 
@@ -115,13 +133,16 @@ class Muon(torch.optim.Optimizer):
             for p in group["params"]:
                 m = self.state[p].setdefault("m", torch.zeros_like(p))
                 m.lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonal(p.grad.lerp(m, group["momentum"]))
-                p.add_(update, alpha=-group["lr"] * max(1, p.shape[0] / p.shape[1]) ** 0.5)
+                turned = p.grad.lerp(m, group["momentum"])
+                update = orthogonal(turned) if p.ndim == 2 else torch.stack([orthogonal(g) for g in turned])
+                p.add_(update, alpha=-group["lr"] * max(1, p.shape[-2] / p.shape[-1]) ** 0.5)
 
 
 def train(model, stream, steps, log):
-    inner = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    outer = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    # Routers are small and stay with the embedding.
+    is_inner = lambda n, p: p.ndim >= 2 and "embed" not in n and not n.endswith("mlp.gate.weight")
+    inner = [p for n, p in model.named_parameters() if is_inner(n, p)]
+    outer = [p for n, p in model.named_parameters() if not is_inner(n, p)]
     optimizers = [Muon(inner, lr=0.02), torch.optim.Adam(outer, lr=4e-3, betas=(0.9, 0.98))]
     rates = [group["lr"] for o in optimizers for group in o.param_groups]
     started, seen = time.time(), 0
@@ -145,6 +166,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=1400)
+    parser.add_argument("--experts", action="store_true", help="eight experts instead of one MLP")
     parser.add_argument("--small", action="store_true", help="do not count the exact entropy (slow)")
     args = parser.parse_args()
     torch.manual_seed(SEED)
@@ -168,7 +190,7 @@ def main():
     print(f"{len(stream)} tokens to train on; evaluation: {len(test)} tokens, "
           f"true perplexity {math.exp(drawn / len(test)):.4f}", flush=True)
 
-    model = Qwen3ForCausalLM(config())
+    model = AutoModelForCausalLM.from_config(config(args.experts))
     print(sum(p.numel() for p in model.parameters()), "parameters", flush=True)
     train(model, stream, args.steps, lambda line: print(line, flush=True))
     model = model.to(torch.bfloat16)
