@@ -103,7 +103,7 @@ fn every_token_is_seen_by_its_experts_and_no_other() {
 #[test]
 fn every_expert_is_pruned_and_told_of_few_tokens() {
     for name in models() {
-        for (samples, few) in [(24, false), (1, true)] {
+        for (samples, few) in [(36, false), (1, true)] {
             let out = tempfile::tempdir().unwrap();
             let out = out.path().join("out");
             let recipe = "spec = \"2:4\"\nmethod = \"sparsegpt\"";
@@ -181,7 +181,8 @@ fn fuse(name: &str, to: &Path, change: impl Fn(&mut Vec<usize>)) {
 
 #[test]
 fn fused_experts_are_read_as_separate_ones() {
-    for name in models() {
+    // The files of gpt-oss are fused in a way of their own.
+    for name in models().filter(|&name| name != "gpt-oss") {
         let to = tempfile::tempdir().unwrap();
         fuse(name, to.path(), |_| {});
         assert_eq!(logits(to.path()), logits(&folder(name)), "{name}");

@@ -249,6 +249,9 @@ impl Sandbox {
             }
         };
         self.text("text.txt");
+        if name.contains("OLMoE") {
+            return copy_model("olmoe", &path);
+        }
         let base = format!("{name}.base");
         match kind {
             "" if !name.ends_with(".gguf") => return dense_model(&path, positions),
@@ -346,4 +349,13 @@ fn dense_model(path: &Path, positions: usize) {
     });
     let file = safetensors(&tensors.collect::<Vec<_>>(), &[("format", "pt")]);
     std::fs::write(path.join("model.safetensors"), file).unwrap();
+}
+
+/// A tiny model of the repository.
+fn copy_model(name: &str, to: &Path) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name);
+    std::fs::create_dir_all(to).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(from.join(file), to.join(file)).unwrap();
+    }
 }

@@ -14,6 +14,7 @@ mod grids;
 mod json_entries;
 mod mapped;
 mod multimodal;
+mod mxfp4;
 mod natural_order;
 mod packed;
 mod quant;
@@ -37,7 +38,7 @@ use crate::tokens::{Tokenizer, catch_panic};
 use mapped::Mapped;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use tensor::TensorInfo;
+use tensor::{RowOrder, TensorInfo};
 
 /// An opened model. Holds, once built:
 ///
@@ -121,7 +122,9 @@ impl Checkpoint {
             let gguf::GgufContents { config, metadata, tensors, notes } = gguf::open(&file)?;
             (config, Companions::Gguf(metadata), vec![file], tensors, notes)
         };
-        fused::split(&config, &mut tensors).map_err(|fault| CheckpointError::new(path, fault))?;
+        let (mut config, mut notes) = (config, notes);
+        let split = fused::split(&mut config, &mut tensors);
+        notes.extend(split.map_err(|fault| CheckpointError::new(path, fault))?);
         tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         let path = path.to_path_buf();
         let mut model = Self { path, companions, config, files, tensors, rounded: None, notes };
@@ -135,7 +138,9 @@ impl Checkpoint {
         let (tensors, metadata) = safetensors::read(file.bytes(), 0)
             .map_err(|fault| CheckpointError::new(path, fault))?;
         let mut tensors = folder::joined(&file, tensors, &metadata)?;
-        fused::split(&config, &mut tensors).map_err(|fault| CheckpointError::new(path, fault))?;
+        let mut config = config;
+        fused::split(&mut config, &mut tensors)
+            .map_err(|fault| CheckpointError::new(path, fault))?;
         tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         let (path, files) = (path.to_path_buf(), vec![file]);
         let (companions, notes) = (Companions::Folder, Vec::new());
@@ -343,7 +348,8 @@ impl Checkpoint {
     fn view<'a>(&'a self, stored: &'a TensorInfo) -> Tensor<'a> {
         let file = self.files[stored.file].bytes();
         // A packed tensor's parts have their own ranges.
-        let data = if stored.packed.is_some() { file } else { &file[stored.range.clone()] };
+        let in_parts = stored.packed.is_some() || matches!(stored.order, RowOrder::Mxfp4 { .. });
+        let data = if in_parts { file } else { &file[stored.range.clone()] };
         Tensor { stored, data, rounded: self.rounded }
     }
 }

@@ -20,6 +20,7 @@ use crate::model::Family;
 use crate::tokens::Tokenizer;
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -83,6 +84,9 @@ pub enum Data<'a> {
     Tensor(Tensor<'a>),
     /// Several, one after the other.
     Joined(Vec<Data<'a>>),
+    /// Matrices of this shape whose rows become columns, in turn: entry `(k, i m + j)` is
+    /// entry `(i, k)` of the `j`-th of `m`.
+    Columns(Vec<Data<'a>>, [usize; 2]),
 }
 
 impl<'a> Part<'a> {
@@ -110,6 +114,20 @@ impl<'a> Part<'a> {
         let io = |error| WriteError::io(path, error);
         match data {
             Data::Joined(all) => all.iter().try_for_each(|data| self.write_data(data, out, path)),
+            Data::Columns(matrices, [rows, cols]) => {
+                let matrices: Vec<_> = matrices.iter().map(|data| self.values(data)).collect();
+                let mut bytes = Vec::new();
+                let mut line = vec![0.0; rows * matrices.len()];
+                for k in 0..*cols {
+                    for (at, value) in line.iter_mut().enumerate() {
+                        let (i, j) = (at / matrices.len(), at % matrices.len());
+                        *value = matrices[j][i * cols + k];
+                    }
+                    self.encode(&line, &mut bytes)?;
+                    out.write_all(&bytes).map_err(io)?;
+                }
+                Ok(())
+            }
             Data::Bytes(bytes) => out.write_all(bytes).map_err(io),
             Data::F32(values) => {
                 let mut bytes = Vec::new();
@@ -138,6 +156,22 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// The values of some data.
+    fn values<'v>(&self, data: &'v Data<'_>) -> Cow<'v, [f32]> {
+        match data {
+            Data::F32(values) => Cow::Borrowed(values),
+            Data::Tensor(tensor) => Cow::Owned(tensor.to_f32()),
+            Data::Bytes(bytes) => {
+                let mut values = vec![0.0; bytes.len() / self.dtype.block_bytes()];
+                self.dtype.decode(bytes, &mut values);
+                Cow::Owned(values)
+            }
+            Data::Joined(all) | Data::Columns(all, _) => {
+                Cow::Owned(all.iter().flat_map(|data| self.values(data).into_owned()).collect())
+            }
+        }
+    }
+
     fn encode(&self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), WriteError> {
         encode(self.dtype, values, bytes).map_err(|value| WriteError::Range {
             tensor: self.name.clone(),
@@ -149,6 +183,10 @@ impl<'a> Part<'a> {
 
 /// Joins the tensors of linear layers that the files of a family hold in one.
 pub fn fused<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
+    let parts = match family.experts.is_some_and(|experts| experts.transposed) {
+        true => fused_columns(parts, family),
+        false => parts,
+    };
     let mut all: Vec<Part<'a>> = Vec::with_capacity(parts.len());
     let mut parts = parts.into_iter().peekable();
     while let Some(mut part) = parts.next() {
@@ -162,6 +200,55 @@ pub fn fused<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
             part = Part { name, data: Data::Joined(data), ..part };
         }
         all.push(part);
+    }
+    all
+}
+
+/// Joins the tensors of experts whose files hold `[experts, in, out]`.
+fn fused_columns<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
+    let [gate, up, down] = family.names.expert_parts;
+    let middle = format!(".{}.", family.names.experts);
+    let mut all: Vec<Part<'a>> = Vec::with_capacity(parts.len());
+    for part in parts {
+        // `model.layers.0.mlp.experts` `3` `gate_proj` `weight`
+        let place = part.name.split_once(&middle).and_then(|(layer, rest)| {
+            let (expert, rest) = rest.split_once('.')?;
+            let (linear, kind) = rest.split_once('.')?;
+            Some((format!("{layer}{middle}"), expert.parse().ok()?, linear, kind))
+        });
+        let (prefix, expert, linear, kind): (String, usize, &str, &str) = match place {
+            // Packed weights stay as they are.
+            Some(place) if ["weight", "bias"].contains(&place.3) => place,
+            _ => {
+                all.push(part);
+                continue;
+            }
+        };
+        let suffix = if kind == "bias" { "_bias" } else { "" };
+        let fused = if linear == down { "down_proj" } else { "gate_up_proj" };
+        let name = format!("{prefix}{fused}{suffix}");
+        let turns = if linear == down { 1 } else { 2 };
+        let shape = [part.shape[0], part.shape.get(1).copied().unwrap_or(1)];
+        let [rows, cols] = shape;
+        debug_assert!([gate, up, down].contains(&linear));
+        let known = all.iter_mut().rev().find(|known| known.name == name);
+        let joined = match known {
+            Some(known) => known,
+            None => {
+                let (dtype, data) = (part.dtype, Data::Joined(Vec::new()));
+                all.push(Part { name, dtype, shape: Vec::new(), data });
+                all.last_mut().expect("just pushed")
+            }
+        };
+        joined.shape = match kind {
+            "bias" => vec![expert + 1, turns * rows],
+            _ => vec![expert + 1, cols, turns * rows],
+        };
+        let Data::Joined(experts) = &mut joined.data else { continue };
+        match experts.get_mut(expert) {
+            Some(Data::Columns(matrices, _)) => matrices.push(part.data),
+            _ => experts.push(Data::Columns(vec![part.data], shape)),
+        }
     }
     all
 }

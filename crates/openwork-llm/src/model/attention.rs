@@ -7,6 +7,9 @@
 //! p_s = exp(c q_t . k_s - m) / sum_s exp(c q_t . k_s - m)        out_t = sum_s p_s v_s
 //! ```
 //!
+//! In families with sinks, the softmax of a head has one more score, a number of its own,
+//! that adds to the sum and to nothing else.
+//!
 //! Scores exist for one tile at a time (some tokens, the heads of one group, the
 //! keys they see), never for `[T, T]`. A tile is one task on one thread, so the
 //! result does not depend on the number of threads. For a single token, when
@@ -18,6 +21,7 @@ use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Rows of a tile; a token has one row per head of a group. The keys are packed
 /// once per tile; its scores over 1024 keys take 768 kB.
@@ -49,6 +53,8 @@ pub struct GroupedQueryAttention {
     pub cap: Option<f32>,
     /// Sliding window: each token attends to this many tokens, including itself.
     pub window: Option<usize>,
+    /// The sink of each head, if there are any.
+    pub sinks: Option<Arc<[f32]>>,
 }
 
 impl GroupedQueryAttention {
@@ -100,7 +106,7 @@ impl GroupedQueryAttention {
                 let scores = &mut scores[..keys.len()];
                 vector::scaled_dots(scores, q, &k[start..], stride, self.scale);
                 self.bound(scores);
-                let sum = vector::exp_in_place(scores, vector::max(scores));
+                let sum = self.softmax(scores, h);
                 vector::mix(out, scores, &v[start..], stride);
                 vector::scale(out, sum.recip());
             });
@@ -151,7 +157,7 @@ impl GroupedQueryAttention {
                 row[right..].fill(0.0);
                 let row = &mut row[left..right];
                 self.bound(row);
-                sums[i] = vector::exp_in_place(row, vector::max(row));
+                sums[i] = self.softmax(row, g * group + i / n);
             }
 
             // 4. The weighted sum of values: [group * n, d].
@@ -168,6 +174,19 @@ impl GroupedQueryAttention {
             }
         });
         queries
+    }
+
+    /// Takes the exponentials of a head's scores, less a common number; returns their sum,
+    /// with that of the sink.
+    fn softmax(&self, scores: &mut [f32], head: usize) -> f32 {
+        let most = vector::max(scores);
+        match self.sinks.as_ref().map(|sinks| sinks[head]) {
+            None => vector::exp_in_place(scores, most),
+            Some(sink) => {
+                let most = most.max(sink);
+                vector::exp_in_place(scores, most) + (sink - most).exp()
+            }
+        }
     }
 
     /// Bounds scores, where the family does.
@@ -234,7 +253,8 @@ mod tests {
                         a.cap.map_or(score, bounded).exp()
                     })
                     .collect();
-                let sum: f64 = e.iter().sum();
+                let sink = a.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[h]).exp());
+                let sum = e.iter().sum::<f64>() + sink;
                 for i in 0..d {
                     let mean: f64 =
                         (least..=p).zip(&e).map(|(j, e)| e * at(v, j, kv_width, g, i)).sum();
@@ -261,6 +281,7 @@ mod tests {
                     scale: 0.5,
                     cap,
                     window,
+                    sinks: (past == 7).then(|| (0..heads).map(|h| h as f32 / 2.0).collect()),
                 };
                 let q: Vec<f32> = (0..t * heads * 4).map(number).collect();
                 let k: Vec<f32> = (0..(t + past) * 8).map(|i| number(i + 1)).collect();

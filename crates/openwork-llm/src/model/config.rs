@@ -59,22 +59,72 @@ pub enum ConfigError {
 }
 
 /// The activation function of the gated MLP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `x / (1 + e^-x)`.
     Silu,
     /// GELU, tanh approximation.
     GeluTanh,
+    /// `g sigmoid(alpha g) (u + 1)`, with `g` at most `limit` and `u` within plus and minus
+    /// `limit`.
+    ClampedSwiglu {
+        /// Gain of the sigmoid.
+        alpha: f32,
+        /// The bound.
+        limit: f32,
+    },
 }
 
-/// The attention settings of one layer.
+/// The attention settings of one layer; those of a gated delta net are not used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerAttention {
+    /// Head size.
+    pub head_dim: usize,
+    /// Key-value heads.
+    pub kv_heads: usize,
+    /// Whether the values are the keys before their norm and rotation.
+    pub values_are_keys: bool,
     /// Sliding window: each token attends to this many tokens, including itself;
     /// `None` is all.
     pub window: Option<usize>,
     /// The rotation of its heads; `None` is none.
     pub rope: Option<RopeParameters>,
+}
+
+/// The sizes of a gated delta net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNetSizes {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, a multiple of those of keys.
+    pub value_heads: usize,
+    /// Size of a query's or key's head.
+    pub key_dim: usize,
+    /// Size of a value's head.
+    pub value_dim: usize,
+    /// Tokens that the convolution sees.
+    pub kernel: usize,
+}
+
+impl DeltaNetSizes {
+    /// Width of queries, keys and values together.
+    pub fn channels(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.value_width()
+    }
+
+    /// Total width of the value heads.
+    pub fn value_width(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+}
+
+/// The gated delta nets of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeltaNets {
+    /// The size of each.
+    pub sizes: DeltaNetSizes,
+    /// Which layers have one, instead of attention.
+    pub layers: Vec<bool>,
 }
 
 /// The experts of a model's layers.
@@ -90,6 +140,8 @@ pub struct Experts {
     pub shared_ff: Option<usize>,
     /// Whether the weights of a token's experts are made to sum to 1.
     pub normalized: bool,
+    /// Whether the router has a bias.
+    pub router_bias: bool,
     /// Which layers have them.
     pub layers: Vec<bool>,
 }
@@ -99,7 +151,7 @@ pub struct Experts {
 /// 1. every size is at least 1 and at most `MAX_SIZE`, `layers` at most `MAX_LAYERS`;
 /// 2. `heads` is a multiple of `kv_heads`;
 /// 3. `head_dim` is even;
-/// 4. `attention`, and `layers` of `experts`, have one entry per layer;
+/// 4. `attention`, and `layers` of `experts` and `delta_nets`, have one entry per layer;
 /// 5. a token is routed to at least one expert and at most all.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -111,13 +163,15 @@ pub struct Config {
     pub ff: usize,
     /// Experts, if it has any.
     pub experts: Option<Experts>,
+    /// Gated delta nets, if it has any.
+    pub delta_nets: Option<DeltaNets>,
     /// Number of decoder layers.
     pub layers: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key-value heads.
+    /// Key-value heads, of layers that do not differ.
     pub kv_heads: usize,
-    /// Head size.
+    /// Head size, of layers that do not differ.
     pub head_dim: usize,
     /// Size of the vocabulary.
     pub vocab: usize,
@@ -162,6 +216,9 @@ const QUERY_SCALAR: f64 = 256.0;
 const SLIDING_WINDOW: usize = 4096;
 const MAX_WINDOW_LAYERS: usize = 28;
 const NO_ROPE_INTERVAL: usize = 4;
+const FULL_ATTENTION_INTERVAL: usize = 4;
+const SWIGLU_ALPHA: f64 = 1.702;
+const SWIGLU_LIMIT: f64 = 7.0;
 /// Largest supported size (widths, tokens).
 pub const MAX_SIZE: usize = 1 << 24;
 /// Largest supported number of layers; the largest Llama has 126.
@@ -228,6 +285,10 @@ impl Config {
                 (true, false, false)
             }
             Bias::QkvUnless { key } => (keys.flag_or(key, true)?, false, false),
+            Bias::AllUnless => {
+                let attention = keys.flag_or("attention_bias", true)?;
+                (attention, attention, true)
+            }
             Bias::Configured { mlp } => {
                 let attention = keys.flag_or("attention_bias", false)?;
                 (attention, attention, mlp && keys.flag_or("mlp_bias", false)?)
@@ -258,8 +319,9 @@ impl Config {
             false => None,
         };
         let max_positions = keys.size_or("max_position_embeddings", family.max_positions)?;
-        let context = HeadContext { head_dim, max_positions, family };
-        let (attention, query_scaling) = attention(&mut keys, &context, layers)?;
+        let context = HeadContext { head_dim, kv_heads, max_positions, family };
+        let delta_nets = delta_nets(&mut keys, family, layers)?;
+        let (attention, query_scaling) = attention(&mut keys, &context, layers, &delta_nets)?;
         let experts = experts(&mut keys, family, layers)?;
         let every = experts.as_ref().filter(|e| e.layers.iter().all(|has| *has));
         let ff = match every {
@@ -275,6 +337,7 @@ impl Config {
             hidden,
             ff,
             experts,
+            delta_nets,
             layers,
             heads,
             kv_heads,
@@ -308,6 +371,10 @@ impl Config {
     pub fn untrainable(&self) -> Option<&'static str> {
         let lacks = [
             (self.experts.is_some(), "experts"),
+            (self.delta_nets.is_some(), "gated delta nets"),
+            (self.family.gated_attention, "gated attention"),
+            (self.family.sinks, "attention sinks"),
+            (self.attention.iter().any(|a| a.values_are_keys), "values that are keys"),
             (self.score_cap.is_some() || self.logit_cap.is_some(), "bounded scores and logits"),
             (self.residual_scale != 1.0 || self.logit_scale != 1.0, "multipliers"),
             (self.clip_qkv.is_some(), "clip_qkv"),
@@ -321,14 +388,31 @@ impl Config {
         self.heads / self.kv_heads
     }
 
-    /// Total width of the query heads.
-    pub fn q_width(&self) -> usize {
-        self.heads * self.head_dim
+    /// The delta net of a layer, if it has one instead of attention.
+    pub fn delta_net(&self, layer: usize) -> Option<DeltaNetSizes> {
+        let nets = self.delta_nets.as_ref().filter(|nets| nets.layers[layer])?;
+        Some(nets.sizes)
     }
 
-    /// Total width of the key heads, equal to that of the value heads.
+    /// Whether all layers have the same kind of attention, with heads of the same size.
+    pub fn has_equal_heads(&self) -> bool {
+        let (first, others) = self.attention.split_first().expect("at least one layer");
+        let size = |a: &LayerAttention| (a.head_dim, a.kv_heads, a.values_are_keys);
+        self.delta_nets.is_none() && others.iter().all(|other| size(other) == size(first))
+    }
+
+    /// Total width of the query heads, in the widest layer.
+    pub fn q_width(&self) -> usize {
+        let attention = self.attention.iter().map(|a| self.heads * a.head_dim);
+        let nets = self.delta_nets.as_ref().map(|nets| nets.sizes.value_width());
+        attention.chain(nets).max().unwrap_or(0)
+    }
+
+    /// Total width of the key heads, equal to that of the value heads, in the widest layer.
     pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim
+        let attention = self.attention.iter().map(|a| a.kv_heads * a.head_dim);
+        let nets = self.delta_nets.as_ref().map(|nets| nets.sizes.channels());
+        attention.chain(nets).max().unwrap_or(0)
     }
 }
 
@@ -379,6 +463,10 @@ fn activation(keys: &mut ConfigReader<'_>, family: &Family) -> Result<Activation
         keys.value(other);
     }
     match found.as_str() {
+        Some("silu" | "swish") if family.clamped_swiglu => Ok(Activation::ClampedSwiglu {
+            alpha: keys.number_or("swiglu_alpha", SWIGLU_ALPHA)? as f32,
+            limit: keys.number_or("swiglu_limit", SWIGLU_LIMIT)? as f32,
+        }),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
         _ => Err(keys.unsupported(key, found, "only silu and gelu_pytorch_tanh")),
@@ -390,6 +478,7 @@ fn attention(
     keys: &mut ConfigReader<'_>,
     context: &HeadContext,
     layers: usize,
+    delta_nets: &Option<DeltaNets>,
 ) -> Result<(Vec<LayerAttention>, Option<QueryScaling>), ConfigError> {
     let family = context.family;
     let rotates = rotated_layers(keys, family, layers)?;
@@ -416,22 +505,22 @@ fn attention(
         SlidingWindow::UpperIfEnabled => {
             let from = keys.optional_count("max_window_layers")?.unwrap_or(MAX_WINDOW_LAYERS);
             let default = || (0..layers).map(|i| enabled && i >= from).collect();
-            keys.layer_types(layers)?.unwrap_or_else(default)
+            keys.sliding_layers(layers)?.unwrap_or_else(default)
         }
         SlidingWindow::LowerIfEnabled => {
             let below = keys.optional_count("max_window_layers")?.unwrap_or(MAX_WINDOW_LAYERS);
             let default =
                 || (0..layers).map(|i| enabled && i < below && i.is_multiple_of(2)).collect();
-            keys.layer_types(layers)?.unwrap_or_else(default)
+            keys.sliding_layers(layers)?.unwrap_or_else(default)
         }
         SlidingWindow::UnrotatedIfEnabled => {
             let default = || rotates.iter().map(|rotates| enabled && !rotates).collect();
-            keys.layer_types(layers)?.unwrap_or_else(default)
+            keys.sliding_layers(layers)?.unwrap_or_else(default)
         }
         SlidingWindow::Pattern(default) => {
             let new = keys.optional_size("_sliding_window_pattern")?;
             let every = keys.optional_size("sliding_window_pattern")?.or(new).unwrap_or(default);
-            keys.layer_types(layers)?
+            keys.sliding_layers(layers)?
                 .unwrap_or_else(|| (0..layers).map(|i| !(i + 1).is_multiple_of(every)).collect())
         }
     };
@@ -444,9 +533,53 @@ fn attention(
     let ropes = keys.ropes(context)?;
     let layer = |(slides, rotates): (bool, bool)| {
         let rope = if slides { &ropes.sliding } else { &ropes.global };
-        LayerAttention { window: window.filter(|_| slides), rope: rotates.then(|| rope.clone()) }
+        LayerAttention {
+            head_dim: context.head_dim,
+            kv_heads: context.kv_heads,
+            values_are_keys: false,
+            window: window.filter(|_| slides),
+            rope: rotates.then(|| rope.clone()),
+        }
     };
-    Ok((slides.into_iter().zip(rotates).map(layer).collect(), ropes.query_scaling))
+    let mut all: Vec<LayerAttention> = slides.into_iter().zip(rotates).map(layer).collect();
+    if let Some(nets) = delta_nets {
+        let unused = all.iter_mut().zip(&nets.layers).filter(|(_, net)| **net);
+        unused.for_each(|(attention, _)| attention.rope = None);
+    }
+    Ok((all, ropes.query_scaling))
+}
+
+/// The gated delta nets of a family that has them.
+fn delta_nets(
+    keys: &mut ConfigReader<'_>,
+    family: &Family,
+    layers: usize,
+) -> Result<Option<DeltaNets>, ConfigError> {
+    if !family.delta_nets {
+        return Ok(None);
+    }
+    let sizes = DeltaNetSizes {
+        key_heads: keys.size_or("linear_num_key_heads", 16)?,
+        value_heads: keys.size_or("linear_num_value_heads", 32)?,
+        key_dim: keys.size_or("linear_key_head_dim", 128)?,
+        value_dim: keys.size_or("linear_value_head_dim", 128)?,
+        kernel: keys.size_or("linear_conv_kernel_dim", 4)?,
+    };
+    let DeltaNetSizes { key_heads, value_heads, .. } = sizes;
+    if !value_heads.is_multiple_of(key_heads) {
+        return Err(ConfigError::Contradiction(format!(
+            "linear_num_value_heads {value_heads} is not a multiple of linear_num_key_heads {key_heads}"
+        )));
+    }
+    let every = keys.size_or("full_attention_interval", FULL_ATTENTION_INTERVAL)?;
+    let named = keys.layer_types(layers, ["linear_attention", "full_attention"])?;
+    let layers =
+        named.unwrap_or_else(|| (0..layers).map(|i| !(i + 1).is_multiple_of(every)).collect());
+    // What the published files say of it.
+    if !keys.flag_or("attn_output_gate", true)? {
+        return Err(keys.unsupported("attn_output_gate", &Value::Bool(false), "only true"));
+    }
+    Ok(Some(DeltaNets { sizes, layers }))
 }
 
 /// Which layers rotate their heads.
@@ -517,6 +650,7 @@ fn experts(
             false => None,
         },
         normalized: rules.always_normalized || keys.flag_or("norm_topk_prob", false)?,
+        router_bias: rules.router_bias,
         layers: has,
     }))
 }
@@ -680,8 +814,8 @@ mod tests {
         for (key, value, words) in [
             (
                 "architectures",
-                json!(["MixtralForCausalLM"]),
-                "the architecture MixtralForCausalLM is not supported (supported: LlamaForCausalLM, ",
+                json!(["BloomForCausalLM"]),
+                "the architecture BloomForCausalLM is not supported (supported: LlamaForCausalLM, ",
             ),
             (
                 "model_type",
@@ -695,8 +829,8 @@ mod tests {
             ),
             (
                 "rope_scaling",
-                json!({"rope_type": "yarn", "factor": 4.0}),
-                "rope_type = \"yarn\" is not supported",
+                json!({"rope_type": "dynamic", "factor": 4.0}),
+                "rope_type = \"dynamic\" is not supported",
             ),
             ("num_experts", json!(8), "num_experts = 8 is not supported"),
             (

@@ -51,6 +51,12 @@ pub const NEUTRAL: &[&str] = &[
     "router_aux_loss_coef",
     "router_jitter_noise",
     "openwork",
+    // Of the published files of Qwen3.5 and gpt-oss.
+    "mamba_ssm_dtype",
+    "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings",
+    "experts_per_token",
+    "initial_context_length",
 ];
 
 /// Keys that change the computation, with the values at which they do not.
@@ -230,7 +236,16 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Whether each layer uses sliding attention, as given by `layer_types`.
-    pub fn layer_types(&mut self, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
+    pub fn sliding_layers(&mut self, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
+        self.layer_types(layers, ["sliding_attention", "full_attention"])
+    }
+
+    /// Whether each layer is the first of two kinds, as given by `layer_types`.
+    pub fn layer_types(
+        &mut self,
+        layers: usize,
+        [first, second]: [&str; 2],
+    ) -> Result<Option<Vec<bool>>, ConfigError> {
         let Some(value) = self.value("layer_types") else { return Ok(None) };
         let wrong = || ConfigError::Kind {
             key: "layer_types".into(),
@@ -238,16 +253,12 @@ impl<'a> ConfigReader<'a> {
             want: "a list with one name per layer",
         };
         let types = value.as_array().filter(|types| types.len() == layers).ok_or_else(wrong)?;
-        let slides = |name: &Value| match name.as_str() {
-            Some("sliding_attention") => Ok(true),
-            Some("full_attention") => Ok(false),
-            _ => Err(self.unsupported(
-                "layer_types",
-                name,
-                "only full_attention and sliding_attention",
-            )),
+        let is_first = |name: &Value| match name.as_str() {
+            Some(name) if name == first => Ok(true),
+            Some(name) if name == second => Ok(false),
+            _ => Err(self.unsupported("layer_types", name, &format!("only {second} and {first}"))),
         };
-        types.iter().map(slides).collect::<Result<_, _>>().map(Some)
+        types.iter().map(is_first).collect::<Result<_, _>>().map(Some)
     }
 
     /// An error for an unsupported option.

@@ -24,6 +24,8 @@ use openwork::{Matrix, MatrixMut, MatrixRef};
 pub struct Router {
     /// `[experts, hidden]`.
     weights: Matrix,
+    /// Added to the logits, if the family does.
+    bias: Option<Vec<f32>>,
     /// Of the shared expert, if there is one.
     shared_gate: Option<Vec<f32>>,
     active: usize,
@@ -39,10 +41,13 @@ impl Router {
         let Some(experts) = &c.experts else { return Vec::new() };
         let names = &c.family.names;
         let router = (format!("{prefix}{}.weight", names.router), vec![experts.count, c.hidden]);
+        let bias = experts
+            .router_bias
+            .then(|| (format!("{prefix}{}.bias", names.router), vec![experts.count]));
         let shared = experts
             .shared_ff
             .map(|_| (format!("{prefix}{}.weight", names.shared_gate), vec![1, c.hidden]));
-        [Some(router), shared].into_iter().flatten().collect()
+        [Some(router), bias, shared].into_iter().flatten().collect()
     }
 
     /// Loads it.
@@ -60,6 +65,7 @@ impl Router {
         let weights = numbers.next().unwrap_or_default();
         Ok(Self {
             weights: Matrix::from_vec(experts.count, c.hidden, weights),
+            bias: experts.router_bias.then(|| numbers.next()).flatten(),
             shared_gate: numbers.next(),
             active: experts.active,
             normalized: experts.normalized,
@@ -74,6 +80,9 @@ impl Router {
         let mut routes = vec![Vec::new(); count];
         let mut order: Vec<usize> = Vec::with_capacity(count);
         for (token, row) in logits.data_mut().chunks_exact_mut(count).enumerate() {
+            if let Some(bias) = &self.bias {
+                vector::add(row, bias);
+            }
             let sum = vector::exp_in_place(row, vector::max(row));
             order.clear();
             order.extend(0..count);

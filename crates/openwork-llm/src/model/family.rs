@@ -21,6 +21,13 @@ pub struct Family {
     pub qk_norm: QkNorm,
     /// Whether q, k and v are clamped to `clip_qkv`.
     pub clip_qkv: bool,
+    /// Whether some layers have a gated delta net instead of attention.
+    pub delta_nets: bool,
+    /// Whether the output of attention is multiplied by a gate, which q_proj computes too:
+    /// each head's rows of the query are followed by those of its gate.
+    pub gated_attention: bool,
+    /// Whether every head has a score that takes part in the softmax and adds nothing.
+    pub sinks: bool,
     /// Norms multiply by `norm_offset + weight`.
     pub norm_offset: f32,
     /// The norms around attention and MLP.
@@ -52,6 +59,8 @@ pub struct Family {
     pub fused: &'static [FusedLinears],
     /// The key of the activation in config.json.
     pub activation_key: &'static str,
+    /// Whether the MLP's activation is a SwiGLU with bounds.
+    pub clamped_swiglu: bool,
     /// Default head size; `None` is hidden size / heads.
     pub head_dim: Option<usize>,
     /// Default number of key-value heads; `None` is the number of heads.
@@ -77,6 +86,8 @@ pub enum Bias {
         /// The key.
         key: &'static str,
     },
+    /// All; q, k, v and o only unless `attention_bias` is false.
+    AllUnless,
     /// q, k, v and o if `attention_bias` is set; the MLP if `mlp_bias` is set.
     Configured {
         /// Whether `mlp_bias` is an option of this family.
@@ -104,6 +115,9 @@ pub struct Rotation {
     pub interleaved: bool,
     /// Whether `no_rope_layers` leaves some layers without.
     pub skips_layers: bool,
+    /// Whether the parameters assign planes to the axes of images, which are one and the
+    /// same for texts.
+    pub has_sections: bool,
     /// Whether queries grow with the logarithm of their position (`llama_4_scaling_beta`).
     pub scales_queries: bool,
 }
@@ -124,7 +138,23 @@ pub struct ExpertRules {
     pub shared: bool,
     /// Whether `decoder_sparse_step` and `mlp_only_layers` leave some layers without.
     pub skips_layers: bool,
+    /// Whether the router has a bias.
+    pub router_bias: bool,
+    /// Whether files hold `[experts, in, out]`, the columns of gate and up in turn.
+    pub transposed: bool,
 }
+
+/// Experts of most families.
+const EXPERTS: ExpertRules = ExpertRules {
+    count: 8,
+    active: 2,
+    ff_key: "moe_intermediate_size",
+    always_normalized: false,
+    shared: false,
+    skips_layers: false,
+    router_bias: false,
+    transposed: false,
+};
 
 /// Names of tensors that not all families have.
 #[derive(Clone, Copy, Debug)]
@@ -213,8 +243,13 @@ const OUTPUT_NORMS: Norms = Norms {
 };
 
 /// Llama's rotation of heads.
-const WHOLE_HEADS: Rotation =
-    Rotation { partial: None, interleaved: false, skips_layers: false, scales_queries: false };
+const WHOLE_HEADS: Rotation = Rotation {
+    partial: None,
+    interleaved: false,
+    skips_layers: false,
+    has_sections: false,
+    scales_queries: false,
+};
 
 /// Names of most families with experts.
 const NAMES: Names = Names {
@@ -238,6 +273,9 @@ const LLAMA: Family = Family {
     bias: Bias::Configured { mlp: true },
     qk_norm: QkNorm::None,
     clip_qkv: false,
+    delta_nets: false,
+    gated_attention: false,
+    sinks: false,
     norm_offset: 0.0,
     norms: TWO_NORMS,
     window: SlidingWindow::Never,
@@ -254,6 +292,7 @@ const LLAMA: Family = Family {
     names: NAMES,
     fused: &[],
     activation_key: "hidden_act",
+    clamped_swiglu: false,
     head_dim: None,
     kv_heads: None,
     max_positions: 2048,
@@ -353,14 +392,7 @@ pub const FAMILIES: &[Family] = &[
         kv_heads: Some(4),
         max_positions: 32_768,
         heads_divide_hidden: false,
-        experts: Some(ExpertRules {
-            count: 128,
-            active: 8,
-            ff_key: "moe_intermediate_size",
-            always_normalized: false,
-            shared: false,
-            skips_layers: true,
-        }),
+        experts: Some(ExpertRules { count: 128, active: 8, skips_layers: true, ..EXPERTS }),
         ..LLAMA
     },
     Family {
@@ -377,12 +409,9 @@ pub const FAMILIES: &[Family] = &[
         max_positions: 131_072,
         heads_divide_hidden: false,
         experts: Some(ExpertRules {
-            count: 8,
-            active: 2,
             ff_key: "intermediate_size",
             always_normalized: true,
-            shared: false,
-            skips_layers: false,
+            ..EXPERTS
         }),
         names: Names {
             experts: "block_sparse_moe.experts",
@@ -402,14 +431,7 @@ pub const FAMILIES: &[Family] = &[
         qk_norm: QkNorm::AllHeads,
         clip_qkv: true,
         max_positions: 4096,
-        experts: Some(ExpertRules {
-            count: 64,
-            active: 8,
-            ff_key: "intermediate_size",
-            always_normalized: false,
-            shared: false,
-            skips_layers: false,
-        }),
+        experts: Some(ExpertRules { count: 64, active: 8, ff_key: "intermediate_size", ..EXPERTS }),
         ..LLAMA
     },
     Family {
@@ -425,10 +447,9 @@ pub const FAMILIES: &[Family] = &[
         experts: Some(ExpertRules {
             count: 60,
             active: 4,
-            ff_key: "moe_intermediate_size",
-            always_normalized: false,
             shared: true,
             skips_layers: true,
+            ..EXPERTS
         }),
         ..LLAMA
     },
@@ -536,7 +557,69 @@ pub const FAMILIES: &[Family] = &[
         heads_divide_hidden: false,
         ..LLAMA
     },
+    QWEN35,
+    Family {
+        name: "qwen3.5-moe",
+        summary: "Qwen3.5 with experts (the text model of multimodal models)",
+        architectures: &["Qwen3_5MoeForCausalLM"],
+        model_type: "qwen3_5_moe_text",
+        kv_heads: Some(2),
+        experts: Some(ExpertRules {
+            count: 256,
+            active: 8,
+            always_normalized: true,
+            shared: true,
+            ..EXPERTS
+        }),
+        ..QWEN35
+    },
+    Family {
+        name: "gpt-oss",
+        summary: "gpt-oss 20b and 120b",
+        architectures: &["GptOssForCausalLM"],
+        model_type: "gpt_oss",
+        bias: Bias::AllUnless,
+        sinks: true,
+        norm_eps: 1e-5,
+        window: SlidingWindow::Pattern(2),
+        rope_theta: 150_000.0,
+        clamped_swiglu: true,
+        head_dim: Some(64),
+        kv_heads: Some(8),
+        max_positions: 131_072,
+        heads_divide_hidden: false,
+        experts: Some(ExpertRules {
+            count: 128,
+            active: 4,
+            ff_key: "intermediate_size",
+            always_normalized: true,
+            router_bias: true,
+            transposed: true,
+            ..EXPERTS
+        }),
+        names: Names { router: "mlp.router", ..NAMES },
+        ..LLAMA
+    },
 ];
+
+/// Qwen3.5, from which the one with experts is derived.
+const QWEN35: Family = Family {
+    name: "qwen3.5",
+    summary: "Qwen3.5, dense (the text model of multimodal models)",
+    architectures: &["Qwen3_5ForCausalLM"],
+    model_type: "qwen3_5_text",
+    bias: Bias::Configured { mlp: false },
+    qk_norm: QkNorm::PerHead,
+    delta_nets: true,
+    gated_attention: true,
+    norm_offset: 1.0,
+    rotation: Rotation { partial: Some(0.25), has_sections: true, ..WHOLE_HEADS },
+    head_dim: Some(256),
+    kv_heads: Some(4),
+    max_positions: 32_768,
+    heads_divide_hidden: false,
+    ..LLAMA
+};
 
 impl Family {
     /// The family of an architecture named in config.json.
@@ -556,6 +639,7 @@ impl Family {
         match self.bias {
             Bias::Qkv | Bias::QkvUnless { .. } => traits.push("q/k/v biases"),
             Bias::Configured { .. } => traits.push("biases if configured"),
+            Bias::AllUnless => traits.push("biases"),
             Bias::Never => {}
         }
         match self.window {
@@ -573,6 +657,10 @@ impl Family {
         for (has, text) in [
             (self.experts.is_some(), "experts"),
             (self.experts.is_some_and(|experts| experts.shared), "shared expert"),
+            (self.delta_nets, "gated delta nets"),
+            (self.gated_attention, "gated attention"),
+            (self.sinks, "attention sinks"),
+            (self.clamped_swiglu, "clamped SwiGLU"),
             (self.qk_norm != QkNorm::None, "q/k norm"),
             (self.clip_qkv, "q/k/v clamped if set"),
             (self.norm_offset != 0.0, "norms scale by 1 + weight"),

@@ -26,6 +26,8 @@ pub(super) struct Scratch {
     pub k: Vec<f32>,
     pub v: Vec<f32>,
     pub mixed: Vec<f32>,
+    /// The gate of attention's output: `[T, heads * head_dim]`.
+    pub head_gate: Vec<f32>,
     pub gate: Vec<f32>,
     pub up: Vec<f32>,
     pub out: Vec<f32>,

@@ -1,7 +1,7 @@
 //! A layer as data: which linear layers it has, what each computes, and which input
 //! it reads. Plans, statistics, packing, training and reports follow from this list.
 
-use super::config::Config;
+use super::config::{Config, DeltaNetSizes};
 use super::family::FAMILIES;
 use super::parameter::Half;
 use std::collections::BTreeSet;
@@ -25,15 +25,21 @@ pub enum Role {
     Up,
     /// The output of an MLP.
     Down,
+    /// Queries, keys and values of a gated delta net.
+    Mixed,
+    /// The gate of a gated delta net's output.
+    OutputGate,
 }
 
 impl Role {
     /// The linear layers of attention, in the order of [`LayerInfo::linears`].
     pub const ATTENTION: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
+    /// The linear layers of a gated delta net, in the order of [`LayerInfo::linears`].
+    pub const DELTA_NET: [Role; 3] = [Role::Mixed, Role::OutputGate, Role::Output];
     /// The linear layers of one MLP or expert, in the order of [`LayerInfo::linears`].
     pub const MLP: [Role; 3] = [Role::Gate, Role::Up, Role::Down];
 
-    /// Its name in couplings: `q`, `k`, `v`, `o`, `gate`, `up` or `down`.
+    /// Its name in couplings, such as `q` or `down`.
     pub fn name(self) -> &'static str {
         match self {
             Role::Query => "q",
@@ -43,13 +49,15 @@ impl Role {
             Role::Gate => "gate",
             Role::Up => "up",
             Role::Down => "down",
+            Role::Mixed => "qkv",
+            Role::OutputGate => "z",
         }
     }
 
     /// The input that it reads.
     pub fn input(self) -> Input {
         match self {
-            Role::Query | Role::Key | Role::Value => Input::Qkv,
+            Role::Query | Role::Key | Role::Value | Role::Mixed | Role::OutputGate => Input::Qkv,
             Role::Output => Input::Out,
             Role::Gate | Role::Up => Input::GateUp,
             Role::Down => Input::Down,
@@ -173,7 +181,10 @@ pub fn is_linear_name(name: &str) -> bool {
     let by_role = short
         .strip_suffix("_proj")
         .is_some_and(|role| roles.into_iter().any(|known| known.name() == role));
-    by_role || FAMILIES.iter().any(|family| family.names.expert_parts.contains(&short))
+    let of_delta_net = Role::DELTA_NET.map(delta_net_name).contains(&short);
+    by_role
+        || of_delta_net
+        || FAMILIES.iter().any(|family| family.names.expert_parts.contains(&short))
 }
 
 /// The linear layers of one decoder layer: those of attention, of its MLP or shared
@@ -184,6 +195,8 @@ pub struct LayerInfo {
     pub index: usize,
     /// In the order of files.
     pub linears: Vec<LinearInfo>,
+    /// The number of linear layers of the mixer: attention or a gated delta net.
+    pub mixer: usize,
     /// Whether there is an MLP that every token goes through.
     pub has_mlp: bool,
     /// Number of experts.
@@ -193,18 +206,13 @@ pub struct LayerInfo {
 impl LayerInfo {
     /// The linear layers of layer `index`.
     pub fn new(c: &Config, index: usize) -> Self {
-        let (d, q, kv) = (c.hidden, c.q_width(), c.kv_width());
+        let d = c.hidden;
         let names = &c.family.names;
-        let mut linears = Vec::new();
-        for role in Role::ATTENTION {
-            let (shape, bias) = match role {
-                Role::Query => ([q, d], c.qkv_bias),
-                Role::Output => ([d, q], c.out_bias),
-                _ => ([kv, d], c.qkv_bias),
-            };
-            let name = format!("self_attn.{}_proj", role.name());
-            linears.push(LinearInfo { name, role, expert: None, shape, bias });
-        }
+        let mut linears = match c.delta_net(index) {
+            Some(sizes) => delta_net_linears(d, &sizes),
+            None => attention_linears(c, index),
+        };
+        let mixer = linears.len();
         let mut mlp = |prefix: &str, parts: [&str; 3], ff: usize, expert: Option<u16>| {
             for (role, part) in Role::MLP.into_iter().zip(parts) {
                 let shape = if role == Role::Down { [d, ff] } else { [ff, d] };
@@ -224,7 +232,7 @@ impl LayerInfo {
             let prefix = format!("{}.{expert}", names.experts);
             mlp(&prefix, names.expert_parts, ff, Some(expert as u16));
         }
-        Self { index, linears, has_mlp: own_ff.is_some(), experts: count }
+        Self { index, linears, mixer, has_mlp: own_ff.is_some(), experts: count }
     }
 
     /// The full name of a linear layer's weights.
@@ -251,19 +259,17 @@ impl LayerInfo {
     /// The index of the first linear layer of an expert, or of the MLP that every token
     /// goes through.
     pub fn first_of(&self, expert: Option<u16>) -> usize {
-        let attention = Role::ATTENTION.len();
         match expert {
-            None => attention,
+            None => self.mixer,
             Some(expert) => {
-                attention + Role::MLP.len() * (usize::from(self.has_mlp) + usize::from(expert))
+                self.mixer + Role::MLP.len() * (usize::from(self.has_mlp) + usize::from(expert))
             }
         }
     }
 
-    /// The first linear layer with this role.
-    pub fn position(&self, role: Role) -> usize {
-        let found = self.linears.iter().position(|linear| linear.role == role);
-        found.expect("every layer has linear layers of every role")
+    /// The first linear layer with this role, if there is one.
+    pub fn position(&self, role: Role) -> Option<usize> {
+        self.linears.iter().position(|linear| linear.role == role)
     }
 
     /// The linear layer that a coupling calls `name`, next to one of this expert.
@@ -286,5 +292,48 @@ impl LayerInfo {
     /// Weights of all linear layers.
     pub fn weights(&self) -> usize {
         self.linears.iter().map(|linear| linear.shape[0] * linear.shape[1]).sum()
+    }
+}
+
+/// The linear layers of a layer's attention.
+fn attention_linears(c: &Config, index: usize) -> Vec<LinearInfo> {
+    let (d, attention) = (c.hidden, &c.attention[index]);
+    let (q, kv) = (c.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
+    let gates = if c.family.gated_attention { q } else { 0 };
+    let roles = Role::ATTENTION.into_iter();
+    let roles = roles.filter(|role| *role != Role::Value || !attention.values_are_keys);
+    let linear = |role: Role| {
+        let (shape, bias) = match role {
+            Role::Query => ([q + gates, d], c.qkv_bias),
+            Role::Output => ([d, q], c.out_bias),
+            _ => ([kv, d], c.qkv_bias),
+        };
+        let name = format!("self_attn.{}_proj", role.name());
+        LinearInfo { name, role, expert: None, shape, bias }
+    };
+    roles.map(linear).collect()
+}
+
+/// The linear layers of a gated delta net. The projections of its two numbers per head are
+/// not among them: like routers, they stay dense.
+fn delta_net_linears(d: usize, sizes: &DeltaNetSizes) -> Vec<LinearInfo> {
+    let linear = |role: Role| {
+        let shape = match role {
+            Role::Mixed => [sizes.channels(), d],
+            Role::Output => [d, sizes.value_width()],
+            _ => [sizes.value_width(), d],
+        };
+        let name = format!("linear_attn.{}", delta_net_name(role));
+        LinearInfo { name, role, expert: None, shape, bias: false }
+    };
+    Role::DELTA_NET.map(linear).to_vec()
+}
+
+/// The name of a linear layer within a gated delta net.
+fn delta_net_name(role: Role) -> &'static str {
+    match role {
+        Role::Mixed => "in_proj_qkv",
+        Role::OutputGate => "in_proj_z",
+        _ => "out_proj",
     }
 }

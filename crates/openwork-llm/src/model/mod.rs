@@ -22,6 +22,7 @@ mod cache;
 mod config;
 mod config_reader;
 mod decoder;
+mod delta_net;
 mod experts;
 mod family;
 mod head;
@@ -38,7 +39,10 @@ mod tap;
 pub(crate) mod vector;
 mod weight;
 
-pub use config::{Activation, Config, ConfigError, Experts, LayerAttention, ties_embeddings};
+pub use config::{
+    Activation, Config, ConfigError, DeltaNetSizes, DeltaNets, Experts, LayerAttention,
+    ties_embeddings,
+};
 pub use decoder::Decoder;
 pub use experts::ExpertOutputs;
 pub use family::{
@@ -183,8 +187,10 @@ impl<'a> Model<'a> {
 
         let mut ropes: Vec<Option<Arc<Rope>>> = Vec::with_capacity(config.layers);
         for (i, a) in config.attention.iter().enumerate() {
-            let alike = config.attention[..i].iter().position(|b| b.rope == a.rope);
-            let new = || Some(Arc::new(Rope::new(config.head_dim, a.rope.as_ref()?)));
+            let alike = config.attention[..i]
+                .iter()
+                .position(|b| b.rope == a.rope && b.head_dim == a.head_dim);
+            let new = || Some(Arc::new(Rope::new(a.head_dim, a.rope.as_ref()?)));
             ropes.push(alike.map_or_else(new, |earlier| ropes[earlier].clone()));
         }
         let weights = checkpoint.tensor_with_shape("model.norm.weight", &[config.hidden])?.to_f32();

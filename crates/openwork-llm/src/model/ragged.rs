@@ -14,11 +14,12 @@
 //! positions and attention depend on the spans.
 
 use super::attention::GroupedQueryAttention;
+use super::delta_net::{DeltaNet, DeltaState, Projected};
 use super::hidden::Scratch;
 use super::keep_awake::keep_awake;
 use super::layer::Layer;
 use super::{EmbeddingRows, Model, ModelError, check_length, embed};
-use openwork::Matrix;
+use openwork::{Matrix, MatrixRef};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -100,13 +101,45 @@ impl Layer {
         let h = states.data_mut();
         keep_awake(|| {
             self.attention_input(h, scratch, &mut super::NoTap);
-            self.project_heads(h.len(), scratch);
-            self.rotate_rows(h.len(), &|row| positions[row], scratch);
-            let mixed = scratch.mixed_rows(positions.len() * self.config().q_width());
-            attend_spans(&self.grouped_attention(), spans, mixed);
+            match &self.delta_net {
+                Some(net) => {
+                    self.project_delta(h.len(), scratch);
+                    mix_spans(net, spans, self.config().hidden, scratch);
+                }
+                None => {
+                    self.project_heads(h.len(), scratch);
+                    self.rotate_rows(h.len(), &|row| positions[row], scratch);
+                    let width = self.output_linear().weight().cols();
+                    let mixed = scratch.mixed_rows(positions.len() * width);
+                    attend_spans(&self.grouped_attention(), spans, mixed);
+                    self.gate_heads(scratch);
+                }
+            }
             self.attention_output(h, scratch);
             self.mlp(h, scratch, &mut super::NoTap);
         });
+    }
+}
+
+/// Runs a gated delta net span by span, each after the spans before it.
+fn mix_spans(net: &DeltaNet, spans: &[PlacedSpan], hidden: usize, scratch: &mut Scratch) {
+    let Scratch { normed, q, v, mixed, .. } = scratch;
+    let tokens = normed.len() / hidden;
+    let width = v.len() / tokens;
+    mixed.resize(tokens * width, 0.0);
+    let mut states: Vec<DeltaState> = Vec::with_capacity(spans.len());
+    for PlacedSpan { rows, before } in spans {
+        let after = before.last().map(|last| spans.iter().position(|span| span.rows == *last));
+        let mut state = after.flatten().map_or_else(DeltaState::default, |i| states[i].clone());
+        let part = |x: usize| rows.start * x..rows.end * x;
+        let channels = q.len() / tokens;
+        let projected = Projected {
+            input: MatrixRef::new(&normed[part(hidden)], rows.len(), hidden),
+            mixed: &q[part(channels)],
+            gate: &v[part(width)],
+        };
+        net.mix(&projected, &mut state, &mut mixed[part(width)]);
+        states.push(state);
     }
 }
 

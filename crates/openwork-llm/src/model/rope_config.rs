@@ -14,6 +14,8 @@ use serde_json::{Map, Value};
 pub struct HeadContext {
     /// Size of a head.
     pub head_dim: usize,
+    /// Number of key-value heads.
+    pub kv_heads: usize,
     /// Maximum sequence length.
     pub max_positions: usize,
     /// Whether all of a head is rotated, and how.
@@ -179,6 +181,10 @@ impl<'a> ConfigReader<'a> {
                 ));
             }
         };
+        if context.family.rotation.has_sections {
+            keys.value("mrope_section");
+            keys.value("mrope_interleaved");
+        }
         if context.family.rotation.scales_queries {
             keys.value("llama_4_scaling_beta");
             keys.value("original_max_position_embeddings");

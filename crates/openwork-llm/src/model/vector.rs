@@ -244,6 +244,26 @@ vectorized! {
 }
 
 vectorized! {
+    /// `g_i <- g sigmoid(alpha g) (u + 1)`, where `g` is `g_i`, at most `limit`, and `u` is
+    /// `u_i`, within plus and minus `limit`.
+    pub fn clamped_swiglu_gate(g: &mut [f32], u: &[f32], alpha: f32, limit: f32) {
+        for (g, u) in g.iter_mut().zip(u) {
+            let (x, u) = (g.min(limit), u.clamp(-limit, limit));
+            *g = x / (1.0 + exp::<FMA>(-alpha * x)) * (u + 1.0);
+        }
+    }
+}
+
+vectorized! {
+    /// `x_i <- x_i sigmoid(g_i)`.
+    pub fn sigmoid_gate(x: &mut [f32], g: &[f32]) {
+        for (x, g) in x.iter_mut().zip(g) {
+            *x /= 1.0 + exp::<FMA>(-*g);
+        }
+    }
+}
+
+vectorized! {
     /// The sum of `x_i y_i z_i`.
     pub fn triple_dot(x: &[f32], y: &[f32], z: &[f32]) -> f32 {
         let mut sums = [0.0; LANES];

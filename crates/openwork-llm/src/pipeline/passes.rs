@@ -203,8 +203,8 @@ fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
         };
         spares.push(Removable::from_weights(
             config,
-            &weights(info.position(Role::Output)),
-            &weights(info.position(Role::Down)),
+            &weights(info.mixer - 1),
+            &info.position(Role::Down).map_or_else(Vec::new, &mut weights),
         ));
     }
     Ok(ShrinkPlan::new(config, &spares, Uneven::Refuse)?.change)

@@ -227,6 +227,14 @@ impl StructureSpec {
                 "the MLPs of this model have different widths; write the coupling itself, as in docs/structures.md, with a percentage".to_string(),
             );
         }
+        if ["heads", "query-heads"].contains(&self.structure.name)
+            && (!config.has_equal_heads() || config.family.gated_attention)
+        {
+            return wrong(format!(
+                "the layers of a {} model differ in their heads, or have gates; heads cannot be removed",
+                config.family.name
+            ));
+        }
         if all / scopes == 1 && self.structure.name == "query-heads" {
             let why = "every key head of this model has one query head; use `heads` to remove both";
             return wrong(why.to_string());
