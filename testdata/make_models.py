@@ -29,6 +29,8 @@ from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     Glm4Config,
     Glm4ForCausalLM,
     GraniteConfig,
@@ -306,6 +308,19 @@ MODELS |= {
         None,
     ),
 }
+# Larger heads in the global layer, whose values are its keys; normalized values.
+MODELS["gemma4"] = (
+    Gemma4TextConfig(
+        **SIZES | dict(num_hidden_layers=3), head_dim=10, global_head_dim=16, num_global_key_value_heads=1,
+        attention_k_eq_v=True, hidden_size_per_layer_input=0, sliding_window=6, final_logit_softcapping=4.0,
+        rope_parameters=dict(sliding_attention=ROPE, full_attention=dict(
+            rope_type="proportional", rope_theta=50000.0, partial_rotary_factor=0.5)),
+        layer_types=["sliding_attention", "full_attention", "full_attention"],
+    ),
+    Gemma4ForCausalLM,
+    torch.bfloat16,
+    None,
+)
 MODELS["gpt-oss-mxfp4"] = MODELS["gpt-oss"]
 TAPPED = ["qwen3"]
 SITES = dict(qkv="self_attn.q_proj", out="self_attn.o_proj", gate_up="mlp.gate_proj", down="mlp.down_proj")
@@ -372,6 +387,9 @@ def make(name, folder, tok):
     config._attn_implementation = "eager"
     model = kind(config).eval()
     randomize(model, generator)
+    for key, buffer in model.named_buffers():
+        if key.endswith("layer_scalar"):
+            buffer.fill_(0.75)
     model.tie_weights()
     model.to(dtype).save_pretrained(folder, **(dict(max_shard_size=shard) if shard else {}))
     for stale in ["generation_config.json"]:

@@ -38,6 +38,12 @@ const MULTIMODAL: &[Multimodal] = &[
         text_type: "qwen3_5_moe_text",
         sizes: &[],
     },
+    Multimodal {
+        class: "Gemma4ForConditionalGeneration",
+        text_class: "Gemma4ForCausalLM",
+        text_type: "gemma4_text",
+        sizes: &[],
+    },
     // Ministral 3 is published with images.
     Multimodal {
         class: "Mistral3ForConditionalGeneration",
@@ -65,6 +71,14 @@ const OF_IMAGES: &[&str] = &[
     "projector_hidden_act",
     "spatial_merge_size",
     "vision_feature_layer",
+    "audio_config",
+    "audio_token_id",
+    "boi_token_id",
+    "eoi_token_id",
+    "boa_token_id",
+    "eoa_token_id",
+    "eoa_token_index",
+    "vision_soft_tokens_per_image",
 ];
 
 /// Prefixes of the text model's tensors, as transformers 4 and 5 write them, and
@@ -81,6 +95,9 @@ const IMAGES: &[&str] = &[
     "model.vision_tower.",
     "model.multi_modal_projector.",
     "model.visual.",
+    "model.audio_tower.",
+    "model.embed_vision.",
+    "model.embed_audio.",
     // Layers that predict further tokens.
     "mtp.",
 ];
@@ -97,7 +114,7 @@ pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<TensorInfo>) -> O
     let sizes = row.sizes.iter().map(|(key, value)| (key.to_string(), json!(value)));
     let mut whole: Map<String, Value> = sizes.collect();
     let activation = match row.text_type {
-        "gemma3_text" => ("hidden_activation", "gelu_pytorch_tanh"),
+        "gemma3_text" | "gemma4_text" => ("hidden_activation", "gelu_pytorch_tanh"),
         _ => ("hidden_act", "silu"),
     };
     whole.insert(activation.0.to_string(), json!(activation.1));

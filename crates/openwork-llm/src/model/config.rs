@@ -217,6 +217,8 @@ const SLIDING_WINDOW: usize = 4096;
 const MAX_WINDOW_LAYERS: usize = 28;
 const NO_ROPE_INTERVAL: usize = 4;
 const FULL_ATTENTION_INTERVAL: usize = 4;
+const GLOBAL_HEAD_DIM: usize = 512;
+const PER_LAYER_INPUT: usize = 256;
 const SWIGLU_ALPHA: f64 = 1.702;
 const SWIGLU_LIMIT: f64 = 7.0;
 /// Largest supported size (widths, tokens).
@@ -310,6 +312,7 @@ impl Config {
             // null is no cap, an absent key the default.
             Some(caps) if keys.absent(key) => Ok(Some(caps[of])),
             Some(_) => keys.optional_number(key),
+            None if of == 1 && family.final_cap => keys.optional_number(key),
             None => Ok(None),
         };
         let score_cap = cap("attn_logit_softcapping", 0)?;
@@ -319,9 +322,18 @@ impl Config {
             false => None,
         };
         let max_positions = keys.size_or("max_position_embeddings", family.max_positions)?;
-        let context = HeadContext { head_dim, kv_heads, max_positions, family };
+        let global = GlobalHeads::read(&mut keys, family, head_dim, kv_heads, heads)?;
+        let global_head_dim = global.head_dim;
+        let context = HeadContext { head_dim, kv_heads, global_head_dim, max_positions, family };
         let delta_nets = delta_nets(&mut keys, family, layers)?;
-        let (attention, query_scaling) = attention(&mut keys, &context, layers, &delta_nets)?;
+        let (mut attention, query_scaling) = attention(&mut keys, &context, layers, &delta_nets)?;
+        for attention in
+            attention.iter_mut().filter(|a| family.differing_heads && a.window.is_none())
+        {
+            attention.head_dim = global.head_dim;
+            attention.kv_heads = global.kv_heads;
+            attention.values_are_keys = global.values_are_keys;
+        }
         let experts = experts(&mut keys, family, layers)?;
         let every = experts.as_ref().filter(|e| e.layers.iter().all(|has| *has));
         let ff = match every {
@@ -350,7 +362,10 @@ impl Config {
             out_bias,
             mlp_bias,
             tied: keys.flag_or("tie_word_embeddings", family.tied)?,
-            attention_scale: attention_scale.unwrap_or(query_scalar.powf(-0.5)) as f32,
+            attention_scale: match family.unscaled_scores {
+                true => 1.0,
+                false => attention_scale.unwrap_or(query_scalar.powf(-0.5)) as f32,
+            },
             embedding_scale: match family.scaled_embedding {
                 true => (hidden as f32).sqrt(),
                 false => embedding_scale.unwrap_or(1.0) as f32,
@@ -374,7 +389,7 @@ impl Config {
             (self.delta_nets.is_some(), "gated delta nets"),
             (self.family.gated_attention, "gated attention"),
             (self.family.sinks, "attention sinks"),
-            (self.attention.iter().any(|a| a.values_are_keys), "values that are keys"),
+            (self.family.value_norm, "normalized values"),
             (self.score_cap.is_some() || self.logit_cap.is_some(), "bounded scores and logits"),
             (self.residual_scale != 1.0 || self.logit_scale != 1.0, "multipliers"),
             (self.clip_qkv.is_some(), "clip_qkv"),
@@ -547,6 +562,78 @@ fn attention(
         unused.for_each(|(attention, _)| attention.rope = None);
     }
     Ok((all, ropes.query_scaling))
+}
+
+/// The heads of layers that attend to all tokens, where they differ.
+struct GlobalHeads {
+    head_dim: usize,
+    kv_heads: usize,
+    values_are_keys: bool,
+}
+
+impl GlobalHeads {
+    fn read(
+        keys: &mut ConfigReader<'_>,
+        family: &Family,
+        head_dim: usize,
+        kv_heads: usize,
+        heads: usize,
+    ) -> Result<Self, ConfigError> {
+        if !family.differing_heads {
+            return Ok(Self { head_dim, kv_heads, values_are_keys: false });
+        }
+        let values_are_keys = keys.flag_or("attention_k_eq_v", false)?;
+        let own = keys.optional_size("num_global_key_value_heads")?;
+        let mut own = own.filter(|_| values_are_keys).unwrap_or(kv_heads);
+        let mut head_dim = keys.size_or("global_head_dim", GLOBAL_HEAD_DIM)?;
+        // transformers 5 writes a list of what differs from the other layers instead.
+        if let Some(list) = keys.value("per_layer_config").and_then(Value::as_object) {
+            let mut values = list.values();
+            if let Some(first) = values.next() {
+                if let Some(other) = values.find(|other| *other != first) {
+                    return Err(keys.unsupported(
+                        "per_layer_config",
+                        other,
+                        "only the same for all global layers",
+                    ));
+                }
+                let mut layer = ConfigReader::new(first, family.name)?;
+                own = layer.size_or("num_key_value_heads", kv_heads)?;
+                head_dim = layer.size("head_dim")?;
+                layer.finish()?;
+            }
+        }
+        if !heads.is_multiple_of(own) || !head_dim.is_multiple_of(2) {
+            return Err(ConfigError::Contradiction(format!(
+                "num_attention_heads {heads} is not a multiple of num_global_key_value_heads {own}, or global_head_dim {head_dim} is odd"
+            )));
+        }
+        // transformers' defaults, where a key is absent.
+        let per_layer = match keys.absent("hidden_size_per_layer_input") {
+            true => PER_LAYER_INPUT,
+            false => keys.optional_count("hidden_size_per_layer_input")?.unwrap_or(0),
+        };
+        let shared = keys.optional_count("num_kv_shared_layers")?.unwrap_or(0);
+        for (key, value) in
+            [("hidden_size_per_layer_input", per_layer), ("num_kv_shared_layers", shared)]
+        {
+            if value != 0 {
+                return Err(keys.unsupported(key, &Value::from(value), "only 0"));
+            }
+        }
+        if keys.flag_or("enable_moe_block", false)? {
+            return Err(keys.unsupported("enable_moe_block", &Value::Bool(true), "only false"));
+        }
+        let unused = ["vocab_size_per_layer_input", "use_double_wide_mlp", "top_k_experts"];
+        for unused in unused.into_iter().chain(["moe_intermediate_size"]) {
+            keys.value(unused);
+        }
+        // Tokens of texts attend to earlier ones in any case.
+        if keys.map.get("use_bidirectional_attention").is_some_and(|how| how == "vision") {
+            keys.value("use_bidirectional_attention");
+        }
+        Ok(Self { head_dim, kv_heads: own, values_are_keys })
+    }
 }
 
 /// The gated delta nets of a family that has them.

@@ -26,6 +26,15 @@ pub struct Family {
     /// Whether the output of attention is multiplied by a gate, which q_proj computes too:
     /// each head's rows of the query are followed by those of its gate.
     pub gated_attention: bool,
+    /// Whether layers that attend to all tokens have heads of other sizes than the others,
+    /// and values that may be the keys.
+    pub differing_heads: bool,
+    /// Whether the heads of values are normalized, without factors.
+    pub value_norm: bool,
+    /// Whether scores are not scaled.
+    pub unscaled_scores: bool,
+    /// Whether what a layer computes is multiplied by a number of its own.
+    pub layer_scale: bool,
     /// Whether every head has a score that takes part in the softmax and adds nothing.
     pub sinks: bool,
     /// Norms multiply by `norm_offset + weight`.
@@ -51,6 +60,8 @@ pub struct Family {
     pub multipliers: bool,
     /// Whether scores and logits are bounded by `cap tanh(x / cap)`; the default caps.
     pub softcaps: Option<[f64; 2]>,
+    /// Whether logits are bounded likewise if config.json has a cap.
+    pub final_cap: bool,
     /// The experts of its layers, if any.
     pub experts: Option<ExpertRules>,
     /// Names of tensors that not all families have.
@@ -275,6 +286,10 @@ const LLAMA: Family = Family {
     clip_qkv: false,
     delta_nets: false,
     gated_attention: false,
+    differing_heads: false,
+    value_norm: false,
+    unscaled_scores: false,
+    layer_scale: false,
     sinks: false,
     norm_offset: 0.0,
     norms: TWO_NORMS,
@@ -288,6 +303,7 @@ const LLAMA: Family = Family {
     scaled_embedding: false,
     multipliers: false,
     softcaps: None,
+    final_cap: false,
     experts: None,
     names: NAMES,
     fused: &[],
@@ -557,6 +573,31 @@ pub const FAMILIES: &[Family] = &[
         heads_divide_hidden: false,
         ..LLAMA
     },
+    Family {
+        name: "gemma4",
+        summary: "Gemma 4 without experts and per-layer embeddings, such as 31B",
+        architectures: &["Gemma4ForCausalLM"],
+        model_type: "gemma4_text",
+        bias: Bias::Configured { mlp: false },
+        qk_norm: QkNorm::PerHead,
+        differing_heads: true,
+        value_norm: true,
+        unscaled_scores: true,
+        layer_scale: true,
+        norms: FOUR_NORMS,
+        window: SlidingWindow::Pattern(6),
+        rope_theta: 1_000_000.0,
+        local_rope: Some(10_000.0),
+        scaled_embedding: true,
+        final_cap: true,
+        activation_key: "hidden_activation",
+        head_dim: Some(256),
+        kv_heads: Some(4),
+        max_positions: 131_072,
+        tied: true,
+        heads_divide_hidden: false,
+        ..LLAMA
+    },
     QWEN35,
     Family {
         name: "qwen3.5-moe",
@@ -659,6 +700,9 @@ impl Family {
             (self.experts.is_some_and(|experts| experts.shared), "shared expert"),
             (self.delta_nets, "gated delta nets"),
             (self.gated_attention, "gated attention"),
+            (self.differing_heads, "larger heads in global layers"),
+            (self.value_norm, "v norm"),
+            (self.layer_scale, "scaled layers"),
             (self.sinks, "attention sinks"),
             (self.clamped_swiglu, "clamped SwiGLU"),
             (self.qk_norm != QkNorm::None, "q/k norm"),

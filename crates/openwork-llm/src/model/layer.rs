@@ -163,6 +163,10 @@ pub struct Layer {
     pub(super) delta_net: Option<DeltaNet>,
     /// The sink of each head, if the family has them.
     sinks: Option<Arc<[f32]>>,
+    /// On each head of values, if the family has it.
+    value_norm: Option<Norm>,
+    /// Multiplies what the layer computes, if the family has it.
+    scale: Option<f32>,
 }
 
 /// Loads a matrix of `checkpoint`.
@@ -233,6 +237,16 @@ impl Layer {
                 Some(checkpoint.tensor_with_shape(&name, &[c.heads])?.to_f32().into())
             }
         };
+        let head_dim = c.attention[index].head_dim;
+        let value_norm =
+            c.family.value_norm.then(|| Norm::new(vec![1.0; head_dim], 0.0, c.norm_eps));
+        let scale = match c.family.layer_scale {
+            false => None,
+            true => {
+                let tensor = checkpoint.tensor_with_shape(&format!("{prefix}{SCALE}"), &[1])?;
+                tensor.to_f32().first().copied()
+            }
+        };
         Ok(Self {
             linears: info.linears.iter().map(linear).collect::<Result<_, _>>()?,
             info,
@@ -242,6 +256,8 @@ impl Layer {
             router,
             delta_net,
             sinks,
+            value_norm,
+            scale,
         })
     }
 
@@ -262,6 +278,9 @@ impl Layer {
         if let Some(sizes) = c.delta_net(index) {
             let named = |(name, shape)| (format!("{prefix}{name}"), shape);
             tensors.extend(DeltaNet::tensors(c, &sizes).map(named));
+        }
+        if c.family.layer_scale {
+            tensors.push((format!("{prefix}{SCALE}"), vec![1]));
         }
         if c.family.sinks {
             tensors.push((format!("{prefix}{SINKS}"), vec![c.heads]));
@@ -467,6 +486,9 @@ impl Layer {
         let [.., down_proj] = self.mlp_linears(None);
         let x = MatrixRef::new(gate, h.len() / self.config.hidden, down_proj.weight.cols());
         self.add_residual(x, down_proj, self.norm(NormSlot::AfterMlp), out, h);
+        if let Some(scale) = self.scale {
+            h.par_chunks_mut(ACTIVATION_CHUNK).for_each(|h| vector::scale(h, scale));
+        }
     }
 
     /// Normalizes `h` into `normed`: `[T, hidden]`.
@@ -611,6 +633,10 @@ impl Layer {
         let [q_width, kv_width] = [&scratch.q, &scratch.k].map(|rows| rows.len() / t);
         rotate(&mut scratch.q, q_width, NormSlot::Query);
         rotate(&mut scratch.k, kv_width, NormSlot::Key);
+        if let Some(norm) = &self.value_norm {
+            let heads = scratch.v.par_chunks_exact_mut(norm.width()).with_min_len(32);
+            heads.for_each(|head| norm.in_place(head));
+        }
         if let Some(clip) = c.clip_qkv {
             scratch.v.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
         }
@@ -773,6 +799,8 @@ fn split_heads(q: &mut Vec<f32>, gate: &mut Vec<f32>, head_dim: usize) {
 
 /// The name of the sinks within a layer.
 const SINKS: &str = "self_attn.sinks";
+/// The name of a layer's factor.
+const SCALE: &str = "layer_scalar";
 
 /// Elements per task of the activation.
 pub(super) const ACTIVATION_CHUNK: usize = 1 << 14;

@@ -47,6 +47,13 @@ pub enum Scaling {
         /// Factor of cosines and sines.
         attention: f64,
     },
+    /// The first planes only; the others are not rotated.
+    Proportional {
+        /// How many are.
+        planes: usize,
+        /// Divides their frequencies.
+        factor: f64,
+    },
     /// LongRoPE: a divisor for every plane, others beyond the original context.
     Long {
         /// Divisors within the original context.
@@ -68,6 +75,10 @@ impl Scaling {
         let scaled = |i: usize| match self {
             Scaling::None => plain(i),
             Scaling::Linear { factor } => plain(i) / factor,
+            Scaling::Proportional { planes, factor } => match i < *planes {
+                true => plain(i) / factor,
+                false => 0.0,
+            },
             Scaling::Llama3 { factor, low, high, original } => {
                 let f = plain(i);
                 let turns = *original as f64 * f / TAU;

@@ -16,6 +16,8 @@ pub struct HeadContext {
     pub head_dim: usize,
     /// Number of key-value heads.
     pub kv_heads: usize,
+    /// Size of a head in layers that attend to all tokens.
+    pub global_head_dim: usize,
     /// Maximum sequence length.
     pub max_positions: usize,
     /// Whether all of a head is rotated, and how.
@@ -78,6 +80,7 @@ impl<'a> ConfigReader<'a> {
             None => None,
         };
         let with_theta = |theta: f64| Outer { theta, ..outer };
+        let global_context = HeadContext { head_dim: context.global_head_dim, ..*context };
         let nested = new.filter(|new| new.get("full_attention").is_some()).zip(local);
         let [global, sliding] = match (nested, new, local) {
             (Some((new, local)), ..) => {
@@ -91,13 +94,18 @@ impl<'a> ConfigReader<'a> {
                         ));
                     }
                 }
-                let parse = |name: &str, theta: f64| {
+                let parse = |name: &str, theta: f64, context: &HeadContext| {
                     let key = format!("rope_parameters.{name}");
                     let missing = || ConfigError::Missing { key };
                     let json = new.get(name).ok_or_else(missing)?;
                     self.rope(Some(json), &with_theta(theta), context)
                 };
-                [parse(both[0], outer.theta)?, parse(both[1], local)?]
+                let global = parse(both[0], outer.theta, &global_context)?;
+                [global, parse(both[1], local, context)?]
+            }
+            // Its layers do not share one.
+            (None, ..) if family.differing_heads => {
+                return Err(ConfigError::Missing { key: "rope_parameters".into() });
             }
             (None, parameters, local) => {
                 let global = self.rope(parameters.or(old), &outer, context)?;
@@ -150,10 +158,23 @@ impl<'a> ConfigReader<'a> {
                 context.head_dim
             )));
         }
+        let proportion = keys.map.get("partial_rotary_factor").and_then(Value::as_f64);
         let old_name = keys.value("type");
         let kind = keys.value("rope_type").or(old_name);
         let scaling = match kind.and_then(Value::as_str).unwrap_or("default") {
             "default" => Scaling::None,
+            "proportional" => {
+                keys.value("partial_rotary_factor");
+                let share = proportion.unwrap_or(1.0);
+                let planes = (share * context.head_dim as f64 / 2.0).floor();
+                if !(0.0..=1.0).contains(&share) {
+                    return Err(ConfigError::Contradiction(format!(
+                        "partial_rotary_factor {share} is not from 0 to 1"
+                    )));
+                }
+                let factor = keys.number_or("factor", 1.0)?;
+                Scaling::Proportional { planes: planes as usize, factor }
+            }
             "linear" => Scaling::Linear { factor: keys.number("factor")? },
             "llama3" => {
                 let (low, high) =
@@ -177,7 +198,7 @@ impl<'a> ConfigReader<'a> {
                 return Err(self.unsupported(
                     "rope_type",
                     &Value::from(other),
-                    "only default, linear, llama3, yarn and longrope",
+                    "only default, linear, llama3, yarn, longrope and proportional",
                 ));
             }
         };

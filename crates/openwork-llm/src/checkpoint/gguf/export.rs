@@ -151,7 +151,7 @@ fn settings(
                 None => Err("its rope_scaling differs from that of Llama 3.1 to 3.3".to_string()),
             }
         }
-        Scaling::Yarn { .. } | Scaling::Long { .. } => {
+        Scaling::Yarn { .. } | Scaling::Long { .. } | Scaling::Proportional { .. } => {
             Err("its rope_scaling is not exported".to_string())
         }
     }
