@@ -3,7 +3,9 @@
 
 use openwork::{Matrix, MatrixRef};
 use openwork_llm::Checkpoint;
-use openwork_llm::model::{Decoder, FAMILIES, Hidden, Input, Model, NoTap, Site, Storage, Tap};
+use openwork_llm::model::{
+    Config, Decoder, FAMILIES, Hidden, Input, Model, NoTap, Site, Storage, Tap,
+};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,6 +34,18 @@ fn every_family_has_a_golden_model() {
         .collect();
     for family in FAMILIES {
         assert!(architectures.iter().any(|name| name == family.name), "{}", family.name);
+    }
+}
+
+/// The config.json of published models, as far as keys and kinds of values go; lists of
+/// many numbers are shortened to one number repeated.
+#[test]
+fn configs_of_published_models_are_read_without_a_note() {
+    let all = include_str!("../../../testdata/published_configs.json");
+    let all: serde_json::Map<String, serde_json::Value> = serde_json::from_str(all).expect("JSON");
+    for (name, json) in &all {
+        let config = Config::new(json).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(config.notes, Vec::<String>::new(), "{name}");
     }
 }
 

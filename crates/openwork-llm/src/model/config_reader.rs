@@ -89,6 +89,9 @@ const REFUSED: &[(&str, &[Neutral])] = &[
     ("embedding_multiplier", &[Neutral::Null, Neutral::One]),
     ("logits_scaling", &[Neutral::Null, Neutral::One]),
     ("logit_scale", &[Neutral::Null, Neutral::One]),
+    ("lm_head_bias", &[Neutral::Null, Neutral::False]),
+    ("full_attn_mod", &[Neutral::Null, Neutral::One]),
+    ("interpolate_factor", &[Neutral::Null, Neutral::One]),
     ("text_config", &[Neutral::Null]),
     ("vision_config", &[Neutral::Null]),
 ];
