@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM
 
 
 # Experts, multipliers, bounded scores, clamped or scaled queries, other mixers.
-UNTRAINABLE = {"gemma2", "gemma4", "gpt-oss", "granite", "ministral3", "mixtral", "olmoe", "qwen2-moe", "qwen3-moe",
-               "qwen3.5", "qwen3.5-moe"}
+UNTRAINABLE = {"gemma2", "gemma4", "gemma4-moe", "gpt-oss", "gpt-oss-mxfp4", "granite", "ministral3", "mixtral", "olmoe", "qwen2-moe", "qwen3-moe",
+               "qwen3.5", "qwen3.5-images", "qwen3.5-moe"}
 
 
 def parts(name, grad, config):

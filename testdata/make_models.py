@@ -321,6 +321,19 @@ MODELS["gemma4"] = (
     torch.bfloat16,
     None,
 )
+# Experts beside the MLP.
+MODELS["gemma4-moe"] = (
+    Gemma4TextConfig(
+        **SIZES, head_dim=10, global_head_dim=16, hidden_size_per_layer_input=0, sliding_window=6,
+        enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=20,
+        rope_parameters=dict(sliding_attention=ROPE, full_attention=dict(
+            rope_type="proportional", rope_theta=50000.0, partial_rotary_factor=0.25)),
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+    Gemma4ForCausalLM,
+    torch.bfloat16,
+    None,
+)
 MODELS["gpt-oss-mxfp4"] = MODELS["gpt-oss"]
 TAPPED = ["qwen3"]
 SITES = dict(qkv="self_attn.q_proj", out="self_attn.o_proj", gate_up="mlp.gate_proj", down="mlp.down_proj")

@@ -14,7 +14,7 @@ MODELS = Path(__file__).parents[2] / "testdata" / "models"
 TEXT = "the open work of a wall lets the light in and the wind out " * 20
 WINDOW = 16
 FOLDERS = sorted(folder.name for folder in MODELS.iterdir())
-EXPERTS = ["gpt-oss", "gpt-oss-mxfp4", "mixtral", "olmoe", "qwen2-moe", "qwen3-moe", "qwen3.5-moe"]
+EXPERTS = ["gemma4-moe", "gpt-oss", "gpt-oss-mxfp4", "mixtral", "olmoe", "qwen2-moe", "qwen3-moe", "qwen3.5-moe"]
 
 
 def perplexity(folder):

@@ -19,7 +19,7 @@ use super::dtype::Dtype;
 use super::error::Fault;
 use super::mxfp4;
 use super::tensor::{RowOrder, TensorInfo};
-use crate::model::{Config, LayerInfo};
+use crate::model::{Config, ExpertFiles, LayerInfo};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -40,7 +40,8 @@ pub(super) fn split(
     let Ok(config) = Config::new(config) else { return Ok(note) };
     let mut all = Vec::with_capacity(tensors.len());
     let mut scales: BTreeMap<String, TensorInfo> = BTreeMap::new();
-    if config.family.experts.is_some_and(|experts| experts.transposed) {
+    let files = config.family.experts.map(|experts| experts.files);
+    if files == Some(ExpertFiles::Columns) {
         let is_scales = |tensor: &TensorInfo| tensor.name.ends_with("_proj_scales");
         for tensor in tensors.extract_if(.., |tensor| is_scales(tensor)) {
             scales.insert(tensor.name.clone(), tensor);
@@ -48,7 +49,7 @@ pub(super) fn split(
     }
     for tensor in tensors.drain(..) {
         match layer_of(&config, &tensor.name) {
-            Some((info, name)) if config.family.experts.is_some_and(|e| e.transposed) => {
+            Some((info, name)) if files == Some(ExpertFiles::Columns) => {
                 all.extend(columns(&info, &name, tensor, &mut scales)?)
             }
             Some((info, name)) => all.extend(parts(&config, &info, &name, tensor)?),
@@ -160,7 +161,9 @@ fn layer_of(config: &Config, name: &str) -> Option<(LayerInfo, String)> {
     let index: usize = index.parse().ok()?;
     let linear = rest.strip_suffix(".weight").or_else(|| rest.strip_suffix(".bias"));
     let fused = config.family.fused.iter().any(|fused| Some(fused.name) == linear);
-    let experts = config.experts.is_some() && rest.starts_with("mlp.");
+    let prefix = config.family.names.experts.split('.').next().unwrap_or_default();
+    let first = rest.split('.').next();
+    let experts = config.experts.is_some() && (first == Some("mlp") || first == Some(prefix));
     let known = index < config.layers && (fused || experts);
     known.then(|| (LayerInfo::new(config, index), rest.to_string()))
 }
@@ -192,7 +195,10 @@ fn parts(
         }
         whole = rows_together(&list);
     } else if info.experts > 0
-        && matches!(name, "mlp.experts.gate_up_proj" | "mlp.experts.down_proj")
+        && let Some(name) = name
+            .strip_prefix("mlp.experts.")
+            .or_else(|| name.strip_prefix(names.experts)?.strip_prefix('.'))
+        && matches!(name, "gate_up_proj" | "down_proj")
     {
         let picked = if name.ends_with("gate_up_proj") { 0..2 } else { 2..3 };
         for expert in 0..info.experts {

@@ -16,7 +16,7 @@ use super::dtype::Dtype;
 pub(crate) use super::folder::INDEX;
 use super::{Checkpoint, CheckpointError, Format, Tensor};
 use crate::disk::{self, PendingFile, Written};
-use crate::model::Family;
+use crate::model::{ExpertFiles, Family};
 use crate::tokens::Tokenizer;
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
@@ -183,9 +183,10 @@ impl<'a> Part<'a> {
 
 /// Joins the tensors of linear layers that the files of a family hold in one.
 pub fn fused<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
-    let parts = match family.experts.is_some_and(|experts| experts.transposed) {
-        true => fused_columns(parts, family),
-        false => parts,
+    let parts = match family.experts.map(|experts| experts.files) {
+        Some(ExpertFiles::Rows) => fused_experts(parts, family, false),
+        Some(ExpertFiles::Columns) => fused_experts(parts, family, true),
+        Some(ExpertFiles::Separate) | None => parts,
     };
     let mut all: Vec<Part<'a>> = Vec::with_capacity(parts.len());
     let mut parts = parts.into_iter().peekable();
@@ -204,8 +205,8 @@ pub fn fused<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
     all
 }
 
-/// Joins the tensors of experts whose files hold `[experts, in, out]`.
-fn fused_columns<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
+/// Joins the tensors of experts: `[experts, out, in]`, or `[experts, in, out]`.
+fn fused_experts<'a>(parts: Vec<Part<'a>>, family: &Family, columns: bool) -> Vec<Part<'a>> {
     let [gate, up, down] = family.names.expert_parts;
     let middle = format!(".{}.", family.names.experts);
     let mut all: Vec<Part<'a>> = Vec::with_capacity(parts.len());
@@ -240,12 +241,14 @@ fn fused_columns<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
                 all.last_mut().expect("just pushed")
             }
         };
-        joined.shape = match kind {
-            "bias" => vec![expert + 1, turns * rows],
-            _ => vec![expert + 1, cols, turns * rows],
+        joined.shape = match (kind, columns) {
+            ("bias", _) => vec![expert + 1, turns * rows],
+            (_, true) => vec![expert + 1, cols, turns * rows],
+            (_, false) => vec![expert + 1, turns * rows, cols],
         };
         let Data::Joined(experts) = &mut joined.data else { continue };
         match experts.get_mut(expert) {
+            _ if !columns => experts.push(part.data),
             Some(Data::Columns(matrices, _)) => matrices.push(part.data),
             _ => experts.push(Data::Columns(vec![part.data], shape)),
         }

@@ -138,6 +138,8 @@ pub struct Experts {
     pub ff: usize,
     /// Width of the expert for all tokens, if there is one.
     pub shared_ff: Option<usize>,
+    /// Whether that is an MLP with norms of its own.
+    pub beside_mlp: bool,
     /// Whether the weights of a token's experts are made to sum to 1.
     pub normalized: bool,
     /// Whether the router has a bias.
@@ -621,11 +623,7 @@ impl GlobalHeads {
                 return Err(keys.unsupported(key, &Value::from(value), "only 0"));
             }
         }
-        if keys.flag_or("enable_moe_block", false)? {
-            return Err(keys.unsupported("enable_moe_block", &Value::Bool(true), "only false"));
-        }
-        let unused = ["vocab_size_per_layer_input", "use_double_wide_mlp", "top_k_experts"];
-        for unused in unused.into_iter().chain(["moe_intermediate_size"]) {
+        for unused in ["vocab_size_per_layer_input", "use_double_wide_mlp"] {
             keys.value(unused);
         }
         // Tokens of texts attend to earlier ones in any case.
@@ -698,6 +696,15 @@ fn experts(
     layers: usize,
 ) -> Result<Option<Experts>, ConfigError> {
     let Some(rules) = family.experts else { return Ok(None) };
+    if let Some(switch) = rules.switch
+        && !keys.flag_or(switch, false)?
+    {
+        // Files have the other keys all the same.
+        for unused in ["num_experts", rules.active_key, rules.ff_key] {
+            keys.value(unused);
+        }
+        return Ok(None);
+    }
     // Each family has one of them, of which transformers 5 writes either.
     let [count_key, other_key] = ["num_experts", "num_local_experts"];
     let (own, other) = (keys.optional_size(count_key)?, keys.optional_size(other_key)?);
@@ -708,8 +715,13 @@ fn experts(
             "{count_key} is {own}, and {other_key} {other}"
         )));
     }
-    let count = own.or(other).unwrap_or(rules.count);
-    let active = keys.size_or("num_experts_per_tok", rules.active)?;
+    let default = |key: &str, default: usize| match default {
+        0 => Err(ConfigError::Missing { key: key.into() }),
+        default => Ok(default),
+    };
+    let count = own.or(other).map_or_else(|| default(count_key, rules.count), Ok)?;
+    let active = keys.optional_size(rules.active_key)?;
+    let active = active.map_or_else(|| default(rules.active_key, rules.active), Ok)?;
     if count > MAX_EXPERTS {
         return Err(ConfigError::Kind {
             key: count_key.into(),
@@ -719,7 +731,8 @@ fn experts(
     }
     if active > count {
         return Err(ConfigError::Contradiction(format!(
-            "num_experts_per_tok {active} exceeds the number of experts, {count}"
+            "{} {active} exceeds the number of experts, {count}",
+            rules.active_key
         )));
     }
     let mut has = vec![true; layers];
@@ -732,10 +745,12 @@ fn experts(
         count,
         active,
         ff: keys.size(rules.ff_key)?,
-        shared_ff: match rules.shared {
-            true => Some(keys.size("shared_expert_intermediate_size")?),
-            false => None,
+        shared_ff: match (rules.shared, rules.beside_mlp) {
+            (true, _) => Some(keys.size("shared_expert_intermediate_size")?),
+            (false, true) => Some(keys.size("intermediate_size")?),
+            (false, false) => None,
         },
+        beside_mlp: rules.beside_mlp,
         normalized: rules.always_normalized || keys.flag_or("norm_topk_prob", false)?,
         router_bias: rules.router_bias,
         layers: has,

@@ -151,8 +151,26 @@ pub struct ExpertRules {
     pub skips_layers: bool,
     /// Whether the router has a bias.
     pub router_bias: bool,
-    /// Whether files hold `[experts, in, out]`, the columns of gate and up in turn.
-    pub transposed: bool,
+    /// How files hold them.
+    pub files: ExpertFiles,
+    /// The key that must be true for them to be there, if any.
+    pub switch: Option<&'static str>,
+    /// The key of the number of experts per token.
+    pub active_key: &'static str,
+    /// Whether they work beside the layer's MLP, each of the two with norms of its own, and
+    /// the router sees the layer's state.
+    pub beside_mlp: bool,
+}
+
+/// How files hold the experts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertFiles {
+    /// Each linear layer by itself; fused as rows is read, too.
+    Separate,
+    /// `[experts, out, in]`, gate before up.
+    Rows,
+    /// `[experts, in, out]`, the columns of gate and up in turn.
+    Columns,
 }
 
 /// Experts of most families.
@@ -164,7 +182,10 @@ const EXPERTS: ExpertRules = ExpertRules {
     shared: false,
     skips_layers: false,
     router_bias: false,
-    transposed: false,
+    files: ExpertFiles::Separate,
+    switch: None,
+    active_key: "num_experts_per_tok",
+    beside_mlp: false,
 };
 
 /// Names of tensors that not all families have.
@@ -575,7 +596,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "gemma4",
-        summary: "Gemma 4 without experts and per-layer embeddings, such as 31B",
+        summary: "Gemma 4 without per-layer embeddings: 31B, 26B-A4B",
         architectures: &["Gemma4ForCausalLM"],
         model_type: "gemma4_text",
         bias: Bias::Configured { mlp: false },
@@ -596,6 +617,17 @@ pub const FAMILIES: &[Family] = &[
         max_positions: 131_072,
         tied: true,
         heads_divide_hidden: false,
+        experts: Some(ExpertRules {
+            count: 0,
+            active: 0,
+            always_normalized: true,
+            files: ExpertFiles::Rows,
+            switch: Some("enable_moe_block"),
+            active_key: "top_k_experts",
+            beside_mlp: true,
+            ..EXPERTS
+        }),
+        names: Names { experts: "experts", router: "router.proj", shared: "mlp", ..NAMES },
         ..LLAMA
     },
     QWEN35,
@@ -635,7 +667,7 @@ pub const FAMILIES: &[Family] = &[
             ff_key: "intermediate_size",
             always_normalized: true,
             router_bias: true,
-            transposed: true,
+            files: ExpertFiles::Columns,
             ..EXPERTS
         }),
         names: Names { router: "mlp.router", ..NAMES },
@@ -696,7 +728,8 @@ impl Family {
             SlidingWindow::Pattern(_) => traits.push("sliding and global layers"),
         }
         for (has, text) in [
-            (self.experts.is_some(), "experts"),
+            (self.experts.is_some_and(|experts| experts.switch.is_none()), "experts"),
+            (self.experts.is_some_and(|experts| experts.switch.is_some()), "experts if enabled"),
             (self.experts.is_some_and(|experts| experts.shared), "shared expert"),
             (self.delta_nets, "gated delta nets"),
             (self.gated_attention, "gated attention"),

@@ -412,11 +412,11 @@ impl Layer {
             }
             Input::GateUp | Input::Down => {
                 layer.mlp_input(h, scratch, tap);
-                if layer.router.is_some() {
-                    layer.observe_experts(h.len(), last, scratch, tap);
-                }
                 if last == Input::Down && layer.info.has_mlp {
                     layer.gate(h.len(), scratch, tap);
+                }
+                if layer.router.is_some() {
+                    layer.observe_experts(h, last, scratch, tap);
                 }
             }
         });
@@ -486,6 +486,11 @@ impl Layer {
         let [.., down_proj] = self.mlp_linears(None);
         let x = MatrixRef::new(gate, h.len() / self.config.hidden, down_proj.weight.cols());
         self.add_residual(x, down_proj, self.norm(NormSlot::AfterMlp), out, h);
+        self.scale_output(h);
+    }
+
+    /// Multiplies what the layer computes by its factor, where the family has one.
+    pub(super) fn scale_output(&self, h: &mut [f32]) {
         if let Some(scale) = self.scale {
             h.par_chunks_mut(ACTIVATION_CHUNK).for_each(|h| vector::scale(h, scale));
         }

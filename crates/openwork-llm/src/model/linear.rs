@@ -201,6 +201,8 @@ pub struct LayerInfo {
     pub has_mlp: bool,
     /// Number of experts.
     pub experts: usize,
+    /// Whether they work beside the MLP, with norms of their own.
+    pub beside_mlp: bool,
 }
 
 impl LayerInfo {
@@ -232,7 +234,8 @@ impl LayerInfo {
             let prefix = format!("{}.{expert}", names.experts);
             mlp(&prefix, names.expert_parts, ff, Some(expert as u16));
         }
-        Self { index, linears, mixer, has_mlp: own_ff.is_some(), experts: count }
+        let beside_mlp = experts.is_some_and(|experts| experts.beside_mlp);
+        Self { index, linears, mixer, has_mlp: own_ff.is_some(), experts: count, beside_mlp }
     }
 
     /// The full name of a linear layer's weights.

@@ -46,7 +46,7 @@ pub use config::{
 pub use decoder::Decoder;
 pub use experts::ExpertOutputs;
 pub use family::{
-    Bias, ExpertRules, FAMILIES, Family, FusedLinears, Names, Norms, QkNorm, Rotation,
+    Bias, ExpertFiles, ExpertRules, FAMILIES, Family, FusedLinears, Names, Norms, QkNorm, Rotation,
     SlidingWindow,
 };
 pub use head::{EmbeddingRows, Head, LogitMap, TokenScore};

@@ -45,7 +45,9 @@ impl SiteStatistics {
                 continue;
             }
             let own = at.map(|at| &found[at].1);
-            let common = all.as_ref().filter(|_| site.input == Input::GateUp);
+            // Beside an MLP, experts have a norm of their own.
+            let same = site.input == Input::GateUp && !info.beside_mlp;
+            let common = all.as_ref().filter(|_| same);
             let mixed = mixed(own, tokens, common, width).map_err(|error| wrong(site, error))?;
             match at {
                 Some(at) => found[at].1 = mixed,

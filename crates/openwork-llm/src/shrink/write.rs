@@ -78,6 +78,7 @@ fn kept(config: &Config, layer: &KeptLayer, tensor: &Tensor<'_>) -> (Vec<usize>,
         !layer.experts.is_empty() && tensor.name().ends_with(&format!("{}.{kind}", names.router));
     let (rows, columns) = match (linear, kind) {
         _ if router => (Some(layer.experts.clone()), None),
+        ("router", "per_expert_scale") => (Some(layer.experts.clone()), None),
         // Channels of experts are kept.
         _ if config.experts.is_some() && tensor.name().contains(".mlp.") => (None, None),
         ("q_proj", _) => (Some(heads(&layer.heads, config.heads, 0)), None),
