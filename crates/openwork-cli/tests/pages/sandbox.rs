@@ -249,7 +249,7 @@ impl Sandbox {
             }
         };
         self.text("text.txt");
-        if name.contains("OLMoE") {
+        if name == "examples/experts" {
             return copy_model("olmoe", &path);
         }
         let base = format!("{name}.base");
