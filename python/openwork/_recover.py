@@ -45,6 +45,7 @@ def recover(
     """
     import torch
 
+    from ._evaluating import evaluating
     from ._torch_model import _batches
 
     for name, given in (("module", module), ("reference", reference)):
@@ -56,7 +57,7 @@ def recover(
     if len(batches) < 2:
         raise OpenworkError(f"calib has {len(batches)} batch; give at least 2: one of them is held out")
     records = []
-    with _Bar(progress) as tell, _evaluating(module), _evaluating(reference):
+    with _Bar(progress) as tell, evaluating(module), evaluating(reference):
         for stage in stages:
             if stage["unit"] == "halves":
                 raise OpenworkError("`halves` needs a model that openwork reads from disk; use `blocks`")
@@ -80,25 +81,6 @@ def _check_alike(module: nn.Module, reference: nn.Module) -> None:
                 f"{name} of the reference has shape {list(theirs[name])}, that of the module "
                 f"{list(ours[name]) if name in ours else 'is missing'}; give the dense module that it was pruned from"
             )
-
-
-class _evaluating:
-    """Dropout and caches off, and restored at the end."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __enter__(self) -> None:
-        config = getattr(self.model, "config", None)
-        self.training, self.cache = self.model.training, getattr(config, "use_cache", None)
-        self.model.eval()
-        if self.cache:
-            config.use_cache = False  # type: ignore[union-attr]
-
-    def __exit__(self, *_: object) -> None:
-        self.model.train(self.training)
-        if self.cache:
-            self.model.config.use_cache = True  # type: ignore[union-attr]
 
 
 class _Training:
