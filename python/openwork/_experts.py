@@ -67,18 +67,21 @@ class FusedParameter:
         """
         width = self.form.shape[1]
         common: np.ndarray | None = None
-        if self.reads_tokens and any(self._tokens(expert) < width for expert in range(self.form.count)):
+        few = any(self._tokens(expert) < width for expert in range(self.form.count))
+        if self.reads_tokens and self.sums and few:
             # Before any expert is released: every token is routed to the same number of
             # experts, so their pooled tokens are those of the layer.
             total = sum(self._tokens(expert) for expert in self.sums)
-            common = sum(self._tokens(e) / total * h.matrix() for e, h in self.sums.items()) if total else None
+            common = np.zeros((width, width))
+            for expert, own in self.sums.items():
+                common += self._tokens(expert) / total * own.matrix()
         for expert in range(self.form.count):
             tokens = self._tokens(expert)
-            own = self.sums.pop(expert, None)
-            if own is not None and tokens >= width:
-                yield expert, tokens, own, None
+            hessian = self.sums.pop(expert, None)
+            if hessian is not None and tokens >= width:
+                yield expert, tokens, hessian, None
                 continue
-            matrix = np.zeros((width, width)) if own is None else own.matrix()
+            matrix = np.zeros((width, width)) if hessian is None else hessian.matrix()
             size = float(np.trace(matrix)) / width
             other = common if common is not None else np.eye(width) * (size if size > 0 else 1.0)
             mixed = Hessian.from_matrix((tokens * matrix + (width - tokens) * other) / width, width)
@@ -125,6 +128,19 @@ class FusedParameters:
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and torch.equal(a, b)
+
+
+def named_experts(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters that hold several experts by their name or that of their module's class, for
+    callers that cannot run the model to find out."""
+    candidates = fused_candidates(model)
+    excluded = routers(model, candidates)
+
+    def is_expert(name: str) -> bool:
+        owner = model.get_submodule(name.rpartition(".")[0])
+        return "expert" in f"{name} {type(owner).__name__}".lower() and not name.endswith("bias")
+
+    return {name: param for name, param in candidates.items() if name not in excluded and is_expert(name)}
 
 
 def routers(model: nn.Module, candidates: dict[str, nn.Parameter]) -> set[str]:
