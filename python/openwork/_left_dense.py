@@ -22,6 +22,7 @@ EMBEDDING = "embedding or output head"
 ROUTER = "router of experts"
 BIAS = "bias"
 UNREACHED = "not reached by the calibration batches"
+DIRECT = "read without calling its layer"
 COMPUTED = "its layer computes the weight from other parameters"
 AMBIGUOUS = "read as matrices of different shapes"
 UNSUPPORTED = "not the weight of a linear layer, a convolution or experts"
@@ -56,8 +57,8 @@ def dense_parameters(
     for name, param in model.named_parameters():
         if param.dim() < 2 or id(param) in pruned:
             continue
-        if reasons.get(id(param)) == UNREACHED:
-            reason = UNREACHED
+        if reasons.get(id(param)) in (UNREACHED, DIRECT) and not is_excluded(name):
+            reason = reasons[id(param)]
         elif id(param) in embeddings:
             reason = EMBEDDING
         elif is_excluded(name):

@@ -10,6 +10,7 @@ its axes has to be known.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,9 +65,14 @@ class MatrixReads(TorchDispatchMode):
         named = sorted(params.items(), key=lambda item: item[1].data_ptr())
         self._params = [(name, param.detach()) for name, param in named if param.data_ptr() != 0]
         self._starts = [param.data_ptr() for _, param in self._params]
+        #: Parameters that any operator has read.
+        self.read: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        for arg in itertools.chain.from_iterable(a if isinstance(a, (list, tuple)) else (a,) for a in args):
+            if torch.is_tensor(arg) and (found := self._locate(arg)) is not None:
+                self.read.add(found[0])
         schema = func._schema.name
         if schema in _PRODUCTS:
             first = _PRODUCTS[schema]

@@ -128,14 +128,15 @@ def prune_module(
     records: list[dict[str, Any]] = []
     with evaluating(model, eager_experts=True):
         try:
-            order, fused = _first_run(model, layers, candidates, batches[0])
+            order, fused, read = _first_run(model, layers, candidates, batches[0])
             layers += _select_experts(selection, fused, model)
             if not layers:
                 raise OpenworkError(_NOTHING)
             blocks = _by_block(layers, order)
             dense = _left_dense.dense_parameters(
                 model, {id(layer.param) for block in blocks for layer in block},
-                _reasons(model, layers, order, fused, dense_by_design), lambda name: selection.spec_for(name) is None,
+                _reasons(model, layers, order, read, fused, dense_by_design),
+                lambda name: selection.spec_for(name) is None,
             )
             if not allow_dense:
                 _left_dense.check(dense)
@@ -256,8 +257,9 @@ def _block(model: nn.Module, name: str, otherwise: str) -> str:
 
 def _first_run(
     model: nn.Module, layers: list[_Layer], candidates: dict[str, nn.Parameter], batch: Any
-) -> tuple[dict[str, int], FusedParameters]:
-    """Runs one batch: the order in which layers and fused parameters are first read, and the latter."""
+) -> tuple[dict[str, int], FusedParameters, set[str]]:
+    """Runs one batch: the order in which layers and fused parameters are first read, the latter,
+    and all of the parameters that were read."""
     order: dict[str, int] = {}
     fused = FusedParameters(candidates)
 
@@ -268,17 +270,20 @@ def _first_run(
         return hook
 
     def on_read(name: str, form: Form, expert: int, inputs: torch.Tensor) -> None:
-        order.setdefault(name, len(order))
-        fused.on_read(name, form, expert, inputs)
+        if name in candidates:
+            order.setdefault(name, len(order))
+            fused.on_read(name, form, expert, inputs)
 
     hooks = [layer.module.register_forward_pre_hook(record(layer.name)) for layer in layers if layer.module is not None]
+    weights = {f"{layer.name}.weight": layer.param for layer in layers}
+    reads = MatrixReads(weights | candidates, on_read)
     try:
-        with MatrixReads(candidates, on_read) if candidates else contextlib.nullcontext():
+        with reads:
             run_model(model, batch)
     finally:
         for hook in hooks:
             hook.remove()
-    return order, fused
+    return order, fused, reads.read
 
 
 def _by_block(layers: list[_Layer], order: dict[str, int]) -> list[list[_Layer]]:
@@ -290,10 +295,15 @@ def _by_block(layers: list[_Layer], order: dict[str, int]) -> list[list[_Layer]]
 
 
 def _reasons(
-    model: nn.Module, layers: list[_Layer], order: dict[str, int], fused: FusedParameters, dense_by_design: set[str]
+    model: nn.Module, layers: list[_Layer], order: dict[str, int], read: set[str], fused: FusedParameters,
+    dense_by_design: set[str],
 ) -> dict[int, str]:
     """Why parameters stay dense, by their `id`."""
-    found = {id(layer.param): _left_dense.UNREACHED for layer in layers if layer.name not in order}
+    found = {
+        id(layer.param): _left_dense.DIRECT if f"{layer.name}.weight" in read else _left_dense.UNREACHED
+        for layer in layers if layer.name not in order
+    }
+    found.update((id(param), _left_dense.UNREACHED) for name, param in fused.candidates.items() if name not in read)
     for name, param in model.named_parameters():
         if name in dense_by_design:
             found[id(param)] = _left_dense.ROUTER
