@@ -38,6 +38,7 @@ mod tap;
 pub(crate) mod vector;
 mod weight;
 
+pub(crate) use config::MAX_EXPERTS;
 pub use config::{Activation, Config, ConfigError, Experts, LayerAttention, ties_embeddings};
 pub use decoder::Decoder;
 pub use experts::ExpertOutputs;
