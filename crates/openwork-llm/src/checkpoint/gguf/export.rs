@@ -193,14 +193,31 @@ mod tests {
     #[test]
     fn a_folder_comes_back_from_gguf() {
         let place = tempfile::tempdir().unwrap();
-        let folders = [
+        let mut models = vec![
             folder("llama-tied"),
             folder("mistral"),
+            folder("mixtral"),
             folder("qwen3"),
+            folder("phi3"),
+            folder("glm4"),
             amended("qwen2", place.path()),
             amended("llama", place.path()),
         ];
-        for path in folders {
+        // Of the others, with what llama.cpp assumes.
+        for name in [
+            "granite",
+            "mistral3",
+            "mixtral-old",
+            "olmo2",
+            "olmo3",
+            "olmoe",
+            "qwen2moe",
+            "qwen3moe",
+            "smollm3",
+        ] {
+            models.push(folder(&format!("../gguf/{name}.gguf")));
+        }
+        for path in models {
             let name = path.display();
             let source = Checkpoint::open(&path).unwrap();
             let config = Config::new(source.config()).unwrap();
@@ -250,6 +267,9 @@ mod tests {
             ("gemma3", "the family gemma3 is not supported"),
             ("llama", "rope_scaling"),
             ("qwen2", "its layers have different attention settings"),
+            ("qwen3-moe", "layer 2 has no experts, but in GGUF all layers of qwen3moe do"),
+            ("smollm3", "its layer 1 does not rotate its heads"),
+            ("olmoe", "olmoe has no clip_qkv"),
         ] {
             let source = Checkpoint::open(&folder(name)).unwrap();
             let config = Config::new(source.config()).unwrap();
