@@ -228,7 +228,7 @@ pub const MAX_SIZE: usize = 1 << 24;
 /// Largest supported number of layers; the largest Llama has 126.
 const MAX_LAYERS: usize = 4096;
 /// Largest supported number of experts in a layer.
-const MAX_EXPERTS: usize = 4096;
+pub(crate) const MAX_EXPERTS: usize = 4096;
 
 impl Config {
     /// Validates a config.json as written by transformers 4 or 5.

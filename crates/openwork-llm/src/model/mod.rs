@@ -39,6 +39,7 @@ mod tap;
 pub(crate) mod vector;
 mod weight;
 
+pub(crate) use config::MAX_EXPERTS;
 pub use config::{
     Activation, Config, ConfigError, DeltaNetSizes, DeltaNets, Experts, LayerAttention,
     ties_embeddings,
