@@ -1,9 +1,10 @@
 //! Model families as data. To add one, add a row to [`FAMILIES`] and a tiny golden
 //! checkpoint to `testdata/make_models.py`.
 
+use super::encoder::{self, EncoderRules};
 use serde_json::{Value, json};
 
-/// A family of decoder-only models, described by its differences from Llama.
+/// A family of models, described by its differences from Llama.
 /// Defaults of config.json are those of transformers.
 #[derive(Debug)]
 pub struct Family {
@@ -46,7 +47,9 @@ pub struct Family {
     pub softcaps: Option<[f64; 2]>,
     /// The experts of its layers, if any.
     pub experts: Option<ExpertRules>,
-    /// Names of tensors that not all families have.
+    /// What makes it an encoder; `None` is a decoder.
+    pub encoder: Option<EncoderRules>,
+    /// Names of tensors that differ between families.
     pub names: Names,
     /// Tensors of files that hold several linear layers, one after the other.
     pub fused: &'static [FusedLinears],
@@ -126,9 +129,15 @@ pub struct ExpertRules {
     pub skips_layers: bool,
 }
 
-/// Names of tensors that not all families have.
+/// Names of tensors that differ between families.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
+    /// Before the number of a layer, as in `model.layers.`.
+    pub layers: &'static str,
+    /// q, k, v and o of attention.
+    pub attention: [&'static str; 4],
+    /// Gate, up and down of an MLP without experts; no gate is an empty name.
+    pub mlp: [&'static str; 3],
     /// Before the number of an expert.
     pub experts: &'static str,
     /// Gate, up and down of an expert.
@@ -213,11 +222,14 @@ const OUTPUT_NORMS: Norms = Norms {
 };
 
 /// Llama's rotation of heads.
-const WHOLE_HEADS: Rotation =
+pub(super) const WHOLE_HEADS: Rotation =
     Rotation { partial: None, interleaved: false, skips_layers: false, scales_queries: false };
 
-/// Names of most families with experts.
-const NAMES: Names = Names {
+/// Names of most families.
+pub(super) const NAMES: Names = Names {
+    layers: "model.layers.",
+    attention: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"],
+    mlp: ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
     experts: "mlp.experts",
     expert_parts: ["gate_proj", "up_proj", "down_proj"],
     router: "mlp.gate",
@@ -230,7 +242,7 @@ const GATE_UP: FusedLinears =
     FusedLinears { name: "mlp.gate_up_proj", parts: &["mlp.gate_proj", "mlp.up_proj"] };
 
 /// Llama, from which the other families are derived.
-const LLAMA: Family = Family {
+pub(super) const LLAMA: Family = Family {
     name: "llama",
     summary: "Llama 1 to 3.2, SmolLM2, TinyLlama",
     architectures: &["LlamaForCausalLM"],
@@ -251,6 +263,7 @@ const LLAMA: Family = Family {
     multipliers: false,
     softcaps: None,
     experts: None,
+    encoder: None,
     names: NAMES,
     fused: &[],
     activation_key: "hidden_act",
@@ -536,6 +549,9 @@ pub const FAMILIES: &[Family] = &[
         heads_divide_hidden: false,
         ..LLAMA
     },
+    encoder::BERT,
+    encoder::MPNET,
+    encoder::NOMIC_BERT,
 ];
 
 impl Family {
@@ -552,6 +568,9 @@ impl Family {
 
     /// The family's differences from Llama, a few words each.
     pub fn traits(&self) -> Vec<&'static str> {
+        if let Some(encoder) = &self.encoder {
+            return encoder.traits();
+        }
         let mut traits = Vec::new();
         match self.bias {
             Bias::Qkv | Bias::QkvUnless { .. } => traits.push("q/k/v biases"),

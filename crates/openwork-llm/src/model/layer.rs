@@ -1,8 +1,9 @@
-//! A decoder layer: its tensors, its linear layers, its forward pass.
+//! A layer of a decoder or encoder: its tensors, its linear layers, its forward pass.
 
 use super::attention::GroupedQueryAttention;
 use super::cache::Cache;
 use super::config::{Activation, Config};
+use super::encoder::PositionBias;
 use super::experts::Router;
 use super::family::QkNorm;
 use super::hidden::{Hidden, Scratch};
@@ -141,12 +142,14 @@ pub(super) fn norm_names(c: &Config) -> impl Iterator<Item = (NormSlot, (&'stati
     NormSlot::ALL.into_iter().zip(names).filter_map(|(slot, name)| Some((slot, name?)))
 }
 
-/// A decoder layer.
+/// A layer of a decoder or encoder.
 #[derive(Debug)]
 pub struct Layer {
     info: LayerInfo,
     pub(super) config: Arc<Config>,
     rope: Option<Arc<Rope>>,
+    /// Added to the scores of attention, in some encoders.
+    pub(super) position_bias: Option<Arc<PositionBias>>,
     /// One for each of [`NormSlot::ALL`] that the family has.
     pub(super) norms: [Option<Norm>; 6],
     /// In the order of [`LayerInfo::linears`].
@@ -168,8 +171,8 @@ pub(super) fn load(
 }
 
 /// `model.layers.7.`
-pub(super) fn prefix(index: usize) -> String {
-    format!("model.layers.{index}.")
+pub(super) fn prefix(c: &Config, index: usize) -> String {
+    format!("{}{index}.", c.family.names.layers)
 }
 
 impl Layer {
@@ -182,10 +185,15 @@ impl Layer {
         storage: Storage,
     ) -> Result<Self, CheckpointError> {
         let c = config.as_ref();
-        let prefix = prefix(index);
+        let prefix = prefix(c, index);
         let norm = |name: &str, width: usize| -> Result<Norm, CheckpointError> {
             let weights =
                 checkpoint.tensor_with_shape(&format!("{prefix}{name}.weight"), &[width])?;
+            if c.encoder.is_some() {
+                let bias =
+                    checkpoint.tensor_with_shape(&format!("{prefix}{name}.bias"), &[width])?;
+                return Ok(Norm::layer(weights.to_f32(), bias.to_f32(), c.norm_eps));
+            }
             Ok(Norm::new(weights.to_f32(), c.family.norm_offset, c.norm_eps))
         };
         let info = LayerInfo::new(c, index);
@@ -217,6 +225,7 @@ impl Layer {
             info,
             config: Arc::clone(config),
             rope: rope.clone(),
+            position_bias: None,
             norms,
             router,
         })
@@ -224,13 +233,15 @@ impl Layer {
 
     /// The names and shapes of all tensors of layer `index`, in the order of files.
     pub(super) fn tensors(c: &Config, index: usize) -> Vec<(String, Vec<usize>)> {
-        let prefix = prefix(index);
+        let prefix = prefix(c, index);
         // In files the norms of heads follow the others.
         let mut norms: Vec<_> = norm_names(c).collect();
         norms.sort_by_key(|(slot, _)| matches!(slot, NormSlot::Query | NormSlot::Key));
-        let norms = norms
-            .into_iter()
-            .map(|(_, (name, width))| (format!("{prefix}{name}.weight"), vec![width]));
+        let kinds: &[&str] = if c.encoder.is_some() { &["weight", "bias"] } else { &["weight"] };
+        let norms = norms.into_iter().flat_map(|(_, (name, width))| {
+            kinds.iter().map(move |kind| (format!("{name}.{kind}"), vec![width]))
+        });
+        let norms = norms.map(|(name, shape)| (format!("{prefix}{name}"), shape));
         let info = LayerInfo::new(c, index);
         let mut tensors: Vec<(String, Vec<usize>)> = norms.collect();
         if info.experts > 0 {
@@ -291,9 +302,13 @@ impl Layer {
         std::array::from_fn(|i| &self.linears[i])
     }
 
-    /// Gate, up and down of an expert, or of the MLP that every token goes through.
+    /// Gate, up and down of an expert, or of the MLP that every token goes through; up
+    /// twice, if it has no gate.
     pub(super) fn mlp_linears(&self, expert: Option<u16>) -> [&Linear; 3] {
         let first = self.info.first_of(expert);
+        if self.config.is_ungated() {
+            return [0, 0, 1].map(|i| &self.linears[first + i]);
+        }
         std::array::from_fn(|i| &self.linears[first + i])
     }
 
@@ -555,6 +570,8 @@ impl Layer {
             scale: c.attention_scale,
             cap: c.score_cap,
             window: c.attention[self.index()].window,
+            causal: c.encoder.is_none(),
+            bias: self.position_bias.clone(),
         }
     }
 
@@ -600,6 +617,11 @@ impl Layer {
     ) {
         let [gate_proj, up_proj, _] = self.mlp_linears(expert);
         let (t, ff) = (x.rows(), gate_proj.weight.rows());
+        if self.config.is_ungated() {
+            let gate = sized(gate, t * ff);
+            apply(x, &mut [(&gate_proj.weight, MatrixMut::new(gate, t, ff))]);
+            return gate_proj.add_bias(gate);
+        }
         let (gate, up) = (sized(gate, t * ff), sized(up, t * ff));
         apply(
             x,
@@ -620,9 +642,18 @@ impl Layer {
         tap.on_input(Input::Down.into(), MatrixRef::new(gate, t, gate.len() / t));
     }
 
-    /// `gate <- act(gate) o up`.
+    /// `gate <- act(gate) o up`; without a gate, `act(gate)`, where `gate` is up.
     pub(super) fn activate(&self, gate: &mut [f32], up: &[f32]) {
+        if self.config.is_ungated() {
+            let activation = match self.config.activation {
+                Activation::Gelu => vector::gelu,
+                Activation::GeluTanh => vector::gelu_tanh,
+                Activation::Silu => vector::silu,
+            };
+            return gate.par_chunks_mut(ACTIVATION_CHUNK).for_each(activation);
+        }
         let activation = match self.config.activation {
+            Activation::Gelu => unreachable!("no gated MLP has it"),
             Activation::Silu => vector::silu_gate,
             Activation::GeluTanh => vector::gelu_gate,
         };
@@ -631,7 +662,8 @@ impl Layer {
             .for_each(|(g, u)| activation(g, u));
     }
 
-    /// `h <- h + norm(x W' + b)`, with the norm if the family has one.
+    /// `h <- h + norm(x W' + b)`, with the norm if the family has one; in encoders
+    /// `h <- norm(h + x W' + b)`.
     fn add_residual(
         &self,
         x: MatrixRef<'_>,
@@ -642,9 +674,14 @@ impl Layer {
     ) {
         let (t, d) = (x.rows(), self.config.hidden);
         let factor = self.config.residual_scale;
-        if norm.is_none() && factor == 1.0 {
+        let sum_is_normed = self.config.encoder.is_some();
+        if (norm.is_none() || sum_is_normed) && factor == 1.0 {
             apply_add(x, &linear.weight, MatrixMut::new(h, t, d));
-            return linear.add_bias(h);
+            linear.add_bias(h);
+            if let Some(norm) = norm {
+                norm.rows_in_place(h);
+            }
+            return;
         }
         let out = sized(out, t * d);
         apply(x, &mut [(&linear.weight, MatrixMut::new(out, t, d))]);
