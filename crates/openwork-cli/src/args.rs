@@ -37,7 +37,10 @@ Run `openwork COMMAND --help` for the options of a command, with examples.";
 /// The commands under their headings in `openwork help`.
 const COMMAND_GROUPS: &[(&str, &[&str])] = &[
     ("Pruning", &["demo", "prune", "tensor", "hessian", "shrink"]),
-    ("Models", &["inspect", "eval", "generate", "pack", "unpack", "bench", "frontier", "report"]),
+    (
+        "Models",
+        &["inspect", "eval", "embed", "generate", "pack", "unpack", "bench", "frontier", "report"],
+    ),
     ("Patterns", &["show", "studio", "presets", "layout"]),
     ("Reference", &["methods", "formats", "families", "completions", "help"]),
 ];
@@ -180,6 +183,8 @@ pub enum Command {
     Completions(crate::commands::completions::Completions),
     /// Measure a model's perplexity on a text, and its accuracy on tasks
     Eval(crate::commands::eval::Eval),
+    /// Compute the vectors of sentences with an encoder
+    Embed(crate::commands::embed::Embed),
     /// List the supported model families
     Families(crate::commands::families::Families),
     /// Generate text from a prompt

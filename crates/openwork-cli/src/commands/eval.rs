@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
 use openwork_llm::Checkpoint;
+use openwork_llm::embed::{compare, read_sentences};
 use openwork_llm::evaluate::{Bos, EvaluateError, Evaluation, Options, evaluate};
 use openwork_llm::format::{align_columns, count};
 use openwork_llm::model::{Model, ModelError, Storage};
@@ -39,13 +40,21 @@ Examples:
   openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json
   openwork eval smollm2.gguf --task arc-easy.jsonl --task lambada.jsonl
   openwork eval pruned --task hellaswag.jsonl --limit 200 --details answers.jsonl
-  openwork eval demo --text demo")]
+  openwork eval demo --text demo
+
+Of an encoder: prints the mean and least cosine similarity of its sentence vectors to those
+of the dense model, one text per line.
+
+  openwork eval pruned-mpnet --text sentences.txt --reference all-mpnet-base-v2")]
 pub struct Eval {
     /// Hugging Face folder, .gguf file, or `demo`
     model: PathBuf,
     /// Evaluation text: a .txt file, a .jsonl file with a `text` field, or `demo`
     #[arg(long, value_name = "TEXT", required_unless_present = "tasks")]
     text: Option<PathBuf>,
+    /// For an encoder: the dense model that its sentence vectors are compared with
+    #[arg(long, value_name = "MODEL", requires = "text")]
+    reference: Option<PathBuf>,
     /// Task: a .jsonl file with `context`, `choices` and `gold`; can be given several times
     #[arg(long = "task", value_name = "FILE")]
     tasks: Vec<PathBuf>,
@@ -89,11 +98,15 @@ impl Eval {
             OutputFile::new(path, &inputs, self.force)
         });
         let details = details.transpose()?;
-        let text = self.text.as_ref().map(|text| load_text(text, TextUse::Evaluate));
-        let text = text.transpose().map_err(Failure::input)?;
         let checkpoint = Checkpoint::open(&global.model(&self.model)?)?;
         let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);
+        if let Some(reference) = &self.reference {
+            return self.similarity(&model, reference, global);
+        }
+        model.check_decoder()?;
+        let text = self.text.as_ref().map(|text| load_text(text, TextUse::Evaluate));
+        let text = text.transpose().map_err(Failure::input)?;
         // The tasks first: their lines are checked before anything long starts.
         let scores = score(&model, &tasks, global)?;
         let perplexity = text.map(|text| self.perplexity(&model, &text, global)).transpose()?;
@@ -115,6 +128,42 @@ impl Eval {
             true => Ok(()),
             false => print::text(&table(&scores)),
         }
+    }
+
+    /// Compares the sentence vectors of two encoders.
+    fn similarity(
+        &self,
+        model: &Model<'_>,
+        reference: &Path,
+        global: &Global,
+    ) -> Result<(), Failure> {
+        model.check_encoder()?;
+        if !self.tasks.is_empty() {
+            return Err(Failure::input("an encoder has no accuracy on tasks; leave --task out"));
+        }
+        let dense = Checkpoint::open(&global.model(reference)?)?;
+        let dense = Model::open(&dense)?;
+        let path = self.text.as_deref().unwrap_or(Path::new(""));
+        let sentences = read_sentences(path).map_err(Failure::input)?;
+        let bar = Progress::start(global, "comparing");
+        let found = compare(model, &dense, &sentences, &mut |share| {
+            bar.say(share, "comparing");
+            Ok(())
+        });
+        bar.end();
+        let found = found.map_err(super::embed::failure)?;
+        if global.json {
+            return print::line(json!({
+                "texts": sentences.len(), "mean_cosine": found.mean, "least_cosine": found.least,
+                "least_text": sentences[found.least_text],
+            }));
+        }
+        print::line(format!(
+            "mean cosine   {:.6} over {}",
+            found.mean,
+            count(sentences.len(), "text")
+        ))?;
+        print::line(format!("least cosine  {:.6}: {}", found.least, sentences[found.least_text]))
     }
 
     fn perplexity(

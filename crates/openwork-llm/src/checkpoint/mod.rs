@@ -6,6 +6,7 @@
 //! range of rows. Names, row order and conventions are always Hugging Face's.
 
 mod dtype;
+mod encoder;
 mod error;
 mod folder;
 mod fused;
@@ -112,7 +113,10 @@ impl Checkpoint {
             .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;
         let (config, companions, files, mut tensors, notes) = if kind.is_dir() {
             let (mut config, files, mut tensors) = folder::open(path)?;
-            let notes = multimodal::text_model(&mut config, &mut tensors).into_iter().collect();
+            let mut notes: Vec<String> =
+                multimodal::text_model(&mut config, &mut tensors).into_iter().collect();
+            let alone = encoder::encoder_alone(&mut config, &mut tensors);
+            notes.extend(alone.map_err(|fault| CheckpointError::new(path, fault))?);
             (config, Companions::Folder, files, tensors, notes)
         } else {
             let file = Mapped::open(path)?;

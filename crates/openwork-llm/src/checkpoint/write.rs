@@ -393,6 +393,12 @@ const BESIDE: &[&str] = &[
     "tokenizer.model",
     "chat_template.jinja",
     "chat_template.json",
+    "vocab.txt",
+    // Of sentence-transformers.
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
 ];
 
 /// The names of the files written by [`companions`].
@@ -433,6 +439,10 @@ pub fn companions(
             for name in BESIDE {
                 if let Some(bytes) = source.companion(name)? {
                     let to = folder.join(name);
+                    if let Some(parent) = to.parent().filter(|parent| *parent != folder) {
+                        let io = |error| WriteError::io(parent, error);
+                        std::fs::create_dir_all(parent).map_err(io)?;
+                    }
                     disk::write(&to, &bytes).map_err(|error| WriteError::io(&to, error))?;
                 }
             }

@@ -5,6 +5,7 @@
 //! then a note says that it was ignored, as transformers ignores it too.
 
 use super::config_reader::ConfigReader;
+use super::encoder::EncoderConfig;
 use super::family::{Bias, FAMILIES, Family, SlidingWindow};
 use super::rope::RopeParameters;
 use super::rope_config::{HeadContext, QueryScaling};
@@ -58,9 +59,11 @@ pub enum ConfigError {
     },
 }
 
-/// The activation function of the gated MLP.
+/// The activation function of the MLP.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
+    /// `x (1 + erf(x / sqrt 2)) / 2`, of encoders.
+    Gelu,
     /// `x / (1 + e^-x)`.
     Silu,
     /// GELU, tanh approximation.
@@ -167,6 +170,8 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// Gated delta nets, if it has any.
     pub delta_nets: Option<DeltaNets>,
+    /// What an encoder has and a decoder has not; `None` is a decoder.
+    pub encoder: Option<EncoderConfig>,
     /// Number of decoder layers.
     pub layers: usize,
     /// Query heads.
@@ -226,7 +231,7 @@ const SWIGLU_LIMIT: f64 = 7.0;
 /// Largest supported size (widths, tokens).
 pub const MAX_SIZE: usize = 1 << 24;
 /// Largest supported number of layers; the largest Llama has 126.
-const MAX_LAYERS: usize = 4096;
+pub(super) const MAX_LAYERS: usize = 4096;
 /// Largest supported number of experts in a layer.
 pub(crate) const MAX_EXPERTS: usize = 4096;
 
@@ -245,6 +250,10 @@ impl Config {
                 "model_type {model_type} does not match architecture {}",
                 family.architectures[0]
             )));
+        }
+
+        if let Some(rules) = family.encoder {
+            return super::encoder::config(keys, family, rules);
         }
 
         // Sizes.
@@ -352,6 +361,7 @@ impl Config {
             ff,
             experts,
             delta_nets,
+            encoder: None,
             layers,
             heads,
             kv_heads,
@@ -387,6 +397,7 @@ impl Config {
     /// What the backward pass of such a model lacks, if anything.
     pub fn untrainable(&self) -> Option<&'static str> {
         let lacks = [
+            (self.encoder.is_some(), "encoders"),
             (self.experts.is_some(), "experts"),
             (self.delta_nets.is_some(), "gated delta nets"),
             (self.family.gated_attention, "gated attention"),
@@ -398,6 +409,11 @@ impl Config {
             (self.query_scaling.is_some(), "queries scaled by position"),
         ];
         lacks.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
+    }
+
+    /// Whether its MLP has no gate.
+    pub fn is_ungated(&self) -> bool {
+        self.family.names.mlp[0].is_empty()
     }
 
     /// Query heads per key-value head.
@@ -438,6 +454,11 @@ impl Config {
 pub fn ties_embeddings(json: &Value) -> bool {
     let by_family = || family(json).is_ok_and(|family| family.tied);
     json["tie_word_embeddings"].as_bool().unwrap_or_else(by_family)
+}
+
+/// The tensor of the embedding of words, by the family that a config.json names.
+pub fn embedding_name(json: &Value) -> &'static str {
+    family(json).map_or("model.embed_tokens.weight", Family::embedding)
 }
 
 /// The family named by `architectures`.

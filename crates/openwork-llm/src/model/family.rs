@@ -1,9 +1,10 @@
 //! Model families as data. To add one, add a row to [`FAMILIES`] and a tiny golden
 //! checkpoint to `testdata/make_models.py`.
 
+use super::encoder::{self, EncoderRules};
 use serde_json::{Value, json};
 
-/// A family of decoder-only models, described by its differences from Llama.
+/// A family of models, described by its differences from Llama.
 /// Defaults of config.json are those of transformers.
 #[derive(Debug)]
 pub struct Family {
@@ -64,7 +65,9 @@ pub struct Family {
     pub final_cap: bool,
     /// The experts of its layers, if any.
     pub experts: Option<ExpertRules>,
-    /// Names of tensors that not all families have.
+    /// What makes it an encoder; `None` is a decoder.
+    pub encoder: Option<EncoderRules>,
+    /// Names of tensors that differ between families.
     pub names: Names,
     /// Tensors of files that hold several linear layers, one after the other.
     pub fused: &'static [FusedLinears],
@@ -188,9 +191,15 @@ const EXPERTS: ExpertRules = ExpertRules {
     beside_mlp: false,
 };
 
-/// Names of tensors that not all families have.
+/// Names of tensors that differ between families.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
+    /// Before the number of a layer, as in `model.layers.`.
+    pub layers: &'static str,
+    /// q, k, v and o of attention.
+    pub attention: [&'static str; 4],
+    /// Gate, up and down of an MLP without experts; no gate is an empty name.
+    pub mlp: [&'static str; 3],
     /// Before the number of an expert.
     pub experts: &'static str,
     /// Gate, up and down of an expert.
@@ -275,7 +284,7 @@ const OUTPUT_NORMS: Norms = Norms {
 };
 
 /// Llama's rotation of heads.
-const WHOLE_HEADS: Rotation = Rotation {
+pub(super) const WHOLE_HEADS: Rotation = Rotation {
     partial: None,
     interleaved: false,
     skips_layers: false,
@@ -283,8 +292,11 @@ const WHOLE_HEADS: Rotation = Rotation {
     scales_queries: false,
 };
 
-/// Names of most families with experts.
-const NAMES: Names = Names {
+/// Names of most families.
+pub(super) const NAMES: Names = Names {
+    layers: "model.layers.",
+    attention: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"],
+    mlp: ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
     experts: "mlp.experts",
     expert_parts: ["gate_proj", "up_proj", "down_proj"],
     router: "mlp.gate",
@@ -297,7 +309,7 @@ const GATE_UP: FusedLinears =
     FusedLinears { name: "mlp.gate_up_proj", parts: &["mlp.gate_proj", "mlp.up_proj"] };
 
 /// Llama, from which the other families are derived.
-const LLAMA: Family = Family {
+pub(super) const LLAMA: Family = Family {
     name: "llama",
     summary: "Llama 1 to 3.2, SmolLM2, TinyLlama",
     architectures: &["LlamaForCausalLM"],
@@ -326,6 +338,7 @@ const LLAMA: Family = Family {
     softcaps: None,
     final_cap: false,
     experts: None,
+    encoder: None,
     names: NAMES,
     fused: &[],
     activation_key: "hidden_act",
@@ -673,6 +686,9 @@ pub const FAMILIES: &[Family] = &[
         names: Names { router: "mlp.router", ..NAMES },
         ..LLAMA
     },
+    encoder::BERT,
+    encoder::MPNET,
+    encoder::NOMIC_BERT,
 ];
 
 /// Qwen3.5, from which the one with experts is derived.
@@ -708,6 +724,9 @@ impl Family {
 
     /// The family's differences from Llama, a few words each.
     pub fn traits(&self) -> Vec<&'static str> {
+        if let Some(encoder) = &self.encoder {
+            return encoder.traits();
+        }
         let mut traits = Vec::new();
         match self.bias {
             Bias::Qkv | Bias::QkvUnless { .. } => traits.push("q/k/v biases"),

@@ -1,9 +1,10 @@
-//! A decoder layer: its tensors, its linear layers, its forward pass.
+//! A layer of a decoder or encoder: its tensors, its linear layers, its forward pass.
 
 use super::attention::GroupedQueryAttention;
 use super::cache::Cache;
 use super::config::{Activation, Config};
 use super::delta_net::{DeltaNet, Projected};
+use super::encoder::PositionBias;
 use super::experts::Router;
 use super::family::QkNorm;
 use super::hidden::{Hidden, Scratch};
@@ -147,12 +148,14 @@ pub(super) fn norm_names(
     NormSlot::ALL.into_iter().zip(names).filter_map(|(slot, name)| Some((slot, name?)))
 }
 
-/// A decoder layer.
+/// A layer of a decoder or encoder.
 #[derive(Debug)]
 pub struct Layer {
     info: LayerInfo,
     pub(super) config: Arc<Config>,
     rope: Option<Arc<Rope>>,
+    /// Added to the scores of attention, in some encoders.
+    pub(super) position_bias: Option<Arc<PositionBias>>,
     /// One for each of [`NormSlot::ALL`] that the family has.
     pub(super) norms: [Option<Norm>; 6],
     /// In the order of [`LayerInfo::linears`].
@@ -182,8 +185,8 @@ pub(super) fn load(
 }
 
 /// `model.layers.7.`
-pub(super) fn prefix(index: usize) -> String {
-    format!("model.layers.{index}.")
+pub(super) fn prefix(c: &Config, index: usize) -> String {
+    format!("{}{index}.", c.family.names.layers)
 }
 
 impl Layer {
@@ -196,10 +199,15 @@ impl Layer {
         storage: Storage,
     ) -> Result<Self, CheckpointError> {
         let c = config.as_ref();
-        let prefix = prefix(index);
+        let prefix = prefix(c, index);
         let norm = |name: &str, width: usize| -> Result<Norm, CheckpointError> {
             let weights =
                 checkpoint.tensor_with_shape(&format!("{prefix}{name}.weight"), &[width])?;
+            if c.encoder.is_some() {
+                let bias =
+                    checkpoint.tensor_with_shape(&format!("{prefix}{name}.bias"), &[width])?;
+                return Ok(Norm::layer(weights.to_f32(), bias.to_f32(), c.norm_eps));
+            }
             Ok(Norm::new(weights.to_f32(), c.family.norm_offset, c.norm_eps))
         };
         let info = LayerInfo::new(c, index);
@@ -252,6 +260,7 @@ impl Layer {
             info,
             config: Arc::clone(config),
             rope: rope.clone(),
+            position_bias: None,
             norms,
             router,
             delta_net,
@@ -263,13 +272,15 @@ impl Layer {
 
     /// The names and shapes of all tensors of layer `index`, in the order of files.
     pub(super) fn tensors(c: &Config, index: usize) -> Vec<(String, Vec<usize>)> {
-        let prefix = prefix(index);
+        let prefix = prefix(c, index);
         // In files the norms of heads follow the others.
         let mut norms: Vec<_> = norm_names(c, index).collect();
         norms.sort_by_key(|(slot, _)| matches!(slot, NormSlot::Query | NormSlot::Key));
-        let norms = norms
-            .into_iter()
-            .map(|(_, (name, width))| (format!("{prefix}{name}.weight"), vec![width]));
+        let kinds: &[&str] = if c.encoder.is_some() { &["weight", "bias"] } else { &["weight"] };
+        let norms = norms.into_iter().flat_map(|(_, (name, width))| {
+            kinds.iter().map(move |kind| (format!("{name}.{kind}"), vec![width]))
+        });
+        let norms = norms.map(|(name, shape)| (format!("{prefix}{name}"), shape));
         let info = LayerInfo::new(c, index);
         let mut tensors: Vec<(String, Vec<usize>)> = norms.collect();
         if info.experts > 0 {
@@ -346,9 +357,13 @@ impl Layer {
         &self.linears[self.info.mixer - 1]
     }
 
-    /// Gate, up and down of an expert, or of the MLP that every token goes through.
+    /// Gate, up and down of an expert, or of the MLP that every token goes through; up
+    /// twice, if it has no gate.
     pub(super) fn mlp_linears(&self, expert: Option<u16>) -> [&Linear; 3] {
         let first = self.info.first_of(expert);
+        if self.config.is_ungated() {
+            return [0, 0, 1].map(|i| &self.linears[first + i]);
+        }
         std::array::from_fn(|i| &self.linears[first + i])
     }
 
@@ -674,6 +689,8 @@ impl Layer {
             cap: c.score_cap,
             window: attention.window,
             sinks: self.sinks.clone(),
+            causal: c.encoder.is_none(),
+            bias: self.position_bias.clone(),
         }
     }
 
@@ -719,6 +736,11 @@ impl Layer {
     ) {
         let [gate_proj, up_proj, _] = self.mlp_linears(expert);
         let (t, ff) = (x.rows(), gate_proj.weight.rows());
+        if self.config.is_ungated() {
+            let gate = sized(gate, t * ff);
+            apply(x, &mut [(&gate_proj.weight, MatrixMut::new(gate, t, ff))]);
+            return gate_proj.add_bias(gate);
+        }
         let (gate, up) = (sized(gate, t * ff), sized(up, t * ff));
         apply(
             x,
@@ -739,11 +761,20 @@ impl Layer {
         tap.on_input(Input::Down.into(), MatrixRef::new(gate, t, gate.len() / t));
     }
 
-    /// `gate <- act(gate) o up`.
+    /// `gate <- act(gate) o up`; without a gate, `act(gate)`, where `gate` is up.
     pub(super) fn activate(&self, gate: &mut [f32], up: &[f32]) {
         let activation = self.config.activation;
+        if self.config.is_ungated() {
+            return gate.par_chunks_mut(ACTIVATION_CHUNK).for_each(|x| match activation {
+                Activation::Gelu => vector::gelu(x),
+                Activation::GeluTanh => vector::gelu_tanh(x),
+                Activation::Silu => vector::silu(x),
+                Activation::ClampedSwiglu { .. } => unreachable!("it is of a gate"),
+            });
+        }
         let parts = gate.par_chunks_mut(ACTIVATION_CHUNK).zip(up.par_chunks(ACTIVATION_CHUNK));
         parts.for_each(|(g, u)| match activation {
+            Activation::Gelu => unreachable!("no gated MLP has it"),
             Activation::Silu => vector::silu_gate(g, u),
             Activation::GeluTanh => vector::gelu_gate(g, u),
             Activation::ClampedSwiglu { alpha, limit } => {
@@ -752,7 +783,8 @@ impl Layer {
         });
     }
 
-    /// `h <- h + norm(x W' + b)`, with the norm if the family has one.
+    /// `h <- h + norm(x W' + b)`, with the norm if the family has one; in encoders
+    /// `h <- norm(h + x W' + b)`.
     fn add_residual(
         &self,
         x: MatrixRef<'_>,
@@ -763,9 +795,14 @@ impl Layer {
     ) {
         let (t, d) = (x.rows(), self.config.hidden);
         let factor = self.config.residual_scale;
-        if norm.is_none() && factor == 1.0 {
+        let sum_is_normed = self.config.encoder.is_some();
+        if (norm.is_none() || sum_is_normed) && factor == 1.0 {
             apply_add(x, &linear.weight, MatrixMut::new(h, t, d));
-            return linear.add_bias(h);
+            linear.add_bias(h);
+            if let Some(norm) = norm {
+                norm.rows_in_place(h);
+            }
+            return;
         }
         let out = sized(out, t * d);
         apply(x, &mut [(&linear.weight, MatrixMut::new(out, t, d))]);

@@ -141,7 +141,7 @@ impl FromStr for Site {
     }
 }
 
-/// A linear layer of a decoder layer.
+/// A linear layer of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinearInfo {
     /// Its name within the layer, such as `self_attn.q_proj`.
@@ -177,6 +177,15 @@ impl LinearInfo {
 /// or expert they belong to.
 pub fn is_linear_name(name: &str) -> bool {
     let short = name.rsplit('.').next().unwrap_or(name);
+    let ends_with = |part: &&str| {
+        name.strip_suffix(part).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+    };
+    let encoders = FAMILIES.iter().filter(|family| family.encoder.is_some());
+    let mut in_encoders =
+        encoders.flat_map(|family| family.names.attention.iter().chain(&family.names.mlp));
+    if in_encoders.any(|part| !part.is_empty() && ends_with(part)) {
+        return true;
+    }
     let roles = Role::ATTENTION.into_iter().chain(Role::MLP);
     let by_role = short
         .strip_suffix("_proj")
@@ -187,12 +196,31 @@ pub fn is_linear_name(name: &str) -> bool {
         || FAMILIES.iter().any(|family| family.names.expert_parts.contains(&short))
 }
 
-/// The linear layers of one decoder layer: those of attention, of its MLP or shared
+/// The number of the layer that a tensor belongs to, and its name there; `None` for tensors
+/// outside the layers.
+///
+/// ```
+/// use openwork_llm::model::split_layer_name;
+/// let name = "model.layers.7.self_attn.q_proj.weight";
+/// assert_eq!(split_layer_name(name), Some((7, "self_attn.q_proj.weight")));
+/// assert_eq!(split_layer_name("encoder.layer.0.output.dense.bias"), Some((0, "output.dense.bias")));
+/// assert_eq!(split_layer_name("pooler.dense.weight"), None);
+/// ```
+pub fn split_layer_name(name: &str) -> Option<(usize, &str)> {
+    FAMILIES.iter().find_map(|family| {
+        let (index, rest) = name.strip_prefix(family.names.layers)?.split_once('.')?;
+        Some((index.parse().ok()?, rest))
+    })
+}
+
+/// The linear layers of one layer: those of attention, of its MLP or shared
 /// expert, if any, and of each expert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerInfo {
     /// The layer's index.
     pub index: usize,
+    /// Before the index in names of tensors, as in `model.layers.`.
+    pub prefix: &'static str,
     /// In the order of files.
     pub linears: Vec<LinearInfo>,
     /// The number of linear layers of the mixer: attention or a gated delta net.
@@ -217,30 +245,39 @@ impl LayerInfo {
         let mixer = linears.len();
         let mut mlp = |prefix: &str, parts: [&str; 3], ff: usize, expert: Option<u16>| {
             for (role, part) in Role::MLP.into_iter().zip(parts) {
+                if part.is_empty() {
+                    continue;
+                }
                 let shape = if role == Role::Down { [d, ff] } else { [ff, d] };
-                let name = format!("{prefix}.{part}");
+                let name = format!("{prefix}{part}");
                 linears.push(LinearInfo { name, role, expert, shape, bias: c.mlp_bias });
             }
         };
         let experts = c.experts.as_ref().filter(|experts| experts.layers[index]);
         let own_ff = experts.map_or(Some(c.ff), |experts| experts.shared_ff);
         if let Some(ff) = own_ff {
-            let prefix = if experts.is_some() { names.shared } else { "mlp" };
-            mlp(prefix, ["gate_proj", "up_proj", "down_proj"], ff, None);
+            match experts {
+                Some(_) => {
+                    let prefix = format!("{}.", names.shared);
+                    mlp(&prefix, ["gate_proj", "up_proj", "down_proj"], ff, None);
+                }
+                None => mlp("", names.mlp, ff, None),
+            }
         }
         let count = experts.map_or(0, |experts| experts.count);
         for expert in 0..count {
             let ff = experts.map_or(0, |experts| experts.ff);
-            let prefix = format!("{}.{expert}", names.experts);
+            let prefix = format!("{}.{expert}.", names.experts);
             mlp(&prefix, names.expert_parts, ff, Some(expert as u16));
         }
+        let (prefix, has_mlp) = (names.layers, own_ff.is_some());
         let beside_mlp = experts.is_some_and(|experts| experts.beside_mlp);
-        Self { index, linears, mixer, has_mlp: own_ff.is_some(), experts: count, beside_mlp }
+        Self { index, prefix, linears, mixer, has_mlp, experts: count, beside_mlp }
     }
 
     /// The full name of a linear layer's weights.
     pub fn weight_name(&self, linear: usize) -> String {
-        format!("model.layers.{}.{}.weight", self.index, self.linears[linear].name)
+        format!("{}{}.{}.weight", self.prefix, self.index, self.linears[linear].name)
     }
 
     /// Every input, in the order of the forward pass.
@@ -303,15 +340,15 @@ fn attention_linears(c: &Config, index: usize) -> Vec<LinearInfo> {
     let (d, attention) = (c.hidden, &c.attention[index]);
     let (q, kv) = (c.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
     let gates = if c.family.gated_attention { q } else { 0 };
-    let roles = Role::ATTENTION.into_iter();
-    let roles = roles.filter(|role| *role != Role::Value || !attention.values_are_keys);
-    let linear = |role: Role| {
+    let roles = Role::ATTENTION.into_iter().zip(c.family.names.attention);
+    let roles = roles.filter(|(role, _)| *role != Role::Value || !attention.values_are_keys);
+    let linear = |(role, name): (Role, &str)| {
         let (shape, bias) = match role {
             Role::Query => ([q + gates, d], c.qkv_bias),
             Role::Output => ([d, q], c.out_bias),
             _ => ([kv, d], c.qkv_bias),
         };
-        let name = format!("self_attn.{}_proj", role.name());
+        let name = name.to_string();
         LinearInfo { name, role, expert: None, shape, bias }
     };
     roles.map(linear).collect()

@@ -18,7 +18,7 @@ use super::delta_net::{DeltaNet, DeltaState, Projected};
 use super::hidden::Scratch;
 use super::keep_awake::keep_awake;
 use super::layer::Layer;
-use super::{EmbeddingRows, Model, ModelError, check_length, embed};
+use super::{Model, ModelError, check_length};
 use openwork::{Matrix, MatrixRef};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -52,11 +52,11 @@ struct PlacedSpan {
 }
 
 impl RaggedBatch {
-    /// Embeds spans.
+    /// Embeds spans; in an encoder each is a text of its own.
     ///
     /// # Panics
     ///
-    /// If a span continues itself or a later one.
+    /// If a span continues itself or a later one, or, in an encoder, any.
     pub fn new(model: &Model<'_>, spans: &[Span]) -> Result<Self, ModelError> {
         if spans.iter().any(|span| span.tokens.is_empty()) {
             return Err(ModelError::Windows);
@@ -66,6 +66,7 @@ impl RaggedBatch {
             let before = match span.after {
                 None => Vec::new(),
                 Some(earlier) => {
+                    assert!(model.config().encoder.is_none(), "texts of an encoder are whole");
                     assert!(earlier < i, "span {i} continues span {earlier}");
                     let PlacedSpan { rows, before } = &placed[earlier];
                     before.iter().chain([rows]).cloned().collect()
@@ -77,9 +78,8 @@ impl RaggedBatch {
             positions.extend(start..start + length);
             placed.push(PlacedSpan { rows: first..first + length, before });
         }
-        let tokens: Vec<u32> = spans.iter().flat_map(|span| &span.tokens).copied().collect();
-        let rows = EmbeddingRows::Mapped(model.embedding()?);
-        let states = embed(&rows, &tokens, model.config())?;
+        let texts: Vec<&[u32]> = spans.iter().map(|span| span.tokens.as_slice()).collect();
+        let states = model.embed_texts(&texts)?;
         Ok(Self { states, spans: placed, positions, scratch: Scratch::default() })
     }
 

@@ -3,7 +3,7 @@
 use super::plan::{LayerPlan, Plan, TaskPlan};
 use super::run::Job;
 use super::states::chunk_windows;
-use crate::model::{Config, LayerInfo, Model, Site};
+use crate::model::{Config, LayerInfo, Model, Site, split_layer_name};
 use crate::recover::{StageOptions, Unit};
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::Needs;
@@ -105,7 +105,7 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
     let text = job.calibration.text_bytes + job.evaluation.as_ref().map_or(0, |e| e.scored.bytes);
     let base = BASE + PER_TOKEN * c.vocab as u64 + PER_BYTE * text as u64;
     // Mapped pages of the files: everything outside the layers, and one layer.
-    let in_layers = |name: &str| name.starts_with("model.layers.");
+    let in_layers = |name: &str| split_layer_name(name).is_some();
     let (inside, outside) = model.checkpoint().tensors().fold((0, 0), |(inside, outside), t| {
         let bytes = t.stored_bytes() as u64;
         if in_layers(t.name()) { (inside + bytes, outside) } else { (inside, outside + bytes) }

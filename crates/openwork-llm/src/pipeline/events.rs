@@ -2,7 +2,9 @@
 
 use super::PipelineError;
 use crate::recover::Progress;
-use crate::report::{EvaluationRecord, LayerRecord, LinearRecord, RecoveryRecord, TaskRecord};
+use crate::report::{
+    EvaluationRecord, LayerRecord, LinearRecord, RecoveryRecord, SimilarityRecord, TaskRecord,
+};
 use serde_json::{Value, json};
 
 /// Something that happened in a run.
@@ -50,6 +52,8 @@ pub enum Event<'a> {
     Recovered(&'a RecoveryRecord),
     /// A perplexity was measured.
     Evaluated(&'a EvaluationRecord),
+    /// The vectors of a pruned encoder were compared with those of the dense one.
+    Compared(&'a SimilarityRecord),
     /// The accuracy on a task was measured.
     Scored(&'a TaskRecord),
     /// Something the user should know.
@@ -117,6 +121,11 @@ impl Event<'_> {
                     "token_perplexity": token_perplexity, "word_perplexity": word_perplexity,
                     "tokens": tokens, "seconds": seconds,
                 })
+            }
+            Self::Compared(record) => {
+                let mut event = json!(record);
+                event["event"] = json!("compared");
+                event
             }
             Self::Scored(record) => {
                 let mut event = json!(record);

@@ -12,7 +12,7 @@ use super::stages::TaskResult;
 use super::statistics::SiteStatistics;
 use crate::checkpoint::write::{self, Data, Listed, Part};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor};
-use crate::model::{Half, Layer, Model, ModelError, Parameter, Site, Storage};
+use crate::model::{Half, Layer, Model, ModelError, Parameter, Site, Storage, split_layer_name};
 use crate::report::{EvaluationRecord, LayerRecord, LinearRecord};
 use openwork::prune::measure::OutputError;
 use std::borrow::Cow;
@@ -275,7 +275,7 @@ pub(super) fn write_rest(
     dir: &RunDir,
 ) -> Result<Vec<Listed>, PipelineError> {
     let source = model.checkpoint();
-    let in_layers = |name: &str| name.starts_with("model.layers.");
+    let in_layers = |name: &str| split_layer_name(name).is_some();
     let tied = model.config().tied;
     let parts: Vec<Part<'_>> = source
         .tensors()

@@ -2,7 +2,7 @@
 //! for the command and for Python.
 
 use super::estimate::{Estimate, Workers, estimate, recovery};
-use super::options::{ByteCount, SEQ_LEN};
+use super::options::{ByteCount, ENCODER_SEQ_LEN, SEQ_LEN};
 use super::passes::Passes;
 use super::recovery::RecoveryPlan;
 use super::run::{Evaluation, Job};
@@ -14,8 +14,8 @@ use crate::disk;
 use crate::evaluate::{self, EvaluateError, ScoredWindows};
 use crate::format::format_bytes;
 use crate::inspect::{Check, inspect};
-use crate::model::Config;
 use crate::model::Model;
+use crate::model::{Config, embedding_name};
 use crate::output::{self, OutputError};
 use crate::recover::{Recovery, Unit};
 use crate::report::Record;
@@ -148,6 +148,7 @@ impl RunOptions {
         reference: &'a Checkpoint,
     ) -> Result<PreparedRun<'a>, PipelineError> {
         let (model, dense) = (Model::open(source)?, Model::open(reference)?);
+        model.check_decoder()?;
         let earlier = Record::read(source.path()).ok();
         let recovery = self.recover.as_ref();
         let layers = recovery.is_some_and(|r| r.stages.iter().any(|s| s.unit != Unit::Model));
@@ -171,12 +172,25 @@ impl RunOptions {
         let tokenizer = source.tokenizer()?;
         let mut notes = model.config().notes.clone();
         notes.extend_from_slice(tokenizer.notes());
+        let encoder = model.config().encoder.is_some();
+        let sentences = match encoder {
+            true => self.sentences(&model, &tokenizer)?,
+            false => None,
+        };
+        notes.extend(sentences.iter().flat_map(|sentences| sentences.pooling.notes.clone()));
         let (calibration, recovery) = self.calibration(&model, &tokenizer)?;
         let job = Job {
             calibration,
             recovery,
-            evaluation: self.evaluation(&model, &tokenizer)?,
-            tasks: self.tasks(&model, &tokenizer)?,
+            sentences,
+            evaluation: match encoder {
+                true => None,
+                false => self.evaluation(&model, &tokenizer)?,
+            },
+            tasks: match encoder {
+                true => Vec::new(),
+                false => self.tasks(&model, &tokenizer)?,
+            },
             dtype: self.dtype(source)?,
             state_memory_limit: self.spill_over.as_ref().map(|limit| limit.bytes),
         };
@@ -230,7 +244,7 @@ impl RunOptions {
         if source.format() == Format::Gguf {
             return Ok(Dtype::BF16);
         }
-        Ok(match source.tensor("model.embed_tokens.weight")?.dtype() {
+        Ok(match source.tensor(embedding_name(source.config()))?.dtype() {
             dtype @ (Dtype::F16 | Dtype::F32) => dtype,
             _ => Dtype::BF16,
         })
@@ -242,7 +256,9 @@ impl RunOptions {
         tokenizer: &Tokenizer,
     ) -> Result<(Calibration, Option<RecoveryPlan>), PipelineError> {
         let text = load_text(&self.calib, TextUse::Calibrate)?;
-        let length = window("seq_len", self.seq_len, SEQ_LEN, model)?;
+        let encoder = model.config().encoder.is_some();
+        let usual = if encoder { ENCODER_SEQ_LEN } else { SEQ_LEN };
+        let length = window("seq_len", self.seq_len, usual, model)?;
         let name = file_name(&self.calib);
         let (samples, single_tokens, seed) = (self.samples, self.single_tokens, self.seed);
         let how = Sampling { samples, length, single_tokens, seed };
@@ -251,7 +267,11 @@ impl RunOptions {
             error => PipelineError::option("calib", &name, error.to_string()),
         };
         let tokens = tokenizer.encode(&text).map_err(|error| wrong(error.into()))?;
-        let drawn = Calibration::from_tokens(tokenizer, (&name, text.len()), &tokens, how);
+        let from = (name.as_str(), text.len());
+        let drawn = match encoder {
+            true => Calibration::for_encoder(tokenizer, from, &tokens, how),
+            false => Calibration::from_tokens(tokenizer, from, &tokens, how),
+        };
         let drawn = drawn.map_err(wrong)?;
         let plan = |recovery: &Recovery| {
             let limits = (drawn.windows.len(), model.config().max_positions);
@@ -458,7 +478,7 @@ fn recipe_text(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn file_name(path: &Path) -> String {
+pub(super) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 

@@ -23,6 +23,7 @@ use super::recovery::{LayerRecoverer, ModelStage, RecoveryPlan, layer_stage_reco
 use super::run_dir::{
     Fingerprint, RECIPE, RECORD, REDO, RunDir, Start, WORK, files, read_sealed, write_sealed,
 };
+use super::sentences::Sentences;
 use super::structure::Dropped;
 use super::{PipelineError, card, depth, expert_choice};
 use crate::checkpoint::write;
@@ -33,7 +34,7 @@ use crate::model::{Layer, LayerInfo, Model, ModelError, Storage};
 use crate::recover::StageOptions;
 use crate::report::{
     self, EvaluationRecord, EvaluationText, LayerRecord, LayerRecovery, ModelSize, PassRecord,
-    Record, RecoveryRecord, SizeChange, TaskRecord, Totals, distinct,
+    Record, RecoveryRecord, SimilarityRecord, SizeChange, TaskRecord, Totals, distinct,
 };
 use crate::shrink::{self, Removable, ShrinkError, ShrinkPlan, Sizes, Uneven};
 use crate::task::{self, Task, TaskError};
@@ -48,6 +49,8 @@ pub struct Job {
     pub calibration: Calibration,
     /// The text that perplexity is measured on.
     pub evaluation: Option<Evaluation>,
+    /// The texts that the vectors of an encoder are compared on.
+    pub sentences: Option<Sentences>,
     /// The tasks that accuracy is measured on.
     pub tasks: Vec<Task>,
     /// Type of the written weights.
@@ -171,6 +174,7 @@ struct PassResult {
 struct Outcome {
     layers: Vec<LayerRecord>,
     evaluations: Vec<EvaluationRecord>,
+    similarity: Option<SimilarityRecord>,
     tasks: Vec<TaskRecord>,
     totals: Totals,
     passes: Vec<PassRecord>,
@@ -281,13 +285,14 @@ impl Run<'_> {
         let Some(mut record) = self.dir.finished() else { return Ok(None) };
         let job = &self.prepared.job;
         let text_missing = job.evaluation.is_some() && record.last().is_none();
+        let vectors_missing = job.sentences.is_some() && record.similarity.is_none();
         let known = |task: &Task| {
             let same =
                 |other: &TaskRecord| (&other.name, &other.sha256) == (&task.name, &task.sha256);
             record.task_pairs().iter().any(|(_, other)| same(other))
         };
         let task_missing = !job.tasks.iter().all(known);
-        if text_missing || task_missing {
+        if text_missing || vectors_missing || task_missing {
             let source = Checkpoint::open(self.dir.folder())?.rounded(job.dtype);
             let model = Model::open(&source)?;
             let layer = |index| model.layer(index, Storage::F32);
@@ -295,6 +300,9 @@ impl Run<'_> {
             if text_missing {
                 record.evaluations = self.dense()?.into_iter().collect();
                 record.evaluations.extend(self.evaluate(&model, Some(last), &layer)?);
+            }
+            if vectors_missing {
+                record.similarity = self.compare(&model, &layer)?;
             }
             if task_missing {
                 record.tasks = self.dense_tasks()?;
@@ -315,6 +323,7 @@ impl Run<'_> {
         let last = model.config().layers - 1;
         outcome.evaluations.extend(self.evaluate_shards(last)?);
         let layer = |index| pruned_layer(model, &self.dir, index);
+        outcome.similarity = self.compare(model, &layer)?;
         outcome.tasks.extend(self.score(model, Some(last), &layer)?);
         let record = self.record(outcome);
         self.write_record(&record)?;
@@ -327,6 +336,7 @@ impl Run<'_> {
         let last = model.config().layers - 1;
         let layer = |index| model.layer(index, Storage::F32);
         outcome.evaluations.extend(self.evaluate(model, Some(last), &layer)?);
+        outcome.similarity = self.compare(model, &layer)?;
         outcome.tasks.extend(self.score(model, Some(last), &layer)?);
         outcome.size = Some(size(model));
         let (mut weights, mut kept) = (0, 0);
@@ -576,6 +586,18 @@ impl Run<'_> {
         Ok(records)
     }
 
+    /// Compares the vectors of an encoder with these layers with those of the dense one;
+    /// nothing if no texts were given.
+    fn compare(
+        &self,
+        model: &Model<'_>,
+        layer: &dyn Fn(usize) -> Result<Layer, ModelError>,
+    ) -> Result<Option<SimilarityRecord>, PipelineError> {
+        let sentences = self.prepared.job.sentences.as_ref();
+        let dense = self.prepared.dense_model();
+        sentences.map(|texts| texts.compare(dense, model, layer, self.observer)).transpose()
+    }
+
     fn evaluate(
         &self,
         model: &Model<'_>,
@@ -592,8 +614,16 @@ impl Run<'_> {
     /// The record of the whole run. Its layers are those of the last pass that
     /// pruned, with the names and shapes that were written.
     fn record(&mut self, outcome: Outcome) -> Record {
-        let Outcome { layers, evaluations, tasks, mut totals, passes, recovery, size: after } =
-            outcome;
+        let Outcome {
+            layers,
+            evaluations,
+            similarity,
+            tasks,
+            mut totals,
+            passes,
+            recovery,
+            size: after,
+        } = outcome;
         let PreparedRun { model, job, passes: plan, .. } = self.prepared;
         totals.seconds = self.earlier + self.started.elapsed().as_secs_f64();
         totals.peak_rss_bytes = peak_rss_bytes();
@@ -618,6 +648,7 @@ impl Run<'_> {
             calibration: job.calibration.record(),
             layers,
             evaluations,
+            similarity,
             tasks,
             totals,
             evaluation: job.evaluation.as_ref().map(Evaluation::record),

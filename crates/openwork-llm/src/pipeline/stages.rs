@@ -134,7 +134,7 @@ impl Tap for Summing {
 /// The first tensor that reads the inputs of a site, for messages.
 fn input(layer: &LayerInfo, site: Site) -> String {
     let name = layer.linears.iter().find(|linear| linear.site() == site);
-    format!("model.layers.{}.{}", layer.index, name.map_or("", |linear| &linear.name))
+    format!("{}{}.{}", layer.prefix, layer.index, name.map_or("", |linear| &linear.name))
 }
 
 /// Adds the sums of the next chunk, in the order of the chunks.

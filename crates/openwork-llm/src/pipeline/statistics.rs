@@ -27,7 +27,7 @@ impl SiteStatistics {
     /// The Hessians of `sites` from their sums.
     pub fn new(info: &LayerInfo, sites: &[Site], sums: Sums) -> Result<Self, PipelineError> {
         let wrong = |site: Site, error: HessianError| PipelineError::Inputs {
-            tensor: format!("model.layers.{}, {site}", info.index),
+            tensor: format!("{}{}, {site}", info.prefix, info.index),
             error,
         };
         let mut found: Vec<(Site, Hessian)> = Vec::with_capacity(sums.len());

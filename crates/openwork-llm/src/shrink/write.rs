@@ -56,7 +56,7 @@ pub fn write(
     }
     let main = match dtype {
         Some(dtype) => dtype,
-        None => storage_dtype(&source.tensor("model.embed_tokens.weight")?),
+        None => storage_dtype(&source.tensor(model.config().family.embedding())?),
     };
     write::companions(source, out, main, |json| change_config(json, model.config(), plan))?;
     write::index(out, &listed)?;

@@ -212,6 +212,7 @@ impl Layer {
         copy(d_gate, raw_gate);
         copy(d_up, &mlp.up);
         let backward = match c.activation {
+            Activation::Gelu => unreachable!("only encoders have it, which are not trained"),
             Activation::Silu => vector::silu_gate_backward,
             Activation::GeluTanh => vector::gelu_gate_backward,
             Activation::ClampedSwiglu { .. } => unreachable!("such models are not trained"),
