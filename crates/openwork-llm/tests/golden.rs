@@ -32,7 +32,8 @@ fn every_family_has_a_golden_model() {
             model.config().family.name.to_string()
         })
         .collect();
-    for family in FAMILIES {
+    // Encoders have tests of their own.
+    for family in FAMILIES.iter().filter(|family| family.encoder.is_none()) {
         assert!(architectures.iter().any(|name| name == family.name), "{}", family.name);
     }
 }

@@ -107,6 +107,7 @@ fn run_recipe(
         evaluation,
         dtype: Dtype::F32,
         state_memory_limit: None,
+        sentences: None,
         recovery: None,
         tasks: Vec::new(),
     };

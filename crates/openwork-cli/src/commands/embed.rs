@@ -33,7 +33,7 @@ measured; with --out, writes the tensor `vectors`, [texts, hidden], and prints n
 
 Examples:
   openwork embed all-mpnet-base-v2 --text sentences.txt
-  openwork embed pruned --text sentences.jsonl --out vectors.safetensors --json")]
+  openwork embed pruned-mpnet --text sentences.jsonl --out vectors.safetensors --json")]
 pub struct Embed {
     /// Hugging Face folder of an encoder
     model: PathBuf,
@@ -98,7 +98,7 @@ impl Embed {
             print::aside(format!(
                 "{} of {}, {}; {:.2} s, {:.1} texts/s",
                 count(texts.len(), "vector"),
-                count(vectors.cols(), "entry").replace("entrys", "entries"),
+                count(vectors.cols(), "number"),
                 count(tokens, "token"),
                 seconds,
                 texts.len() as f64 / seconds,

@@ -13,8 +13,8 @@ use std::process::{Command, Stdio};
 const OUTPUTS: &[&str] = &["--out", "-o", "--svg", "--save", "--details"];
 /// Commands whose positional arguments are models or folders of runs.
 const ON_MODELS: &[&str] = &[
-    "bench", "eval", "frontier", "generate", "inspect", "pack", "prune", "recover", "report",
-    "shrink", "unpack",
+    "bench", "embed", "eval", "frontier", "generate", "inspect", "pack", "prune", "recover",
+    "report", "shrink", "unpack",
 ];
 /// Positions of the tiny model unless a command asks for longer windows.
 const POSITIONS: usize = 40;
@@ -252,10 +252,14 @@ impl Sandbox {
         if name == "examples/experts" {
             return copy_model("olmoe", &path);
         }
+        let dense = match command == "embed" || name.contains("mpnet") {
+            true => |path: &Path, _| encoder(path),
+            false => dense_model,
+        };
         let base = format!("{name}.base");
         match kind {
-            "" if !name.ends_with(".gguf") => return dense_model(&path, positions),
-            _ => dense_model(&self.folder.path(&base), positions),
+            "" if !name.ends_with(".gguf") => return dense(&path, positions),
+            _ => dense(&self.folder.path(&base), positions),
         }
         match kind {
             "masked" => {
@@ -299,6 +303,23 @@ fn tensor_file(word: &str) -> Option<(String, String)> {
     let file = word.split_once('=').map_or(word, |(_, file)| file);
     let (file, name) = file.split_once(':').unwrap_or((file, "weight"));
     file.ends_with(".safetensors").then(|| (file.to_string(), name.to_string()))
+}
+
+/// Copies the tiny MPNet.
+fn encoder(path: &Path) {
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/encoders/mpnet");
+    std::fs::create_dir_all(path.join("1_Pooling")).unwrap();
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "modules.json",
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
+    ] {
+        std::fs::copy(testdata.join(file), path.join(file)).unwrap();
+    }
 }
 
 /// Writes a Llama model of random weights as a Hugging Face folder.

@@ -125,6 +125,8 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
             * scored
             * (c.layers as f64 * per_token + 2.0 * (c.vocab * c.hidden) as f64)
     });
+    let compared: usize = job.sentences.iter().flat_map(|texts| &texts.tokens).map(Vec::len).sum();
+    let evaluations = evaluations + 2.0 * compared as f64 * c.layers as f64 * per_token;
     let forward = total * passes * per_token + tokens as f64 * 1.3 * sums + evaluations;
     let prune: f64 = plan.layers.iter().flat_map(|layer| &layer.tasks).map(prune_flops).sum();
 

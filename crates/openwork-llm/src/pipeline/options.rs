@@ -16,6 +16,8 @@ use std::path::PathBuf;
 
 /// Tokens in a calibration window if not given, and if the model takes as many.
 pub(super) const SEQ_LEN: usize = 1024;
+/// The same for encoders, whose texts are mostly sentences and paragraphs.
+pub(super) const ENCODER_SEQ_LEN: usize = 128;
 
 /// One option of a run.
 #[derive(Clone, Copy, Debug)]
@@ -386,7 +388,7 @@ options! {
     samples: usize = 128 => { group: CALIBRATION, value: "N", aliases: &["nsamples"] };
     /// Tokens per calibration window
     seq_len: Option<usize> => {
-        group: CALIBRATION, value: "N", default: Some("1024, or the model's limit"),
+        group: CALIBRATION, value: "N", default: Some("1024, of an encoder 128, or the model's limit"),
         aliases: &["seqlen"]
     };
     /// Number of additional windows of a single token each
@@ -398,7 +400,8 @@ options! {
     seed: u64 = 0 => { group: CALIBRATION, value: "N" };
     /// Capture inputs again after each of a layer's four sites: `on` or `off`
     sequential: bool => { group: CALIBRATION, value: "on|off", default: Some("off") };
-    /// Measure perplexity on this text, of the dense and of the pruned model
+    /// Measure perplexity on this text, of the dense and of the pruned model; of an encoder,
+    /// the cosine similarity of its vectors, one per line, to those of the dense model
     eval: Option<PathBuf> => { group: EVALUATION, value: "TEXT" };
     /// Measure perplexity after every N layers as well
     eval_every: Option<usize> => { group: EVALUATION, value: "N" };

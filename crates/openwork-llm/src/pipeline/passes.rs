@@ -129,7 +129,14 @@ impl Pass {
         let builder = PlanBuilder::new(recipe, filter, sequential)?;
         let spec = builder.spec().map(ToString::to_string);
         let dropped = builder.spec().map(|spec| spec.dropped(config)).transpose();
-        if let Some(dropped) = dropped.map_err(plan_error)?.flatten() {
+        let dropped = dropped.map_err(plan_error)?.flatten();
+        if config.encoder.is_some() && (recipe.remove || dropped.is_some()) {
+            return Err(PipelineError::Plan(format!(
+                "{} models are encoders, from which nothing is removed: prune them to patterns, and leave out remove and `layers`",
+                config.family.name
+            )));
+        }
+        if let Some(dropped) = dropped {
             if recipe.budget.is_some() || !recipe.rules.is_empty() {
                 return wrong(
                     "a pass that drops layers or experts does nothing else; give rules and budget a [[pass]] of their own",

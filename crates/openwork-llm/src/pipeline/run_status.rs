@@ -197,6 +197,7 @@ mod tests {
         let job = Job {
             calibration,
             evaluation,
+            sentences: None,
             tasks: Vec::new(),
             dtype,
             state_memory_limit: None,

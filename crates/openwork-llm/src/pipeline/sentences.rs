@@ -104,7 +104,7 @@ impl Sentences {
         let started = Instant::now();
         let last = model.config().layers - 1;
         let vectors =
-            |model: &Model<'_>, layer: &dyn Fn(usize) -> Result<Layer, ModelError>, from| {
+            |model: &Model<'_>, layer: &dyn Fn(usize) -> Result<Layer, ModelError>, from: f64| {
                 let mut watch = |share: f64| {
                     let progress = observer.progress(last, Stage::Evaluate, (from + share) / 2.0);
                     progress.map_err(|_| ModelError::Stopped)

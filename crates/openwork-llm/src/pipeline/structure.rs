@@ -75,7 +75,12 @@ pub const STRUCTURES: &[Structure] = &[
         summary: "channels of the MLP: rows of gate and up with columns of down",
         unit: "channels",
         count: |c| c.ff,
-        kind: Kind::Pattern(|_, weight| {
+        kind: Kind::Pattern(|c, weight| {
+            if c.is_ungated() {
+                return format!(
+                    "blocks up weight {weight}: block (1,_) & down perm (1,0): block (_,1)"
+                );
+            }
             format!(
                 "blocks gate weight {weight}: block (1,_) & up weight {weight}: block (1,_) & down perm (1,0): block (_,1)"
             )

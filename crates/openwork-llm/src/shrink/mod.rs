@@ -441,8 +441,9 @@ pub fn shrink(
     dtype: Option<Dtype>,
     uneven: Uneven,
 ) -> Result<Change, ShrinkError> {
-    let folder = StagedFolder::create(out)?;
     let model = Model::open(source)?;
+    model.check_decoder()?;
+    let folder = StagedFolder::create(out)?;
     let removable = (0..model.config().layers)
         .into_par_iter()
         .map(|layer| Removable::read(&model, layer))

@@ -74,7 +74,7 @@ impl EncoderInput {
         checkpoint: &Checkpoint,
         c: &Config,
     ) -> Result<Option<Arc<PositionBias>>, CheckpointError> {
-        if !c.encoder.as_ref().is_some_and(|encoder| encoder.padding.is_some()) {
+        if c.encoder.as_ref().is_none_or(|encoder| encoder.padding.is_none()) {
             return Ok(None);
         }
         let weights = checkpoint.tensor_with_shape(BIAS, &[BUCKETS, c.heads])?.to_f32();
