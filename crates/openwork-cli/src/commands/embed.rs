@@ -17,19 +17,19 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Compute the vectors of sentences with an encoder
+/// Compute sentence embeddings with an encoder
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 MODEL is an encoder: BERT (MiniLM, E5, BGE), MPNet or Nomic-BERT (`openwork families`), dense,
 pruned or packed. Every line of a .txt file that is not blank, or the `text` of every line of
 a .jsonl file, gives one vector.
 
-Pooling (cls, mean or max), normalization and the longest text are those of the files of
-sentence-transformers in the model's folder: 1_Pooling/config.json, modules.json and
-sentence_bert_config.json. Without them a vector is the mean of all hidden states.
+Pooling (cls, mean or max), normalization and the maximum length are read from the
+sentence-transformers files in the model's folder: 1_Pooling/config.json, modules.json and
+sentence_bert_config.json. Without them, a vector is the mean of all hidden states.
 
-Prints one JSON list per text; with --json, one object with all vectors and what was
-measured; with --out, writes the tensor `vectors`, [texts, hidden], and prints no vector.
+Prints one JSON list per text; with --json, one object with all vectors and measurements;
+with --out, writes the tensor `vectors`, [texts, hidden], and prints no vectors.
 
 Examples:
   openwork embed all-mpnet-base-v2 --text sentences.txt
@@ -46,10 +46,10 @@ pub struct Embed {
     /// Replace the file of --out if it exists
     #[arg(long, requires = "out")]
     force: bool,
-    /// Texts in a batch
+    /// Texts per batch
     #[arg(long, value_name = "N", default_value = "32", value_parser = positive)]
     batch_size: NonZeroUsize,
-    /// Cut texts to N tokens, special tokens included [default: the model's]
+    /// Truncate texts to N tokens, including special tokens [default: the model's limit]
     #[arg(long, value_name = "N", value_parser = positive)]
     max_tokens: Option<NonZeroUsize>,
 }

@@ -20,20 +20,20 @@ use std::path::{Path, PathBuf};
 /// Measure a model's perplexity on a text, and its accuracy on tasks
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Of a text: prints perplexity per token and per word, and bits per byte. The documents are
+For a text, prints perplexity per token and per word, and bits per byte. The documents are
 joined and split into non-overlapping windows of L tokens; each window scores all of its
 tokens except the first.
 
 If the tokenizer adds BOS, it is prepended to every window, followed by L - 1 tokens of
-text. The scripts of SparseGPT and Wanda have BOS in the first window only: use
+text. The scripts of SparseGPT and Wanda add BOS to the first window only; use
 `--bos first` to reproduce their figures.
 
-Of a task: prints the share of documents that the model answers correctly. Each line of
-the file is a document,
+For a task, prints the fraction of documents that the model answers correctly. Each line
+of the file is a document,
   {\"context\": \"Question: ..\", \"choices\": [\" yes\", \" no\"], \"gold\": 0}
-and the answer is the choice of the highest log-likelihood; for acc_norm, per byte of the
-choice. With a single choice, greedy decoding must produce it (LAMBADA). `context` may be
-a list with one text per choice. Tokens are those of lm-eval.
+and the answer is the choice with the highest log-likelihood (for acc_norm, divided by the
+length of the choice in bytes). With a single choice, greedy decoding must produce it
+(LAMBADA). `context` may be a list with one text per choice. Tokenization follows lm-eval.
 
 Examples:
   openwork eval Qwen2.5-0.5B --text wikitext2.txt
@@ -47,12 +47,12 @@ of the dense model, one text per line.
 
   openwork eval pruned-mpnet --text sentences.txt --reference all-mpnet-base-v2")]
 pub struct Eval {
-    /// Hugging Face folder, .gguf file, or `demo`
+    /// Hugging Face folder, .gguf file, name on the Hugging Face Hub, or `demo`
     model: PathBuf,
     /// Evaluation text: a .txt file, a .jsonl file with a `text` field, or `demo`
     #[arg(long, value_name = "TEXT", required_unless_present = "tasks")]
     text: Option<PathBuf>,
-    /// For an encoder: the dense model that its sentence vectors are compared with
+    /// For an encoder: the dense model with which to compare its sentence vectors
     #[arg(long, value_name = "MODEL", requires = "text")]
     reference: Option<PathBuf>,
     /// Task: a .jsonl file with `context`, `choices` and `gold`; can be given several times

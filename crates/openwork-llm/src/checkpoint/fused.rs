@@ -1,5 +1,5 @@
-//! Tensors that hold several linear layers, one after the other: they are read as if each
-//! linear layer had a tensor of its own.
+//! Fused tensors: splits tensors that hold several linear layers when they are read, so that
+//! each linear layer appears as a separate tensor.
 //!
 //! ```text
 //! self_attn.qkv_proj.weight  [q + 2 kv, hidden]      q_proj, k_proj and v_proj
@@ -7,13 +7,13 @@
 //! mlp.experts.down_proj      [experts, hidden, ff]   down of every expert
 //! ```
 //!
-//! gpt-oss has `[experts, hidden, 2 ff]` and `[experts, ff, hidden]` instead, the columns of
-//! gate and up in turn, with biases `[experts, 2 ff]` and `[experts, hidden]`; its published
-//! files have MXFP4, `[experts, 2 ff, hidden / 32, 16]` with scales.
+//! gpt-oss has `[experts, hidden, 2 ff]` and `[experts, ff, hidden]` instead, with the columns
+//! of gate and up interleaved and biases `[experts, 2 ff]` and `[experts, hidden]`; its
+//! published files store them as MXFP4, `[experts, 2 ff, hidden / 32, 16]` with scales.
 //!
-//! All but the second kind are written as they were read (see
-//! [`write::fused`](super::write::fused)), MXFP4 as plain numbers, since transformers looks
-//! for them; of other experts transformers reads separate tensors as well.
+//! Tensors are fused again when written (see [`write::fused`](super::write::fused)) if
+//! transformers requires it for the family; experts of other families are written as separate
+//! tensors, which transformers also reads. MXFP4 is written as plain numbers.
 
 use super::dtype::Dtype;
 use super::error::Fault;
@@ -23,9 +23,9 @@ use crate::model::{Config, ExpertFiles, LayerInfo};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Replaces fused tensors by those of their linear layers; returns a note if they are
-/// MXFP4, which the config then no longer names. A model whose config is not supported is
-/// left as it is.
+/// Replaces fused tensors by those of their linear layers. If they are MXFP4, removes the
+/// quantization from the config and returns a note. A model whose config is not supported
+/// is left unchanged.
 pub(super) fn split(
     config: &mut Value,
     tensors: &mut Vec<TensorInfo>,
@@ -35,7 +35,7 @@ pub(super) fn split(
         && let Some(config) = config.as_object_mut()
     {
         config.remove("quantization_config");
-        note = Some("experts are stored as MXFP4; a pruned model is written without".to_string());
+        note = Some("experts are MXFP4; a pruned model is written unquantized".to_string());
     }
     let Ok(config) = Config::new(config) else { return Ok(note) };
     let mut all = Vec::with_capacity(tensors.len());
@@ -147,7 +147,7 @@ fn columns(
     Ok(all)
 }
 
-/// What a fused tensor of gpt-oss holds.
+/// The content of a fused tensor of gpt-oss.
 #[derive(Clone, Copy)]
 enum Kind {
     Weights,
@@ -235,7 +235,7 @@ fn parts(
     Ok(list.into_iter().map(part).collect())
 }
 
-/// The shape of tensors one after the other.
+/// The shape of concatenated tensors.
 fn rows_together(list: &[(String, Vec<usize>)]) -> Vec<usize> {
     let mut whole = list.first().map_or(Vec::new(), |(_, shape)| shape.clone());
     if let Some(rows) = whole.first_mut() {

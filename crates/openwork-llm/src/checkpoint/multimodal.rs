@@ -1,4 +1,4 @@
-//! Multimodal models: the text model is extracted from the folder.
+//! Multimodal models: extracts the text model from the folder.
 
 use super::tensor::TensorInfo;
 use serde_json::{Map, Value, json};
@@ -44,7 +44,7 @@ const MULTIMODAL: &[Multimodal] = &[
         text_type: "gemma4_text",
         sizes: &[],
     },
-    // Ministral 3 is published with images.
+    // Ministral 3 is published as a multimodal model.
     Multimodal {
         class: "Mistral3ForConditionalGeneration",
         text_class: "Ministral3ForCausalLM",
@@ -98,7 +98,7 @@ const IMAGES: &[&str] = &[
     "model.audio_tower.",
     "model.embed_vision.",
     "model.embed_audio.",
-    // Layers that predict further tokens.
+    // Multi-token prediction layers.
     "mtp.",
 ];
 
@@ -107,7 +107,7 @@ const IMAGES: &[&str] = &[
 pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<TensorInfo>) -> Option<String> {
     let text = config["text_config"].as_object()?;
     let row = MULTIMODAL.iter().find(|row| config["architectures"] == json!([row.class]))?;
-    // Mistral3 has text models of other families, too.
+    // Mistral3 is also used with text models of other families.
     if text.get("model_type").is_some_and(|name| name != row.text_type) {
         return None;
     }

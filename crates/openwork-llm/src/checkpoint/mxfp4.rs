@@ -1,5 +1,5 @@
-//! MXFP4 as safetensors files store it: numbers of 4 bits in blocks of 32, and a power of
-//! two for each block in a tensor of its own.
+//! MXFP4 as stored in safetensors files: 4-bit numbers in blocks of 32, with a power-of-two
+//! scale per block in a separate tensor.
 //!
 //! ```text
 //! NAME_blocks  [.., blocks, 16]  two numbers in a byte, the first in its lower half
@@ -11,7 +11,7 @@ pub(super) const BLOCK: usize = 32;
 /// Bytes of a block, without its scale.
 pub(super) const BYTES: usize = 16;
 
-/// What four bits stand for: sign, two bits of exponent, one of mantissa.
+/// The value of each 4-bit code: a sign, two bits of exponent, one of mantissa.
 const VALUES: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 

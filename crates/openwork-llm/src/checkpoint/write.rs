@@ -82,10 +82,10 @@ pub enum Data<'a> {
     F32(&'a [f32]),
     /// A tensor to read a few rows at a time and round to the stored type.
     Tensor(Tensor<'a>),
-    /// Several, one after the other.
+    /// Several parts, concatenated.
     Joined(Vec<Data<'a>>),
-    /// Matrices of this shape whose rows become columns, in turn: entry `(k, i m + j)` is
-    /// entry `(i, k)` of the `j`-th of `m`.
+    /// `m` matrices of this shape, transposed and with their columns interleaved: entry
+    /// `(k, i m + j)` is entry `(i, k)` of matrix `j`.
     Columns(Vec<Data<'a>>, [usize; 2]),
 }
 
@@ -181,7 +181,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Joins the tensors of linear layers that the files of a family hold in one.
+/// Joins the tensors of linear layers that the family's files store as one fused tensor.
 pub fn fused<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
     let parts = match family.experts.map(|experts| experts.files) {
         Some(ExpertFiles::Rows) => fused_experts(parts, family, false),
@@ -262,7 +262,7 @@ pub fn fused_names(names: Vec<String>, family: &Family) -> Vec<String> {
     fused(names.iter().map(part).collect(), family).into_iter().map(|part| part.name).collect()
 }
 
-/// The tensor that begins with this one, and the others in it.
+/// The fused tensor whose first part is `name`, and the names of its other parts.
 fn fused_name(name: &str, family: &Family) -> Option<(String, Vec<String>)> {
     family.fused.iter().find_map(|fused| {
         let (first, others) = fused.parts.split_first()?;
@@ -277,7 +277,7 @@ fn fused_name(name: &str, family: &Family) -> Option<(String, Vec<String>)> {
 /// is the error.
 ///
 /// # Panics
-/// If the type is another.
+/// If the type is not one of these.
 pub fn encode(dtype: Dtype, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), f32> {
     bytes.clear();
     let rounded: fn(f32) -> f32 = match dtype {

@@ -7,8 +7,8 @@
 //! p_s = exp(c q_t . k_s - m) / sum_s exp(c q_t . k_s - m)        out_t = sum_s p_s v_s
 //! ```
 //!
-//! In families with sinks, the softmax of a head has one more score, a number of its own,
-//! that adds to the sum and to nothing else.
+//! In families with attention sinks, the softmax of each head has one extra learned score,
+//! which adds to the denominator only.
 //!
 //! In encoders every token is visible to every other, and a bias that depends on `s - t`
 //! may be added to the score.
@@ -207,7 +207,7 @@ impl GroupedQueryAttention {
         }
     }
 
-    /// Bounds scores, where the family does.
+    /// Soft-caps scores, if the family does.
     fn bound(&self, scores: &mut [f32]) {
         if let Some(cap) = self.cap {
             scores.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());

@@ -1,4 +1,4 @@
-//! What a layer remembers of a sequence.
+//! The cache of a layer: what it keeps of a sequence between decoding steps.
 
 use super::delta_net::DeltaState;
 

@@ -139,11 +139,11 @@ pub struct Experts {
     pub active: usize,
     /// Their width.
     pub ff: usize,
-    /// Width of the expert for all tokens, if there is one.
+    /// Width of the shared expert, if there is one.
     pub shared_ff: Option<usize>,
-    /// Whether that is an MLP with norms of its own.
+    /// Whether the shared expert is the layer's MLP, in parallel and with separate norms.
     pub beside_mlp: bool,
-    /// Whether the weights of a token's experts are made to sum to 1.
+    /// Whether the weights of a token's experts are normalized to sum to 1.
     pub normalized: bool,
     /// Whether the router has a bias.
     pub router_bias: bool,
@@ -170,7 +170,7 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// Gated delta nets, if it has any.
     pub delta_nets: Option<DeltaNets>,
-    /// What an encoder has and a decoder has not; `None` is a decoder.
+    /// Encoder-specific settings; `None` for a decoder.
     pub encoder: Option<EncoderConfig>,
     /// Number of decoder layers.
     pub layers: usize,
@@ -200,7 +200,7 @@ pub struct Config {
     pub attention_scale: f32,
     /// Factor of the embedding.
     pub embedding_scale: f32,
-    /// Factor of what attention and MLP add.
+    /// Factor of the outputs of attention and MLP, before they are added.
     pub residual_scale: f32,
     /// Factor of the logits.
     pub logit_scale: f32,
@@ -348,7 +348,7 @@ impl Config {
         let experts = experts(&mut keys, family, layers)?;
         let every = experts.as_ref().filter(|e| e.layers.iter().all(|has| *has));
         let ff = match every {
-            // Files have the key all the same.
+            // Files contain the key anyway.
             Some(experts) => {
                 keys.value("intermediate_size");
                 experts.ff
@@ -394,7 +394,7 @@ impl Config {
         Ok(Config { notes: keys.finish()?, ..config })
     }
 
-    /// What the backward pass of such a model lacks, if anything.
+    /// The feature of this model that the backward pass does not support, if any.
     pub fn untrainable(&self) -> Option<&'static str> {
         let lacks = [
             (self.encoder.is_some(), "encoders"),
@@ -587,7 +587,7 @@ fn attention(
     Ok((all, ropes.query_scaling))
 }
 
-/// The heads of layers that attend to all tokens, where they differ.
+/// The heads of global layers, if they differ from those of sliding layers.
 struct GlobalHeads {
     head_dim: usize,
     kv_heads: usize,
@@ -647,7 +647,7 @@ impl GlobalHeads {
         for unused in ["vocab_size_per_layer_input", "use_double_wide_mlp"] {
             keys.value(unused);
         }
-        // Tokens of texts attend to earlier ones in any case.
+        // Text tokens use causal attention in either case.
         if keys.map.get("use_bidirectional_attention").is_some_and(|how| how == "vision") {
             keys.value("use_bidirectional_attention");
         }
@@ -681,7 +681,7 @@ fn delta_nets(
     let named = keys.layer_types(layers, ["linear_attention", "full_attention"])?;
     let layers =
         named.unwrap_or_else(|| (0..layers).map(|i| !(i + 1).is_multiple_of(every)).collect());
-    // What the published files say of it.
+    // Published files set it to true.
     if !keys.flag_or("attn_output_gate", true)? {
         return Err(keys.unsupported("attn_output_gate", &Value::Bool(false), "only true"));
     }
@@ -703,7 +703,7 @@ fn rotated_layers(
     };
     if list.len() != layers || list.iter().any(|flag| *flag > 1) {
         return Err(ConfigError::Contradiction(format!(
-            "no_rope_layers has {} entries for {layers} layers, or others than 0 and 1",
+            "no_rope_layers has {} entries for {layers} layers, or values other than 0 and 1",
             list.len()
         )));
     }
@@ -720,20 +720,20 @@ fn experts(
     if let Some(switch) = rules.switch
         && !keys.flag_or(switch, false)?
     {
-        // Files have the other keys all the same.
+        // Files contain the other keys anyway.
         for unused in ["num_experts", rules.active_key, rules.ff_key] {
             keys.value(unused);
         }
         return Ok(None);
     }
-    // Each family has one of them, of which transformers 5 writes either.
+    // Each family uses one of these keys; transformers 5 may write either.
     let [count_key, other_key] = ["num_experts", "num_local_experts"];
     let (own, other) = (keys.optional_size(count_key)?, keys.optional_size(other_key)?);
     if let (Some(own), Some(other)) = (own, other)
         && own != other
     {
         return Err(ConfigError::Contradiction(format!(
-            "{count_key} is {own}, and {other_key} {other}"
+            "{count_key} is {own}, but {other_key} is {other}"
         )));
     }
     let default = |key: &str, default: usize| match default {

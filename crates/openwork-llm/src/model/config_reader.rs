@@ -51,7 +51,7 @@ pub const NEUTRAL: &[&str] = &[
     "router_aux_loss_coef",
     "router_jitter_noise",
     "openwork",
-    // Of the published files of Qwen3.5 and gpt-oss.
+    // Found in the published files of Qwen3.5 and gpt-oss.
     "mamba_ssm_dtype",
     "mtp_num_hidden_layers",
     "mtp_use_dedicated_embeddings",

@@ -45,7 +45,7 @@ pub struct DeltaState {
 }
 
 impl DeltaState {
-    /// Forgets the sequence.
+    /// Resets the state for a new sequence.
     pub fn clear(&mut self) {
         self.tail.clear();
         self.memory.clear();
@@ -57,7 +57,7 @@ impl DeltaState {
     }
 }
 
-/// What a gated delta net has besides its linear layers.
+/// The parameters of a gated delta net besides its linear layers.
 #[derive(Clone, Debug)]
 pub struct DeltaNet {
     sizes: DeltaNetSizes,
@@ -69,11 +69,11 @@ pub struct DeltaNet {
     /// `exp(A)` and `d` of every value head.
     speed: Vec<f32>,
     offset: Vec<f32>,
-    /// Of every value head's output.
+    /// The norm on the output of every value head.
     norm: Norm,
 }
 
-/// What the projections make of a sequence of tokens.
+/// The projections of a sequence of tokens.
 pub(super) struct Projected<'a> {
     /// The layer's normalized input, `[tokens, hidden]`.
     pub input: MatrixRef<'a>,
@@ -282,7 +282,7 @@ impl Head {
             let sums: Vec<f32> = sums.collect();
             vector::scale(q.data_mut(), (dk as f32).sqrt().recip());
 
-            // 1. (k_i . k_j) and (q_i . k_j), with what is forgotten between j and i.
+            // 1. (k_i . k_j) and (q_i . k_j), with the decay between j and i.
             let products = |x: &Matrix| {
                 let mut products = Matrix::zeros(n, n);
                 gemm(0.0, products.view_mut(), 1.0, x.view(), k.view().t(), Threads::One);
@@ -312,7 +312,7 @@ impl Head {
                 }
             }
 
-            // 3. The outputs: what S says, and what the chunk itself says.
+            // 3. The outputs: the contribution of S, and that of the chunk itself.
             for i in 0..n {
                 vector::scale(q.row_mut(i), sums[i].exp());
             }

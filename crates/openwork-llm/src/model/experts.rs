@@ -1,12 +1,12 @@
-//! Layers with experts: each token goes through a few of many MLPs.
+//! Mixture of experts: each token is processed by a few of a layer's many MLPs.
 //!
 //! ```text
 //! p = softmax(R x)        E = the experts with the largest p_e        w_e = p_e, or p_e / sum over E
 //! y = sum over E of w_e mlp_e(x)  (+ sigmoid(s . x) mlp(x), with a shared expert)
 //! ```
 //!
-//! In Gemma 4 the experts work beside the layer's MLP, each of the two with a norm before and
-//! after it, and the router has a norm of its own and a factor for each expert:
+//! In Gemma 4 the experts run in parallel with the layer's MLP, both with a norm before and
+//! after, and the router has its own norm and a factor for each expert:
 //!
 //! ```text
 //! p = softmax(R (scale o norm(h)) / sqrt(d))        w_e = f_e p_e / sum over E
@@ -28,22 +28,22 @@ use crate::checkpoint::{Checkpoint, CheckpointError};
 use openwork::linalg::{Threads, gemm};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 
-/// Chooses the experts of tokens.
+/// Chooses the experts of each token.
 #[derive(Clone, Debug)]
 pub struct Router {
     /// `[experts, hidden]`.
     weights: Matrix,
     /// Added to the logits, if the family does.
     bias: Option<Vec<f32>>,
-    /// Of the shared expert, if there is one.
+    /// The gate of the shared expert, if there is one.
     shared_gate: Option<Vec<f32>>,
     active: usize,
     normalized: bool,
-    /// What Gemma 4 has besides.
+    /// The additional norms and factors of Gemma 4.
     beside: Option<Beside>,
 }
 
-/// The norms and factors of experts that work beside an MLP.
+/// The norms and factors of experts that run in parallel with an MLP.
 #[derive(Clone, Debug)]
 struct Beside {
     /// Of the router's input.
@@ -147,7 +147,7 @@ impl Router {
             let sum = vector::exp_in_place(row, vector::max(row));
             order.clear();
             order.extend(0..count);
-            // Largest first; of equals, the first.
+            // Largest first; ties break by index.
             let larger = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
             if self.active < count {
                 order.select_nth_unstable_by(self.active - 1, larger);
@@ -164,7 +164,7 @@ impl Router {
     }
 }
 
-/// What the experts of a layer compute for one window.
+/// The outputs of a layer's experts for one window.
 #[derive(Debug, Default)]
 pub struct ExpertOutputs {
     /// For each expert, its tokens with their weights, and its outputs, one row per token.
@@ -187,8 +187,8 @@ impl ExpertOutputs {
 }
 
 impl Layer {
-    /// As [`forward`](Self::forward), and `visit` receives what the experts compute, window
-    /// by window.
+    /// As [`forward`](Self::forward); `visit` also receives the outputs of the experts,
+    /// window by window.
     pub fn forward_experts(
         &self,
         hidden: &mut Hidden,

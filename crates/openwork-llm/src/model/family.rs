@@ -27,16 +27,16 @@ pub struct Family {
     /// Whether the output of attention is multiplied by a gate, which q_proj computes too:
     /// each head's rows of the query are followed by those of its gate.
     pub gated_attention: bool,
-    /// Whether layers that attend to all tokens have heads of other sizes than the others,
-    /// and values that may be the keys.
+    /// Whether global layers have heads of a different size, and may use their keys as
+    /// values.
     pub differing_heads: bool,
-    /// Whether the heads of values are normalized, without factors.
+    /// Whether value heads are normalized, without learned factors.
     pub value_norm: bool,
     /// Whether scores are not scaled.
     pub unscaled_scores: bool,
-    /// Whether what a layer computes is multiplied by a number of its own.
+    /// Whether the output of each layer is multiplied by a learned scalar.
     pub layer_scale: bool,
-    /// Whether every head has a score that takes part in the softmax and adds nothing.
+    /// Whether every head has an attention sink: an extra softmax score without a value.
     pub sinks: bool,
     /// Norms multiply by `norm_offset + weight`.
     pub norm_offset: f32,
@@ -56,8 +56,8 @@ pub struct Family {
     pub query_scalar: bool,
     /// Whether the embedding is multiplied by the square root of its width.
     pub scaled_embedding: bool,
-    /// Whether config.json has factors of the embedding, of the scores, of what the halves
-    /// add, and of the logits.
+    /// Whether config.json has multipliers for the embedding, the scores, the outputs of
+    /// attention and MLP, and the logits.
     pub multipliers: bool,
     /// Whether scores and logits are bounded by `cap tanh(x / cap)`; the default caps.
     pub softcaps: Option<[f64; 2]>,
@@ -69,7 +69,7 @@ pub struct Family {
     pub encoder: Option<EncoderRules>,
     /// Names of tensors that differ between families.
     pub names: Names,
-    /// Tensors of files that hold several linear layers, one after the other.
+    /// Fused tensors: those that hold several linear layers, one after the other.
     pub fused: &'static [FusedLinears],
     /// The key of the activation in config.json.
     pub activation_key: &'static str,
@@ -127,16 +127,15 @@ pub struct Rotation {
     pub partial: Option<f64>,
     /// Whether neighbors are rotated together, instead of entries half a head apart.
     pub interleaved: bool,
-    /// Whether `no_rope_layers` leaves some layers without.
+    /// Whether `no_rope_layers` can exempt some layers from rotation.
     pub skips_layers: bool,
-    /// Whether the parameters assign planes to the axes of images, which are one and the
-    /// same for texts.
+    /// Whether the parameters assign planes to image axes, which all coincide for text.
     pub has_sections: bool,
     /// Whether queries grow with the logarithm of their position (`llama_4_scaling_beta`).
     pub scales_queries: bool,
 }
 
-/// Where config.json describes experts.
+/// How config.json describes experts, and how files store them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRules {
     /// Default number.
@@ -148,31 +147,31 @@ pub struct ExpertRules {
     /// Whether the weights of a token's experts always sum to 1; otherwise if
     /// `norm_topk_prob`.
     pub always_normalized: bool,
-    /// Whether there is an expert for all tokens, with a gate of its own.
+    /// Whether there is a shared expert for all tokens, with a gate.
     pub shared: bool,
-    /// Whether `decoder_sparse_step` and `mlp_only_layers` leave some layers without.
+    /// Whether `decoder_sparse_step` and `mlp_only_layers` select layers without experts.
     pub skips_layers: bool,
     /// Whether the router has a bias.
     pub router_bias: bool,
-    /// How files hold them.
+    /// How files store them.
     pub files: ExpertFiles,
-    /// The key that must be true for them to be there, if any.
+    /// The key that enables them, if any.
     pub switch: Option<&'static str>,
     /// The key of the number of experts per token.
     pub active_key: &'static str,
-    /// Whether they work beside the layer's MLP, each of the two with norms of its own, and
-    /// the router sees the layer's state.
+    /// Whether they run in parallel with the layer's MLP, both with separate norms; the
+    /// router then reads the hidden state before these norms.
     pub beside_mlp: bool,
 }
 
-/// How files hold the experts of a layer.
+/// How files store the experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertFiles {
-    /// Each linear layer by itself; fused as rows is read, too.
+    /// Each linear layer separately; the `Rows` layout is accepted as well.
     Separate,
     /// `[experts, out, in]`, gate before up.
     Rows,
-    /// `[experts, in, out]`, the columns of gate and up in turn.
+    /// `[experts, in, out]`, with the columns of gate and up interleaved.
     Columns,
 }
 
@@ -254,8 +253,8 @@ pub enum SlidingWindow {
     LowerIfEnabled,
     /// As given by `layer_types`, or the layers without rotation if `use_sliding_window`.
     UnrotatedIfEnabled,
-    /// As given by `layer_types`, or all but every `sliding_window_pattern`-th, by default
-    /// this one.
+    /// As given by `layer_types`, or all but every n-th layer, where n is
+    /// `sliding_window_pattern` or, by default, this number.
     Pattern(usize),
 }
 

@@ -30,7 +30,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// What it is in its layer.
+    /// Its role, name and shape.
     pub fn info(&self) -> &LinearInfo {
         &self.info
     }
@@ -168,7 +168,7 @@ pub struct Layer {
     sinks: Option<Arc<[f32]>>,
     /// On each head of values, if the family has it.
     value_norm: Option<Norm>,
-    /// Multiplies what the layer computes, if the family has it.
+    /// Factor of the layer's output, if the family has one.
     scale: Option<f32>,
 }
 
@@ -326,7 +326,7 @@ impl Layer {
         self.rope.as_deref()
     }
 
-    /// What it is made of.
+    /// Its linear layers and their inputs.
     pub fn info(&self) -> &LayerInfo {
         &self.info
     }
@@ -372,7 +372,7 @@ impl Layer {
         self.linears.iter().map(|linear| linear.weight.bytes()).sum()
     }
 
-    /// Bytes of the weights that one token reads: of its experts only.
+    /// Bytes of the weights used for one token; of all experts, only those it is routed to.
     pub fn bytes_per_token(&self) -> usize {
         let own: usize =
             self.linears.iter().filter(|l| l.info.expert.is_none()).map(|l| l.weight.bytes()).sum();
@@ -504,7 +504,7 @@ impl Layer {
         self.scale_output(h);
     }
 
-    /// Multiplies what the layer computes by its factor, where the family has one.
+    /// Multiplies the layer's output by its factor, if the family has one.
     pub(super) fn scale_output(&self, h: &mut [f32]) {
         if let Some(scale) = self.scale {
             h.par_chunks_mut(ACTIVATION_CHUNK).for_each(|h| vector::scale(h, scale));
@@ -594,7 +594,7 @@ impl Layer {
         }
     }
 
-    /// Multiplies what heads attend to by their gates, where the family does.
+    /// Multiplies the outputs of heads by their gates, if the family has them.
     pub(super) fn gate_heads(&self, scratch: &mut Scratch) {
         let Scratch { mixed, head_gate, .. } = scratch;
         if self.config.family.gated_attention {
@@ -605,7 +605,7 @@ impl Layer {
         }
     }
 
-    /// Shows the input of the output projection.
+    /// Passes the input of the output projection to `tap`.
     fn observe_mixed(&self, size: usize, scratch: &Scratch, tap: &mut dyn Tap) {
         let (t, width) = (size / self.config.hidden, self.output_linear().weight.cols());
         tap.on_input(Input::Out.into(), MatrixRef::new(&scratch.mixed, t, width));

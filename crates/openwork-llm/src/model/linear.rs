@@ -167,7 +167,7 @@ impl LinearInfo {
         self.name.rsplit('.').next().unwrap_or(&self.name)
     }
 
-    /// Whether a coupling means it by `q`, `q_proj` or `self_attn.q_proj`.
+    /// Whether `name` refers to it in a coupling: `q`, `q_proj` or `self_attn.q_proj`.
     pub fn is_called(&self, name: &str) -> bool {
         name == self.role.name() || name == self.short() || name == self.name
     }
@@ -317,11 +317,11 @@ impl LayerInfo {
         let position = |expert| {
             self.linears.iter().position(|linear| linear.expert == expert && linear.is_called(name))
         };
-        // Attention goes with every expert.
+        // The linear layers of attention can be coupled with any expert.
         position(expert).or_else(|| position(None))
     }
 
-    /// Weights that one token is multiplied by: of its experts only.
+    /// Number of weights used for one token; of all experts, only those it is routed to.
     pub fn active_weights(&self, c: &Config) -> usize {
         let size = |linear: &LinearInfo| linear.shape[0] * linear.shape[1];
         let own: usize = self.linears.iter().filter(|l| l.expert.is_none()).map(size).sum();

@@ -43,7 +43,7 @@ pub struct RaggedBatch {
     scratch: Scratch,
 }
 
-/// Where a span and what it continues are among the rows.
+/// The rows of a span and of the spans it continues.
 #[derive(Debug)]
 struct PlacedSpan {
     rows: Range<usize>,
@@ -143,7 +143,7 @@ fn mix_spans(net: &DeltaNet, spans: &[PlacedSpan], hidden: usize, scratch: &mut 
     }
 }
 
-/// Queries, keys and values of a batch, and room for what they attend to.
+/// Queries, keys and values of a batch, and a buffer for the attention output.
 pub(super) struct Heads<'a> {
     pub q: &'a [f32],
     pub k: &'a [f32],

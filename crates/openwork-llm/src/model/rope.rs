@@ -47,14 +47,14 @@ pub enum Scaling {
         /// Factor of cosines and sines.
         attention: f64,
     },
-    /// The first planes only; the others are not rotated.
+    /// Only the first planes are rotated.
     Proportional {
         /// How many are.
         planes: usize,
         /// Divides their frequencies.
         factor: f64,
     },
-    /// LongRoPE: a divisor for every plane, others beyond the original context.
+    /// LongRoPE: a divisor for every plane, and a second set beyond the original context.
     Long {
         /// Divisors within the original context.
         short: Vec<f64>,
@@ -187,7 +187,7 @@ impl Table {
     }
 }
 
-/// The rotation of a layer's heads; its table grows with the positions asked for.
+/// The rotation of a layer's heads; its table grows with the positions requested.
 #[derive(Debug)]
 pub struct Rope {
     parameters: RopeParameters,

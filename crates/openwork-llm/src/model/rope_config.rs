@@ -10,7 +10,7 @@ use super::family::Family;
 use super::rope::{RopeParameters, Scaling};
 use serde_json::{Map, Value};
 
-/// What the rotation depends on besides its own keys.
+/// The settings outside the RoPE keys that the rotation depends on.
 pub struct HeadContext {
     /// Size of a head.
     pub head_dim: usize,
@@ -26,7 +26,7 @@ pub struct HeadContext {
 
 /// The rotations of a model.
 pub struct Ropes {
-    /// Of layers that attend to all tokens.
+    /// Of global layers.
     pub global: RopeParameters,
     /// Of layers with a sliding window.
     pub sliding: RopeParameters,
@@ -169,7 +169,7 @@ impl<'a> ConfigReader<'a> {
                 let planes = (share * context.head_dim as f64 / 2.0).floor();
                 if !(0.0..=1.0).contains(&share) {
                     return Err(ConfigError::Contradiction(format!(
-                        "partial_rotary_factor {share} is not from 0 to 1"
+                        "partial_rotary_factor {share} is not between 0 and 1"
                     )));
                 }
                 let factor = keys.number_or("factor", 1.0)?;
@@ -188,7 +188,7 @@ impl<'a> ConfigReader<'a> {
                 let original = keys.size("original_max_position_embeddings")?;
                 Scaling::Llama3 { factor, low, high, original }
             }
-            // Phi-3 called it by these names.
+            // Phi-3 uses these names.
             "longrope" | "su" => keys.long_rope(outer, context, rotated / 2)?,
             "yarn" if context.family.name == "phi3" => {
                 keys.long_rope(outer, context, rotated / 2)?

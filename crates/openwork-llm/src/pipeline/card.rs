@@ -20,7 +20,7 @@ pub(super) fn text(record: &Record) -> String {
     let calibration = &record.calibration;
     let how = match record.passes.is_empty() {
         true => {
-            format!("to the spec `{}` by the method `{}`", record.spec_as_written(), record.method)
+            format!("to the spec `{}` using method `{}`", record.spec_as_written(), record.method)
         }
         false => match record.passes.len() {
             1 => "in one pass".to_string(),
@@ -70,7 +70,7 @@ pub(super) fn text(record: &Record) -> String {
         let stages: Vec<String> =
             record.recovery.iter().map(|stage| format!("`{}`", stage.stage)).collect();
         put(&format!(
-            "What was left was then trained towards the dense model, with the zeros in place: {}.\n",
+            "The kept weights were then trained towards the dense model, with a fixed mask: {}.\n",
             stages.join(", then ")
         ));
     }

@@ -45,7 +45,7 @@ pub struct Estimate {
     pub forward_seconds: f64,
     /// Seconds of pruning, within a factor of about two.
     pub prune_seconds: f64,
-    /// Seconds of training what is left.
+    /// Seconds of recovery training.
     pub recovery_seconds: f64,
 }
 
@@ -163,7 +163,7 @@ pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
         };
         let tokens = (trained * t) as f64;
         let mut flops = 3.0 * forward_flops(c, t) * c.layers as f64;
-        // Weights, gradients, both moments, and those to go back to.
+        // Weights, gradients, both moments of Adam, and a copy of the best weights.
         let mut memory = 5 * weights * float;
         memory += (t * (7 * c.hidden + 4 * c.q_width() + 4 * c.kv_width() + 7 * c.ff)) as u64
             * float
@@ -227,7 +227,7 @@ fn curvature(tasks: &[&TaskPlan]) -> u64 {
 
 /// Operations of one token through one layer.
 fn forward_flops(c: &Config, seq_len: usize) -> f64 {
-    // Of all layers' experts, a token sees a few.
+    // A token uses only a few of a layer's experts.
     let weights: usize =
         (0..c.layers).map(|index| LayerInfo::new(c, index).active_weights(c)).sum();
     2.0 * weights as f64 / c.layers as f64 + 2.0 * (seq_len * c.q_width()) as f64
@@ -258,7 +258,7 @@ fn prune_flops(task: &TaskPlan) -> f64 {
 /// Operations per second of a product of matrices, on all threads.
 fn gemm_rate() -> f64 {
     const N: usize = 512;
-    // Numbers with all their digits: some machines multiply others faster.
+    // Numbers that use the full mantissa: some machines multiply short ones faster.
     let a = Matrix::from_fn(N, N, |i, j| ((i * 7 + j) % 13) as f32 / 13.0);
     let mut c = Matrix::zeros(N, N);
     let view = MatrixRef::new(a.data(), N, N);
@@ -272,7 +272,7 @@ fn gemm_rate() -> f64 {
     2.0 * (N as f64).powi(3) / best.max(1e-9)
 }
 
-/// The most memory that this process had at once; 0 where the system does not say.
+/// Peak memory of this process, in bytes; 0 if the system does not report it.
 pub fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

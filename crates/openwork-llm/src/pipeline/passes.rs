@@ -1,4 +1,4 @@
-//! The passes of a recipe, planned: each prunes what the one before leaves, and
+//! The planned passes of a recipe. Each pass prunes the result of the previous one, and
 //! may remove structures or drop whole layers.
 
 use super::PipelineError;
@@ -26,11 +26,11 @@ pub struct Passes {
 /// One pass: tensors are pruned, or layers are dropped.
 #[derive(Clone, Debug)]
 pub struct Pass {
-    /// The spec as the recipe has it; nothing if only rules have one.
+    /// The spec as given in the recipe; `None` if only rules have one.
     pub spec: Option<String>,
-    /// What is done to every tensor; nothing if layers are dropped.
+    /// What is done to every tensor; empty if layers or experts are dropped.
     pub plan: Plan,
-    /// What it drops as a whole, instead of pruning tensors.
+    /// Layers or experts to drop as a whole, instead of pruning tensors.
     pub dropped: Option<Dropped>,
     /// Whether pruned heads and channels are removed.
     pub remove: bool,
@@ -41,7 +41,7 @@ pub struct Pass {
 }
 
 impl Passes {
-    /// Binds a recipe to a model: each pass to the shapes that the one before leaves.
+    /// Binds a recipe to a model: each pass to the shapes left by the previous one.
     pub fn new(
         recipe: &Recipe,
         filter: &TensorFilter,
@@ -89,7 +89,7 @@ impl Passes {
         self.list.last().map_or(0, |pass| pass.change.after.layers)
     }
 
-    /// What the user should know about the plans.
+    /// Notes of all plans, for the user.
     pub fn notes(&self) -> Vec<String> {
         self.list.iter().flat_map(|pass| pass.plan.notes.iter().cloned()).collect()
     }
@@ -171,8 +171,8 @@ impl Pass {
         Ok(Self { spec, plan, dropped: None, remove: recipe.remove, change, builder })
     }
 
-    /// The plan for the model that the pass before left: its shapes are those that
-    /// were predicted, or smaller by chance.
+    /// The plan for the model left by the previous pass, whose shapes are the predicted
+    /// ones, or smaller by chance.
     pub(super) fn plan_for(&self, config: &Config) -> Result<Plan, PipelineError> {
         match &self.builder {
             Some(builder) if Sizes::new(config) != self.change.before => builder.plan(config),
@@ -190,7 +190,7 @@ fn plan_error(error: RecipeError) -> PipelineError {
     PipelineError::Plan(error.to_string())
 }
 
-/// The sizes that a plan leaves, found by removing blocks at random.
+/// The sizes after a plan, found by removing random blocks.
 fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
     // Without a random order the blocks of a 2:4 would line up in columns.
     let mut known: BTreeMap<String, Mask> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! From options to a run that can start: everything is read and checked here,
-//! for the command and for Python.
+//! Turns options into a [`PreparedRun`]: reads and checks all inputs, for the command
+//! line and for Python.
 
 use super::estimate::{Estimate, Workers, estimate, recovery};
 use super::options::{ByteCount, ENCODER_SEQ_LEN, SEQ_LEN};
@@ -25,28 +25,28 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a recipe.
+/// Maximum size of a recipe, in bytes.
 const MAX_RECIPE: u64 = 1 << 20;
 
 /// A run that can start: the model is open, the plan fits it, and the texts are
 /// windows of tokens.
 #[derive(Debug)]
 pub struct PreparedRun<'a> {
-    /// The model, read as it will be written ([`Checkpoint::rounded`]).
+    /// The model, rounded to the output type when read ([`Checkpoint::rounded`]).
     pub model: Model<'a>,
-    /// The model that what is left is trained towards, if not the one that is pruned.
+    /// The reference model for recovery, if it is not the model that is pruned.
     pub reference: Option<Model<'a>>,
-    /// The record of the run that pruned the model, if it is only trained.
+    /// The record of the run that pruned the model, if this run only trains it.
     pub earlier: Option<Record>,
     /// What all passes share.
     pub job: Job,
     /// The passes, each with its plan.
     pub passes: Passes,
-    /// The resources that they need, at most.
+    /// Estimate of the resources they need.
     pub needs: Estimate,
     /// The workers that compute the stages, if not this process.
     pub workers: Option<Workers>,
-    /// What the user should know before the run starts.
+    /// Notes for the user before the run starts.
     pub notes: Vec<String>,
     pub(super) out: PathBuf,
     pub(super) start: Start,
@@ -66,7 +66,7 @@ impl<'a> PreparedRun<'a> {
         self.job.state_memory_limit.is_some_and(|limit| self.needs.spilled > limit)
     }
 
-    /// Uses no more memory than this.
+    /// Limits the memory of the run.
     fn limit_memory(&mut self, most: &ByteCount) -> Result<(), PipelineError> {
         let left = most.bytes.checked_sub(self.needs.memory_spilled).ok_or_else(|| {
             let why = format!(
@@ -81,7 +81,7 @@ impl<'a> PreparedRun<'a> {
     }
 
     fn check_disk(&self) -> Result<(), PipelineError> {
-        // What an earlier start has written need not fit again.
+        // Files written before the run was interrupted already have their space.
         match disk::free(&self.out) {
             Some(free) if free < self.needs.disk && self.start != Start::Resume => {
                 let (path, needed) = (self.out.clone(), self.needs.disk);
@@ -105,7 +105,7 @@ impl RunOptions {
         }
     }
 
-    /// Opens the model, to be read as it will be written.
+    /// Opens the model, rounded to the output type.
     pub fn open(&self, model: &Path) -> Result<Checkpoint, PipelineError> {
         let start = self.start()?;
         output::check_folder(&self.out, &[model])?;
@@ -218,7 +218,7 @@ impl RunOptions {
         Ok(run)
     }
 
-    /// The recipe of the file, with the spec and method that are given beside it.
+    /// The recipe from the file, with the spec and method options applied.
     fn recipe(&self) -> Result<Recipe, PipelineError> {
         let mut recipe = match &self.recipe {
             None => Recipe::default(),
@@ -384,8 +384,7 @@ impl RunOptions {
     }
 }
 
-/// Refuses a reference that a model cannot be trained towards; `layers` if layers are
-/// trained towards layers.
+/// Checks that a model can be trained towards a reference; with `layers`, layer by layer.
 fn check_reference(
     model: &Model<'_>,
     reference: &Model<'_>,
@@ -443,7 +442,7 @@ fn larger_output(source: &Checkpoint, run: &PreparedRun<'_>) -> Option<String> {
     let written: u64 = source.tensors().map(|t| (t.len() * dtype.block_bytes()) as u64).sum();
     (source.format() == Format::Gguf && written > stored).then(|| {
         format!(
-            "the {} of quantized weights become {} in {}: pruning needs them as numbers; `openwork pack {}` stores the result compactly",
+            "the {} of quantized weights become {} in {}, because they are dequantized for pruning; `openwork pack {}` stores the result compactly",
             format_bytes(stored),
             format_bytes(written),
             dtype.name().to_lowercase(),
@@ -452,12 +451,12 @@ fn larger_output(source: &Checkpoint, run: &PreparedRun<'_>) -> Option<String> {
     })
 }
 
-/// What all passes need, at most: time in all, memory of the largest.
+/// The resources of all passes: the total time, and the memory of the largest pass.
 fn needs(job: &Job, passes: &Passes, model: &Model<'_>) -> Estimate {
     let each = passes.list.iter().map(|pass| estimate(job, &pass.plan, model));
     let mut needs = each.reduce(|all, one| all.and(&one)).unwrap_or_default();
     if !passes.is_plain() {
-        // The folders of the passes, until the last is complete.
+        // Intermediate folders are kept until the last pass is complete.
         needs.disk *= 1 + passes.list.len() as u64;
     }
     let training = recovery(job, model);

@@ -1,7 +1,7 @@
 //! A run: its passes one after the other, evaluations, and the record.
 //!
-//! A plain run prunes straight into its folder. Several passes, or one that
-//! removes something, leave their results in the folder `work`:
+//! A plain run prunes directly into its output folder. If there are several passes, or
+//! one that removes structures, intermediate results are kept in the folder `work`:
 //!
 //! ```text
 //! DIR/openwork/work/pass-1/masked   the pruned model: a folder that can be resumed
@@ -42,7 +42,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What all passes of a run share.
+/// The inputs and settings that all passes of a run share.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The windows that inputs are measured on.
@@ -58,7 +58,7 @@ pub struct Job {
     /// Bytes of hidden states that one process keeps in memory; more of them
     /// spill to files.
     pub state_memory_limit: Option<u64>,
-    /// The training of what is left, if asked for.
+    /// The recovery after pruning, if requested.
     pub recovery: Option<RecoveryPlan>,
 }
 
@@ -69,7 +69,7 @@ pub struct Evaluation {
     pub text: String,
     /// The text as windows.
     pub scored: ScoredWindows,
-    /// Measure after every so many layers, as well as at the end.
+    /// Number of layers after which to measure, in addition to the end.
     pub every: Option<usize>,
 }
 
@@ -89,8 +89,8 @@ impl Evaluation {
 }
 
 impl PreparedRun<'_> {
-    /// Prunes, if all weights are finite: they are checked before anything is
-    /// written. Continues an interrupted run.
+    /// Runs all passes, or continues an interrupted run. First checks that all weights are
+    /// finite, before anything is written.
     pub fn run(
         &self,
         observer: &dyn Observer,
@@ -104,12 +104,12 @@ impl PreparedRun<'_> {
         Run { prepared: self, dir, work, observer, executor, started, earlier }.run()
     }
 
-    /// The model that what is left is trained towards.
+    /// The reference model for recovery.
     fn dense_model(&self) -> &Model<'_> {
         self.reference.as_ref().unwrap_or(&self.model)
     }
 
-    /// The stages that train the model when all its layers are pruned.
+    /// The stages that train the model after all its layers are pruned.
     fn model_stages(&self) -> &[StageOptions] {
         self.job.recovery.as_ref().map_or(&[], |plan| plan.recovery.model_stages())
     }
@@ -119,8 +119,8 @@ impl PreparedRun<'_> {
         self.passes.is_plain() && self.model_stages().is_empty()
     }
 
-    /// Everything that determines the result of pruning `model` by a recipe, whose
-    /// plan is given as lines, into a model of so many layers.
+    /// Everything that determines the result of pruning `model` with a recipe. `plan` is
+    /// the plan as lines, `layers` the number of layers of the result.
     fn fingerprint(
         &self,
         model: &Model<'_>,
@@ -155,21 +155,21 @@ struct Run<'a> {
     observer: &'a dyn Observer,
     executor: &'a mut dyn Executor,
     started: Instant,
-    /// Seconds of earlier starts.
+    /// Seconds spent before the run was resumed.
     earlier: f64,
 }
 
 /// What a pass did.
 struct PassResult {
-    /// The folder of its model; none if that is the run's own, without an index.
+    /// The folder of its model; `None` if that is the run's own folder, still without an index.
     folder: Option<PathBuf>,
-    /// The layers, with the perplexities that were measured between them; none
-    /// if it dropped layers.
+    /// The layers, and the perplexities measured between them; `None` if it dropped layers
+    /// or experts.
     pruned: Option<(Vec<LayerRecord>, Vec<EvaluationRecord>)>,
     record: PassRecord,
 }
 
-/// What is known of the result.
+/// The results collected so far.
 #[derive(Default)]
 struct Outcome {
     layers: Vec<LayerRecord>,
@@ -241,7 +241,7 @@ impl Run<'_> {
         }
     }
 
-    /// Runs stage `number` of those that train the whole model; the folder of its result.
+    /// Runs stage `number` of the whole-model training; returns the folder of its result.
     fn recover(
         &self,
         number: usize,
@@ -276,8 +276,8 @@ impl Run<'_> {
         Ok((out, record))
     }
 
-    /// The record of a run that is finished already. If perplexity is asked for and
-    /// was not measured, only that is added.
+    /// The record of a run that is already finished. If a requested perplexity or accuracy
+    /// is missing, only that is measured and added.
     fn finished(&self) -> Result<Option<Record>, PipelineError> {
         if self.prepared.in_place() && self.dir.done()?.len() < self.prepared.passes.layers() {
             return Ok(None);
@@ -494,8 +494,7 @@ impl Run<'_> {
         self.observer.on_event(Event::Start { pass, passes: passes.len(), spec, first, layers });
     }
 
-    /// Writes a pruned model without what was pruned of every layer, or as it is;
-    /// its sizes.
+    /// Writes a pruned model, without its pruned structures if `remove`; returns its sizes.
     fn remove(&self, masked: &Path, remove: bool, target: &Path) -> Result<Sizes, PipelineError> {
         let pruned = Checkpoint::open(masked)?;
         let model = Model::open(&pruned)?;
@@ -681,8 +680,8 @@ fn evaluate_shards(
     evaluate(prepared, model, observer, Some(last), &layer)
 }
 
-/// Perplexity of a model with these layers; nothing if no text was given. `after`
-/// is the last layer that is pruned.
+/// Perplexity of a model with these layers; `None` if no text was given. `after` is the
+/// last pruned layer.
 fn evaluate(
     prepared: &PreparedRun<'_>,
     model: &Model<'_>,

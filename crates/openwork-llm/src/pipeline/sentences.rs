@@ -1,4 +1,4 @@
-//! The evaluation of a pruned encoder: its sentence vectors against those of the dense one.
+//! Evaluates a pruned encoder: compares its sentence vectors with those of the dense model.
 
 use super::events::{Event, Observer, Stage};
 use super::options::RunOptions;
@@ -19,13 +19,13 @@ pub struct Sentences {
     pub text: String,
     /// The tokens of each.
     pub tokens: Vec<Vec<u32>>,
-    /// From states to vectors.
+    /// How hidden states become one vector.
     pub pooling: SentencePooling,
 }
 
 impl RunOptions {
-    /// The texts that the vectors of a pruned encoder are compared on; refuses what an
-    /// encoder does not have.
+    /// The texts on which a pruned encoder is compared with the dense one; refuses options
+    /// that do not apply to encoders.
     pub(super) fn sentences(
         &self,
         model: &Model<'_>,
