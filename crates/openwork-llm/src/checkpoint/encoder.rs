@@ -295,7 +295,7 @@ mod tests {
                     "summary_use_proj": true, "torch_dtype": "float32",
                     "transformers_version": "4.37.2", "type_vocab_size": 2, "use_cache": true,
                     "use_flash_attn": true, "use_rms_norm": false, "use_xentropy": true,
-                    "vocab_size": 30528,
+                    "vocab_size": 30528
                 }"#,
                 )
                 .expect("JSON"),
