@@ -122,6 +122,7 @@ pub fn measure(
         .map_err(|error| FrontierError::Input(error.to_string()))?;
     let checkpoint = Checkpoint::open(path)?;
     let model = Model::open(&checkpoint)?;
+    model.check_decoder()?;
     let mut inputs: Vec<&Path> = options.inputs.iter().map(PathBuf::as_path).collect();
     inputs.push(path);
     output::check_folder(&options.work, &inputs)
