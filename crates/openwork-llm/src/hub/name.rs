@@ -20,6 +20,14 @@ impl RepoKind {
             Self::Dataset => "datasets",
         }
     }
+
+    /// What precedes `org/name` in the address of a page or file.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Model => "",
+            Self::Dataset => "datasets/",
+        }
+    }
 }
 
 /// A repository or a file in it, at a revision.
