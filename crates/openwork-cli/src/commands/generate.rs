@@ -31,7 +31,7 @@ Examples:
   openwork generate SmolLM2-135M-Instruct --chat 'What is a wall?' --system 'Be brief.'
   openwork generate Qwen2.5-0.5B --echo < prompt.txt")]
 pub struct Generate {
-    /// Hugging Face folder, .gguf file, or `demo`
+    /// Hugging Face folder, .gguf file, name on the Hugging Face Hub, or `demo`
     model: PathBuf,
     /// Prompt; read from stdin if it is `-` or not given
     #[arg(value_name = "PROMPT")]

@@ -52,7 +52,7 @@ Passes run one after the other:
 Names from Wanda that work too:
   --model, --prune_method, --sparsity_type, --sparsity_ratio, --nsamples, --save")]
 pub struct Prune {
-    /// A Hugging Face folder, a .gguf file, or `demo`
+    /// A Hugging Face folder, a .gguf file, a name on the Hugging Face Hub, or `demo`
     #[arg(required_unless_present = "model_flag")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -110,6 +110,8 @@ impl Prune {
 /// The options of a run, with texts from the Hub in place of their names.
 pub fn options(given: options::Given, global: &Global) -> Result<RunOptions, Failure> {
     let mut options = RunOptions::from_values(given).map_err(failure)?;
+    // Before anything is downloaded.
+    options.check().map_err(failure)?;
     options.calib = global.text(&options.calib)?;
     options.eval = options.eval.map(|path| global.text(&path)).transpose()?;
     options.task = options.task.iter().map(|path| global.text(path)).collect::<Result<_, _>>()?;
