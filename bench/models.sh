@@ -3,12 +3,14 @@
 #   bench/models.sh OPENWORK MODELS C4.jsonl WIKITEXT2.test OUT < bench/whole_models.txt
 # A line is name|model in MODELS|options of `openwork prune`. Results that are there are not made
 # again. OUT/name.json holds the run's record, the perplexities and what time(1) saw; pruned folders
-# are removed unless KEEP=1. TASKS is a list of task files that are evaluated as well.
+# are removed unless KEEP=1. TASKS is a list of task files that are evaluated as well, LIMIT documents
+# of each.
 set -u
 openwork=$1 models=$2 calib=$3 text=$4 out=$5
 mkdir -p "$out"
 tasks=()
 for task in ${TASKS:-}; do tasks+=(--task "$task"); done
+[ -z "${LIMIT:-}" ] || tasks+=(--limit "$LIMIT")
 evaluate() {
   "$openwork" eval "$1" --text "$text" --max-tokens 16384 --seq-len 1024 ${tasks[@]+"${tasks[@]}"} --quiet --json
 }

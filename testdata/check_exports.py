@@ -180,7 +180,8 @@ def check_gguf(work):
         print("skipped: gguf is not installed")
         return
     from transformers import AutoModelForCausalLM
-    for source in sorted((TESTDATA / "gguf").glob("*.gguf")):
+    # transformers reads these from GGUF.
+    for source in sorted(path.with_suffix(".gguf") for path in (TESTDATA / "gguf").glob("*.json")):
         # transformers 4 reads no head_dim from a GGUF file of Qwen3.
         if "gemma" in source.name or "qwen3" in source.name and VERSION.startswith("4."):
             continue
@@ -196,6 +197,24 @@ def check_gguf(work):
                 assert (found[name] - w).abs().max() <= step, (source.name, kind, name)
                 assert (found[name][w == 0] == 0).all(), (source.name, kind, name)
         print(f"gguf and transformers read {source.name} as f16, bf16 and q8_0")
+
+
+def check_families(work):
+    """Every family from GGUF, as a folder: the logits of transformers are those of the file."""
+    from transformers import AutoModelForCausalLM
+    (work / "dense.toml").write_text('spec = "2:4"\nmethod = "magnitude"\n[[rule]]\n'
+                                     'match = "^(?!.*layers.0.self_attn.o_proj)"\ndense = true\n')
+    for golden in sorted((TESTDATA / "gguf").glob("*.safetensors")):
+        source, out = golden.with_suffix(".gguf"), work / golden.stem
+        openwork("prune", source, "--recipe", work / "dense.toml", "--calib", work / "calibration.txt",
+                 "--samples", 1, "--seq-len", 16, "--dtype", "f32", "--out", out)
+        model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager").eval()
+        golden = load_file(golden)
+        with torch.no_grad():
+            found = model(golden["ids"].long()[None], use_cache=False).logits[0]
+        worst = ((found[-len(golden["logits"]):] - golden["logits"]).abs().max() / golden["logits"].abs().max()).item()
+        assert worst < 1e-4, (source.name, worst)
+        print(f"transformers reads {out.name} as a folder: logits within {worst:.1e} of the file's")
 
 
 with tempfile.TemporaryDirectory() as folder:
@@ -214,6 +233,7 @@ with tempfile.TemporaryDirectory() as folder:
         assert any(k.startswith("openwork.packed.") for k in f.metadata())
     print("packed and unpacked bit for bit")
     check_gguf(work)
+    check_families(work)
     check_alone(work, work / "pruned")
     if len(sys.argv) > 2:
         folder = Path(sys.argv[2])

@@ -14,11 +14,12 @@ folder as transformers writes it (random weights, fixed seed), and
 The sizes are small but no two of them are equal, so that a swapped axis shows.
 """
 
+import json
 import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -28,10 +29,14 @@ from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     Glm4Config,
     Glm4ForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -40,6 +45,7 @@ from transformers import (
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Mxfp4Config,
     Olmo2Config,
     Olmo2ForCausalLM,
     Olmo3Config,
@@ -57,6 +63,12 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3_5Config,
+    Qwen3_5ForCausalLM,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -192,6 +204,7 @@ MODELS |= {
     "mixtral": (
         MixtralConfig(**SIZES, rope_parameters=ROPE, num_local_experts=5, num_experts_per_tok=2),
         MixtralForCausalLM,
+    Mxfp4Config,
         torch.bfloat16,
         None,
     ),
@@ -261,6 +274,67 @@ MODELS |= {
         None,
     ),
 }
+# Three gated delta nets for each attention; two value heads for each key head.
+DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10,
+             linear_conv_kernel_dim=3, head_dim=16,
+             rope_parameters=dict(ROPE, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True))
+QWEN35 = SIZES | DELTA | dict(num_hidden_layers=4, tie_word_embeddings=True)
+MODELS |= {
+    "qwen3.5": (Qwen3_5TextConfig(**QWEN35), Qwen3_5ForCausalLM, torch.bfloat16, None),
+    "qwen3.5-moe": (
+        Qwen3_5MoeTextConfig(**SIZES | DELTA, layer_types=["full_attention", "linear_attention"], num_experts=6,
+                             num_experts_per_tok=3, moe_intermediate_size=20, shared_expert_intermediate_size=24),
+        Qwen3_5MoeForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+    "qwen3.5-images": (
+        Qwen3_5Config(
+            text_config=QWEN35 | dict(num_hidden_layers=2, layer_types=["linear_attention", "full_attention"]),
+            vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32,
+                               num_position_embeddings=16),
+            tie_word_embeddings=True,
+        ),
+        Qwen3_5ForConditionalGeneration,
+        torch.bfloat16,
+        None,
+    ),
+    # Sinks, biases everywhere, clamped SwiGLU; experts as columns.
+    "gpt-oss": (
+        GptOssConfig(**SIZES | dict(intermediate_size=64), head_dim=12, sliding_window=5, num_local_experts=5,
+                     num_experts_per_tok=2, swiglu_limit=1.5, rope_parameters=dict(YARN, truncate=False)),
+        GptOssForCausalLM,
+        torch.bfloat16,
+        None,
+    ),
+}
+# Larger heads in the global layer, whose values are its keys; normalized values.
+MODELS["gemma4"] = (
+    Gemma4TextConfig(
+        **SIZES | dict(num_hidden_layers=3), head_dim=10, global_head_dim=16, num_global_key_value_heads=1,
+        attention_k_eq_v=True, hidden_size_per_layer_input=0, sliding_window=6, final_logit_softcapping=4.0,
+        rope_parameters=dict(sliding_attention=ROPE, full_attention=dict(
+            rope_type="proportional", rope_theta=50000.0, partial_rotary_factor=0.5)),
+        layer_types=["sliding_attention", "full_attention", "full_attention"],
+    ),
+    Gemma4ForCausalLM,
+    torch.bfloat16,
+    None,
+)
+# Experts beside the MLP.
+MODELS["gemma4-moe"] = (
+    Gemma4TextConfig(
+        **SIZES, head_dim=10, global_head_dim=16, hidden_size_per_layer_input=0, sliding_window=6,
+        enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=20,
+        rope_parameters=dict(sliding_attention=ROPE, full_attention=dict(
+            rope_type="proportional", rope_theta=50000.0, partial_rotary_factor=0.25)),
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+    Gemma4ForCausalLM,
+    torch.bfloat16,
+    None,
+)
+MODELS["gpt-oss-mxfp4"] = MODELS["gpt-oss"]
 TAPPED = ["qwen3"]
 SITES = dict(qkv="self_attn.q_proj", out="self_attn.o_proj", gate_up="mlp.gate_proj", down="mlp.down_proj")
 
@@ -270,14 +344,37 @@ def randomize(model, generator):
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name:
-            centre = 0.0 if model.config.model_type.startswith("gemma") else 1.0
+            of_one = model.config.model_type.startswith(("gemma2", "gemma3", "qwen3_5")) and "linear_attn" not in name
+            centre = 0.0 if of_one else 1.0
             parameter.data = centre + 0.3 * noise
-        elif name.endswith("bias"):
+        elif name.endswith("bias") or parameter.ndim == 1:
             parameter.data = 0.5 * noise
         elif "embed" in name:
             parameter.data = noise * parameter.shape[1] ** -0.5
         else:
             parameter.data = noise * 1.5 * parameter.shape[1] ** -0.5
+
+
+MXFP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def mxfp4(folder):
+    """Stores the experts of a folder as gpt-oss's published files do."""
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        weights = tensors.pop(name).float().transpose(1, 2)  # [experts, out, in]
+        blocks = weights.unflatten(-1, (-1, 32))
+        scale = blocks.abs().amax(-1).clamp(min=1e-9).log2().floor() - 2
+        codes = (blocks / 2.0 ** scale[..., None])[..., None].sub(MXFP4).abs().argmin(-1)
+        tensors[f"{name}_blocks"] = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8).contiguous()
+        tensors[f"{name}_scales"] = (scale + 127).to(torch.uint8).contiguous()
+    save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = dict(
+        quant_method="mxfp4",
+        modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+    )
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def tokenizer():
@@ -303,6 +400,9 @@ def make(name, folder, tok):
     config._attn_implementation = "eager"
     model = kind(config).eval()
     randomize(model, generator)
+    for key, buffer in model.named_buffers():
+        if key.endswith("layer_scalar"):
+            buffer.fill_(0.75)
     model.tie_weights()
     model.to(dtype).save_pretrained(folder, **(dict(max_shard_size=shard) if shard else {}))
     for stale in ["generation_config.json"]:
@@ -311,8 +411,13 @@ def make(name, folder, tok):
     for stale in ["special_tokens_map.json", "chat_template.jinja"]:
         (folder / stale).unlink(missing_ok=True)
 
+    how = {}
+    if name.endswith("mxfp4"):
+        mxfp4(folder)
+        how = dict(quantization_config=Mxfp4Config(dequantize=True))
     # The oracle reads what was stored, and computes in f32.
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **how).eval()
+    model = model.float()
     ids = torch.randint(0, VOCAB, (WINDOWS, LENGTH), generator=generator)
     golden = dict(ids=ids.to(torch.int32))
     hooks = []

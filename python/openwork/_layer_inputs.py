@@ -13,12 +13,20 @@ from ._native import Hessian, PruneError
 
 
 def prunable_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yields every linear layer and convolution with its name; a layer registered under two names is yielded once."""
+    """Yields every linear layer and convolution with its name; a layer registered under two names is yielded once.
+    Layers that compute their weight at every call (weight norm) have none to prune."""
     for name, module in model.named_modules():
-        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d)):
+        if _is_prunable(module) and not has_computed_weight(module):
             yield name, module
-        elif _is_transposed(module) and getattr(module, "weight", None) is not None:
-            yield name, module
+
+
+def _is_prunable(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d)) or _is_transposed(module)
+
+
+def has_computed_weight(module: nn.Module) -> bool:
+    """Whether a linear layer or convolution has a weight that is not a parameter of its own."""
+    return _is_prunable(module) and not isinstance(module._parameters.get("weight"), nn.Parameter)
 
 
 def _is_transposed(module: nn.Module) -> bool:

@@ -1,27 +1,34 @@
 """Accounts for the parameters that `prune_model(module)` leaves dense.
 
-Weights outside linear layers and convolutions, such as the fused experts of
-transformers 5, are not pruned. A caller must not take such a model for a sparse
-one, so every parameter of two or more dimensions that stays dense is reported.
+A caller must not take a model with dense weights for a sparse one, so every parameter of
+two or more dimensions that stays dense is reported with the reason.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import nn
 
 from ._native import OpenworkError
 
-#: Refuse a run that would leave more than this share of the weights dense unasked.
+#: Refuse a run that would leave more than this share of the weights that might be pruned dense unasked.
 MAX_SHARE = 0.5
 
 EXCLUDED = "excluded by include, exclude or rules"
 EMBEDDING = "embedding or output head"
+ROUTER = "router of experts"
+BIAS = "bias"
 UNREACHED = "not reached by the calibration batches"
-UNSUPPORTED = "not the weight of a linear layer or convolution"
+DIRECT = "read without calling its layer"
+COMPUTED = "its layer computes the weight from other parameters"
+AMBIGUOUS = "read as matrices of different shapes"
+UNSUPPORTED = "not the weight of a linear layer, a convolution or experts"
+
+#: Reasons for which parameters stay dense by design; others are worth a warning.
+EXPECTED = (EXCLUDED, EMBEDDING, ROUTER, BIAS)
 
 
 @dataclass
@@ -35,11 +42,10 @@ class DenseParameter:
 
 
 def dense_parameters(
-    model: nn.Module, pruned: Iterable[nn.Module], unreached: Iterable[nn.Module], is_excluded: Callable[[str], bool]
+    model: nn.Module, pruned: set[int], reasons: Mapping[int, str], is_excluded: Callable[[str], bool]
 ) -> list[DenseParameter]:
-    """Every parameter of two or more dimensions that is not the weight of a layer in `pruned`."""
-    sparse = {id(module.weight) for module in pruned}
-    waiting = {id(module.weight) for module in unreached}
+    """Every parameter of two or more dimensions that is not pruned. `pruned` and `reasons`
+    identify parameters by `id`; parameters without a reason there get a general one."""
     find_head = getattr(model, "get_output_embeddings", None)
     head = None if find_head is None else find_head()
     embeddings = {
@@ -49,29 +55,36 @@ def dense_parameters(
     total = sum(param.numel() for param in model.parameters())
     found = []
     for name, param in model.named_parameters():
-        if param.dim() < 2 or id(param) in sparse:
+        if param.dim() < 2 or id(param) in pruned:
             continue
-        if id(param) in waiting:
-            reason = UNREACHED
+        if reasons.get(id(param)) in (UNREACHED, DIRECT) and not is_excluded(name):
+            reason = reasons[id(param)]
         elif id(param) in embeddings:
             reason = EMBEDDING
         elif is_excluded(name):
             reason = EXCLUDED
+        elif id(param) in reasons:
+            reason = reasons[id(param)]
         else:
-            reason = UNSUPPORTED
+            reason = BIAS if re.search(r"(^|[._])bias$", name) else UNSUPPORTED
         found.append(DenseParameter(name, param.numel() / total, reason))
     return found
 
 
 def check(dense: list[DenseParameter]) -> None:
     """Refuses a run that leaves most weights dense although nobody asked for that."""
-    unasked = [param for param in dense if param.reason != EXCLUDED]
-    share = sum(param.share for param in unasked)
-    if share > MAX_SHARE and any(param.reason != EMBEDDING for param in unasked):
+    expected = sum(param.share for param in dense if param.reason in EXPECTED)
+    if sum(param.share for param in unexpected(dense)) > MAX_SHARE * (1 - expected):
+        unasked = [param for param in dense if param.reason != EXCLUDED]
         raise OpenworkError(
-            f"{share:.1%} of the weights would stay dense:\n{_lines(unasked)}\n"
+            f"{sum(param.share for param in unasked):.1%} of the weights would stay dense:\n{_lines(unasked)}\n"
             "exclude them by name (exclude=...), or pass allow_dense=True to prune the rest"
         )
+
+
+def unexpected(dense: list[DenseParameter]) -> list[DenseParameter]:
+    """The parameters that a caller may believe to be pruned."""
+    return [param for param in dense if param.reason not in EXPECTED]
 
 
 def note(dense: list[DenseParameter]) -> list[str]:

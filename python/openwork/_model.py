@@ -72,14 +72,15 @@ def prune_model(
     `openwork prune`, listed below. A dry run returns the plan.
 
     A torch module of any architecture is pruned in place: its `nn.Linear`, `nn.Conv1d`
-    and `nn.Conv2d` layers in the order in which they run, each on the inputs that the
-    pruned layers before it produce. `calib` is a list of batches (a tensor, a tuple of
-    arguments or a dict of keywords each), or, with `tokenizer=`, a text, a list of texts
-    or a text file. Its options are tokenizer, samples, seq_len, single_tokens, seed,
-    include, exclude, rules and allow_dense. On an error or Ctrl-C all weights are
-    restored. `dense` of the result lists every parameter of two or more dimensions that
-    stays dense, and a note names them; if that is more than half of the weights and you
-    did not exclude them, the call fails unless allow_dense=True.
+    and `nn.Conv2d` layers and its fused experts in the order in which they run, each on
+    the inputs that the pruned layers before it produce, each expert on its own tokens.
+    `calib` is a list of batches (a tensor, a tuple of arguments or a dict of keywords
+    each), or, with `tokenizer=`, a text, a list of texts or a text file. Its options are
+    tokenizer, samples, seq_len, single_tokens, seed, include, exclude, rules and
+    allow_dense. On an error or Ctrl-C all weights are restored. `dense` of the result
+    lists every parameter of two or more dimensions that stays dense, with the reason, and
+    a warning names those that do neither by design nor by request; if these are more than
+    half of the weights that might be pruned, the call fails unless allow_dense=True.
 
     progress: called with a dict for every event, with the keys of `openwork prune
         --events`; True for a tqdm bar, False for silence; by default a bar if stderr

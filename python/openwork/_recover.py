@@ -35,16 +35,18 @@ def recover(
     """Train the weights of a pruned torch module that are not zero, in place, towards a dense module.
 
     Stages and their options are those of `openwork recover`: `blocks` trains each block of
-    the module's `nn.ModuleList` towards the reference's output of that block, `model` the
-    whole module towards the reference's logits. torch computes the gradients, so the module
+    the module's lists of blocks (`nn.ModuleList`; an encoder and a decoder have one each)
+    towards the reference's output of that block, `model` the whole module towards the
+    reference's logits. Every zero of a weight stays zero, those of fused experts too. torch computes the gradients, so the module
     may be on a GPU. `calib` is what `prune_model` takes for a module. An eighth of the
     batches is held out; a stage that does not lower their loss is undone. On an error or
     Ctrl-C the parameters of the stage are restored.
 
-    Returns `recovery`, one dict per stage: stage, before, after, seconds, tokens.
+    Returns `recovery`, one dict per stage (stage, before, after, seconds, tokens), and `notes`.
     """
     import torch
 
+    from ._evaluating import evaluating
     from ._torch_model import _batches
 
     for name, given in (("module", module), ("reference", reference)):
@@ -55,21 +57,22 @@ def recover(
     batches = _batches(module, calib, tokenizer, samples, seq_len, 0, seed)
     if len(batches) < 2:
         raise OpenworkError(f"calib has {len(batches)} batch; give at least 2: one of them is held out")
-    records = []
-    with _Bar(progress) as tell, _evaluating(module), _evaluating(reference):
+    records: list[dict[str, Any]] = []
+    notes: list[str] = []
+    with _Bar(progress) as tell, evaluating(module), evaluating(reference):
         for stage in stages:
             if stage["unit"] == "halves":
                 raise OpenworkError("`halves` needs a model that openwork reads from disk; use `blocks`")
             train = _train_blocks if stage["unit"] == "blocks" else _train_model
             started = time.monotonic()
-            before, after, tokens = train(module, reference, batches, stage, seed, tell)
+            before, after, tokens = train(module, reference, batches, stage, seed, tell, notes)
             records.append(
                 dict(stage=stage["stage"], before=before, after=after,
                      seconds=time.monotonic() - started, tokens=tokens)
             )
             if tell is not None:
                 tell(dict(event="recovered", **records[-1]))
-    return dict(recovery=records)
+    return dict(recovery=records, notes=notes)
 
 
 def _check_alike(module: nn.Module, reference: nn.Module) -> None:
@@ -82,35 +85,19 @@ def _check_alike(module: nn.Module, reference: nn.Module) -> None:
             )
 
 
-class _evaluating:
-    """Dropout and caches off, and restored at the end."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __enter__(self) -> None:
-        config = getattr(self.model, "config", None)
-        self.training, self.cache = self.model.training, getattr(config, "use_cache", None)
-        self.model.eval()
-        if self.cache:
-            config.use_cache = False  # type: ignore[union-attr]
-
-    def __exit__(self, *_: object) -> None:
-        self.model.train(self.training)
-        if self.cache:
-            self.model.config.use_cache = True  # type: ignore[union-attr]
-
-
 class _Training:
     """Adam on some parameters, whose zeros stay zero."""
 
     def __init__(self, parameters: Iterable[tuple[str, torch.nn.Parameter]], stage: dict[str, Any]) -> None:
-        is_weight = lambda p: p.dim() > 1
+        # The biases of fused experts have two dimensions.
+        is_weight = lambda name, p: p.dim() > 1 and not name.endswith("bias")
         self.stage = stage
-        self.parameters = [
-            p for _, p in parameters if stage["weights" if is_weight(p) else "norms"] and p.is_floating_point()
+        trained = [
+            (name, p) for name, p in parameters
+            if stage["weights" if is_weight(name, p) else "norms"] and p.is_floating_point()
         ]
-        self.masks = [p.detach() != 0 if is_weight(p) else None for p in self.parameters]
+        self.parameters = [p for _, p in trained]
+        self.masks = [p.detach() != 0 if is_weight(name, p) else None for name, p in trained]
         self.start = [p.detach().clone() for p in self.parameters]
 
     def restore(self, values: list[torch.Tensor]) -> None:
@@ -238,24 +225,43 @@ def _tokens(batch: Any) -> int:
     return first.shape[0] * first.shape[1] if torch.is_tensor(first) and first.dim() > 1 else 1
 
 
-def _train_blocks(
-    module: nn.Module, reference: nn.Module, batches: list[Any], stage: dict[str, Any], seed: int, on_event: Any
-) -> tuple[float, float, int]:
+def _block_lists(module: nn.Module) -> list[str]:
+    """The outermost lists of blocks with weights: one in a decoder, two in an encoder-decoder."""
     from torch import nn
 
+    found: list[str] = []
+    for name, child in module.named_modules():
+        is_inner = any(name.startswith(f"{outer}.") for outer in found)
+        if isinstance(child, nn.ModuleList) and not is_inner and any(p.dim() > 1 for p in child.parameters()):
+            found.append(name)
+    return found
+
+
+def _train_blocks(
+    module: nn.Module, reference: nn.Module, batches: list[Any], stage: dict[str, Any], seed: int, on_event: Any,
+    notes: list[str],
+) -> tuple[float, float, int]:
     from ._block_runner import BlockRunner, output_states
 
-    lists = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.ModuleList)]
+    lists = _block_lists(module)
     if not lists:
         raise OpenworkError("the module has no nn.ModuleList of blocks; use `model`")
-    owner, children = max(lists, key=lambda each: sum(p.numel() for p in each[1].parameters()))
-    blocks = [f"{owner}.{name}" for name, _ in children.named_children()]
+    largest = max(lists, key=lambda each: sum(p.numel() for p in module.get_submodule(each).parameters()))
+    blocks = [f"{each}.{name}" for each in lists for name, _ in module.get_submodule(each).named_children()]
     ours, theirs = (BlockRunner(each, blocks, batches) for each in (module, reference))
     before, after, tokens = [], [], 0
+    skipped: set[str] = set()
     for number, name in enumerate(blocks):
+        owner = name.rpartition(".")[0]
+        if owner in skipped:
+            continue
         calls, wanted = ours.calls(name), theirs.calls(name)
         if calls is None or wanted is None:
-            raise OpenworkError(f"{name} cannot be run on its own; use `model`")
+            if owner == largest:
+                raise OpenworkError(f"{name} cannot be run on its own; use `model`")
+            skipped.add(owner)
+            notes.append(f"{name} cannot be run on its own; `{stage['stage']}` did not train the blocks of {owner}")
+            continue
         dense = reference.get_submodule(name)
         pairs = [(call, output_states(target(dense)).float()) for call, target in zip(calls, wanted)]
         block = module.get_submodule(name)
@@ -277,11 +283,12 @@ def _train_blocks(
         before.append(old)
         after.append(new)
         tokens += used * _tokens(batches[0])
-    return sum(before) / len(before), sum(after) / len(after), tokens // len(blocks)
+    return sum(before) / len(before), sum(after) / len(after), tokens // len(before)
 
 
 def _train_model(
-    module: nn.Module, reference: nn.Module, batches: list[Any], stage: dict[str, Any], seed: int, on_event: Any
+    module: nn.Module, reference: nn.Module, batches: list[Any], stage: dict[str, Any], seed: int, on_event: Any,
+    notes: list[str],
 ) -> tuple[float, float, int]:
     import torch
     from torch.nn import functional

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ from torch import nn
 
 from . import _left_dense
 from ._block_runner import BlockRunner, StopForward, run_model
-from ._layer_inputs import add_inputs, prunable_layers, weight_matrix
+from ._evaluating import evaluating
+from ._experts import FusedParameter, FusedParameters, fused_candidates, routers
+from ._layer_inputs import add_inputs, has_computed_weight, prunable_layers, weight_matrix
+from ._matrix_reads import Form, MatrixReads
 from ._native import BoundSpec, Hessian, OpenworkError, Spec
 from ._prune import prune
 
@@ -26,16 +31,45 @@ OnEvent = Callable[[dict[str, Any]], Any] | None
 
 @dataclass
 class _Layer:
-    """A layer to prune and its spec."""
+    """A layer to prune and its spec: a linear layer or convolution, or experts."""
 
     name: str
-    module: nn.Module
     spec: BoundSpec
+    #: The module whose inputs are observed; None for experts.
+    module: nn.Module | None = None
+    #: The parameter that holds the matrices of all experts; None for other layers.
+    experts: FusedParameter | None = None
     #: The block of a `ModuleList` that holds the layer, or the layer itself.
     block: str = ""
     hessian: Hessian | None = field(default=None, repr=False)
     #: The layer that collects the Hessian: itself, or another with the same input.
     owner: _Layer | None = field(default=None, repr=False)
+
+    @property
+    def param(self) -> nn.Parameter:
+        return self.experts.param if self.experts is not None else self.module.weight  # type: ignore
+
+    def problems(self) -> Iterator[_Problem]:
+        """The matrices to prune, and what each is pruned by. Statistics are released as they are used."""
+        if self.module is not None:
+            hessian, self.hessian, self.owner = self.hessian, None, None
+            yield _Problem(f"{self.name}.weight", weight_matrix(self.module), hessian)
+        elif self.experts is not None:
+            for expert, tokens, hessian, note in self.experts.statistics():
+                facts = dict(expert=expert, tokens=tokens)
+                notes = [] if note is None else [note]
+                yield _Problem(f"{self.name}[{expert}]", self.experts.matrix(expert), hessian, notes, facts)
+
+
+@dataclass
+class _Problem:
+    """A matrix to prune."""
+
+    name: str
+    weight: torch.Tensor
+    hessian: Hessian | None
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -84,61 +118,75 @@ def prune_module(
         raise OpenworkError(f"a model is a path or a torch module, not a {type(model).__name__}")
     started = time.monotonic()
     selection = _Selection(spec, include, exclude, rules or {})
-    layers = _select(model, selection)
+    candidates = fused_candidates(model)
+    dense_by_design = routers(model, candidates)
+    layers = _select(model, selection, dense_by_design)
+    if not layers and all(selection.spec_for(name) is None for name in candidates):
+        raise OpenworkError(_NOTHING)
     batches = _batches(model, calib, tokenizer, samples, seq_len, single_tokens, seed)
-    was_training, cache = model.training, getattr(getattr(model, "config", None), "use_cache", None)
     originals: list[tuple[torch.Tensor, torch.Tensor]] = []
     records: list[dict[str, Any]] = []
-    model.eval()
-    try:
-        if cache:
-            model.config.use_cache = False  # type: ignore[union-attr]
-        blocks, unreached = _by_block(model, layers, batches[0])
-        pruned = [layer.module for block in blocks for layer in block]
-        dense = _left_dense.dense_parameters(
-            model, pruned, [layer.module for layer in unreached], lambda name: selection.spec_for(name) is None
-        )
-        if not allow_dense:
-            _left_dense.check(dense)
-        notes = _left_dense.note(dense)
-        if on_event is not None:
-            for note in notes:
-                on_event(dict(event="note", text=note))
-        runner = BlockRunner(model, [block[0].block for block in blocks], batches)
-        for number, block in enumerate(blocks):
-            block_started = time.monotonic()
-            on_share = functools.partial(_report_progress, on_event, number, len(blocks), "calibrate")
-            _collect_hessians(block, runner.runs(block[0].block), on_share)
-            linears: list[dict[str, Any]] = []
-            for at, layer in enumerate(block):
-                weight = weight_matrix(layer.module)
-                originals.append((weight, weight.detach().clone()))
-                result = prune(weight, layer.spec, method, hessian=layer.hessian)
-                layer.hessian = layer.owner = None
-                linears.append(
-                    dict(name=f"{layer.name}.weight", error=result.error, density=result.density,
-                         damping=result.damping, notes=result.notes, seconds=result.seconds)
-                )
-                _report_progress(on_event, number, len(blocks), "prune", (at + 1) / len(block))
-            seconds = time.monotonic() - block_started
-            records.append(dict(index=number, name=block[0].block, seconds=seconds, linears=linears))
+    with evaluating(model, eager_experts=True):
+        try:
+            order, fused, read = _first_run(model, layers, candidates, batches[0])
+            layers += _select_experts(selection, fused, model)
+            if not layers:
+                raise OpenworkError(_NOTHING)
+            blocks = _by_block(layers, order)
+            dense = _left_dense.dense_parameters(
+                model, {id(layer.param) for block in blocks for layer in block},
+                _reasons(model, layers, order, read, fused, dense_by_design),
+                lambda name: selection.spec_for(name) is None,
+            )
+            if not allow_dense:
+                _left_dense.check(dense)
+            notes = _left_dense.note(dense)
             if on_event is not None:
-                on_event(dict(event="layer", layer=number, layers=len(blocks), seconds=seconds,
-                              error=max(row["error"] for row in linears)))
-    except BaseException:
-        with torch.no_grad():
-            for weight, original in originals:
-                weight.copy_(original)
-        raise
-    finally:
-        model.train(was_training)
-        if cache:
-            model.config.use_cache = cache  # type: ignore[union-attr]
+                for note in notes:
+                    on_event(dict(event="note", text=note))
+            for note in _left_dense.note(_left_dense.unexpected(dense)):
+                warnings.warn(note, stacklevel=3)
+            runner = BlockRunner(model, [block[0].block for block in blocks], batches)
+            for number, block in enumerate(blocks):
+                block_started = time.monotonic()
+                on_share = functools.partial(_report_progress, on_event, number, len(blocks), "calibrate")
+                _collect_statistics(model, block, runner.runs(block[0].block), on_share)
+                linears: list[dict[str, Any]] = []
+                for at, layer in enumerate(block):
+                    for problem in layer.problems():
+                        originals.append((problem.weight, problem.weight.detach().clone()))
+                        result = prune(problem.weight, layer.spec, method, hessian=problem.hessian)
+                        linears.append(
+                            dict(name=problem.name, error=result.error, density=result.density, damping=result.damping,
+                                 notes=problem.notes + result.notes, seconds=result.seconds, **problem.facts)
+                        )
+                    _report_progress(on_event, number, len(blocks), "prune", (at + 1) / len(block))
+                seconds = time.monotonic() - block_started
+                records.append(dict(index=number, name=block[0].block, seconds=seconds, linears=linears))
+                if on_event is not None:
+                    on_event(dict(event="layer", layer=number, layers=len(blocks), seconds=seconds,
+                                  error=max(row["error"] for row in linears)))
+        except BaseException:
+            with torch.no_grad():
+                for weight, original in originals:
+                    weight.copy_(original)
+            raise
     return dict(
         spec=None if spec is None else str(spec), method=method, seed=seed, layers=records,
-        dense=[asdict(param) for param in dense], notes=notes + runner.notes,
+        dense=[asdict(param) for param in dense], notes=notes + _few_tokens(records) + runner.notes,
         totals=dict(seconds=time.monotonic() - started),
     )
+
+
+def _few_tokens(records: list[dict[str, Any]]) -> list[str]:
+    """A note on the experts with fewer tokens than inputs; their own notes give the numbers."""
+    rows = [row for record in records for row in record["linears"] if "expert" in row]
+    few = [row for row in rows if any("routed to this expert" in note for note in row["notes"])]
+    if not few:
+        return []
+    least = min(few, key=lambda row: row["tokens"])
+    return [f"{len(few)} of {len(rows)} matrices of experts have fewer tokens than inputs, the fewest "
+            f"{least['name']} with {least['tokens']}; more calibration data would help"]
 
 
 def _report_progress(on_event: OnEvent, layer: int, layers: int, stage: str, share: float) -> None:
@@ -146,41 +194,74 @@ def _report_progress(on_event: OnEvent, layer: int, layers: int, stage: str, sha
         on_event(dict(event="progress", layer=layer, layers=layers, stage=stage, share=share))
 
 
-def _select(model: nn.Module, selection: _Selection) -> list[_Layer]:
-    """The layers to prune with their specs bound. Every mistake in the selection is an error here."""
+_NOTHING = "no layer would be pruned; check spec, include, exclude and rules"
+
+
+def _select(model: nn.Module, selection: _Selection, dense_by_design: set[str]) -> list[_Layer]:
+    """The linear layers and convolutions to prune with their specs bound. Every mistake in
+    the selection is an error here."""
     find_head: Any = getattr(model, "get_output_embeddings", None)
     head = None if find_head is None else find_head()
-    lists = [name for name, module in model.named_modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
     layers, errors = [], []
     for name, module in prunable_layers(model):
-        spec = None if module is head else selection.spec_for(f"{name}.weight")
+        is_dense = module is head or f"{name}.weight" in dense_by_design
+        spec = None if is_dense else selection.spec_for(f"{name}.weight")
         if spec is None:
             continue
-        pattern = spec if isinstance(spec, Spec) else Spec.parse(spec)
         try:
-            bound = pattern.bind(tuple(weight_matrix(module).shape))
+            bound = _parse(spec).bind(tuple(weight_matrix(module).shape))
         except ValueError as error:
             errors.append(f"  {name}: {error}")
             continue
-        # The outermost list that holds the layer: the blocks of a decoder.
-        owner = next((each for each in lists if name.startswith(f"{each}.")), None)
-        block = name
-        if owner is not None and isinstance(model.get_submodule(owner), nn.ModuleList):
-            block = f"{owner}.{name[len(owner) + 1 :].split('.')[0]}"
-        layers.append(_Layer(name, module, bound, block))
+        layers.append(_Layer(name, bound, module=module, block=_block(model, name, name)))
+    _raise_misfits(errors)
+    return layers
+
+
+def _select_experts(selection: _Selection, fused: FusedParameters, model: nn.Module) -> list[_Layer]:
+    """The experts to prune with their specs bound to the matrix of one expert."""
+    layers, errors = [], []
+    for name, experts in fused.found.items():
+        spec = selection.spec_for(name)
+        if spec is None or name in fused.ambiguous:
+            continue
+        try:
+            bound = _parse(spec).bind(experts.form.shape)
+        except ValueError as error:
+            errors.append(f"  {name}: {error}")
+            continue
+        layers.append(_Layer(name, bound, experts=experts, block=_block(model, name, name.rpartition(".")[0])))
+    _raise_misfits(errors)
+    return layers
+
+
+def _parse(spec: str | Spec) -> Spec:
+    return spec if isinstance(spec, Spec) else Spec.parse(spec)
+
+
+def _raise_misfits(errors: list[str]) -> None:
     if errors:
         raise OpenworkError(
             "the spec does not fit these layers; exclude them or give them a rule:\n" + "\n".join(errors)
         )
-    if not layers:
-        raise OpenworkError("no layer would be pruned; check spec, include, exclude and rules")
-    return layers
 
 
-def _by_block(model: nn.Module, layers: list[_Layer], batch: Any) -> tuple[list[list[_Layer]], list[_Layer]]:
-    """Layers grouped by block, in the order in which they first run, and the
-    layers that do not run."""
+def _block(model: nn.Module, name: str, otherwise: str) -> str:
+    """The block that holds a layer: a child of the outermost list, as in a decoder, or a module of its own."""
+    lists = (each for each, module in model.named_modules() if isinstance(module, (nn.ModuleList, nn.Sequential)))
+    owner = next((each for each in lists if name.startswith(f"{each}.")), None)
+    if owner is None or not isinstance(model.get_submodule(owner), nn.ModuleList):
+        return otherwise
+    return f"{owner}.{name[len(owner) + 1 :].split('.')[0]}"
+
+
+def _first_run(
+    model: nn.Module, layers: list[_Layer], candidates: dict[str, nn.Parameter], batch: Any
+) -> tuple[dict[str, int], FusedParameters, set[str]]:
+    """Runs one batch: the order in which layers and fused parameters are first read, the latter,
+    and all of the parameters that were read."""
     order: dict[str, int] = {}
+    fused = FusedParameters(candidates)
 
     def record(name: str) -> Any:
         def hook(*_: Any) -> None:
@@ -188,23 +269,58 @@ def _by_block(model: nn.Module, layers: list[_Layer], batch: Any) -> tuple[list[
 
         return hook
 
-    hooks = [layer.module.register_forward_pre_hook(record(layer.name)) for layer in layers]
+    def on_read(name: str, form: Form, expert: int, inputs: torch.Tensor) -> None:
+        if name in candidates:
+            order.setdefault(name, len(order))
+            fused.on_read(name, form, expert, inputs)
+
+    hooks = [layer.module.register_forward_pre_hook(record(layer.name)) for layer in layers if layer.module is not None]
+    weights = {f"{layer.name}.weight": layer.param for layer in layers}
+    reads = MatrixReads(weights | candidates, on_read)
     try:
-        run_model(model, batch)
+        with reads:
+            run_model(model, batch)
     finally:
         for hook in hooks:
             hook.remove()
+    return order, fused, reads.read
+
+
+def _by_block(layers: list[_Layer], order: dict[str, int]) -> list[list[_Layer]]:
+    """The layers that run, grouped by block, in the order in which they first run."""
     blocks: dict[str, list[_Layer]] = {}
     for layer in sorted((each for each in layers if each.name in order), key=lambda each: order[each.name]):
         blocks.setdefault(layer.block, []).append(layer)
-    return list(blocks.values()), [layer for layer in layers if layer.name not in order]
+    return list(blocks.values())
 
 
-def _collect_hessians(
-    block: list[_Layer], runs: list[Callable[[], None]], on_share: Callable[[float], None]
+def _reasons(
+    model: nn.Module, layers: list[_Layer], order: dict[str, int], read: set[str], fused: FusedParameters,
+    dense_by_design: set[str],
+) -> dict[int, str]:
+    """Why parameters stay dense, by their `id`."""
+    found = {
+        id(layer.param): _left_dense.DIRECT if f"{layer.name}.weight" in read else _left_dense.UNREACHED
+        for layer in layers if layer.name not in order
+    }
+    found.update((id(param), _left_dense.UNREACHED) for name, param in fused.candidates.items() if name not in read)
+    for name, param in model.named_parameters():
+        if name in dense_by_design:
+            found[id(param)] = _left_dense.ROUTER
+        elif name in fused.ambiguous:
+            found[id(param)] = _left_dense.AMBIGUOUS
+    for module in model.modules():
+        if has_computed_weight(module):
+            found.update((id(param), _left_dense.COMPUTED) for param in module.parameters())
+    return found
+
+
+def _collect_statistics(
+    model: nn.Module, block: list[_Layer], runs: list[Callable[[], None]], on_share: Callable[[float], None]
 ) -> None:
     """Runs every batch up to the last layer of a block and accumulates the Hessians of its layers."""
     remaining: set[str] = set()
+    experts = {layer.name: layer.experts for layer in block if layer.experts is not None}
     #: The layer that first read an input of the current batch. The input is kept
     #: alive so that no other tensor gets its id.
     first_reader: dict[tuple[int, int], tuple[_Layer, Any]] = {}
@@ -228,13 +344,28 @@ def _collect_hessians(
 
         return hook
 
-    hooks = [layer.module.register_forward_pre_hook(collect(layer), with_kwargs=True) for layer in block]
+    def on_read(name: str, form: Form, expert: int, inputs: torch.Tensor) -> None:
+        if experts[name].form == form:
+            experts[name].add(expert, inputs)
+
+    def stop(*_: Any) -> None:
+        raise StopForward
+
+    hooks = [
+        layer.module.register_forward_pre_hook(collect(layer), with_kwargs=True)
+        for layer in block if layer.module is not None
+    ]
+    if experts:
+        # Which experts a batch reaches is not known before the block has returned.
+        hooks.append(model.get_submodule(block[0].block).register_forward_hook(stop))
+    reads = MatrixReads({name: each.param for name, each in experts.items()}, on_read)
     try:
-        for at, run in enumerate(runs):
-            remaining.update(layer.name for layer in block)
-            run()
-            first_reader.clear()
-            on_share((at + 1) / len(runs))
+        with reads if experts else contextlib.nullcontext():
+            for at, run in enumerate(runs):
+                remaining.update(layer.name for layer in block)
+                run()
+                first_reader.clear()
+                on_share((at + 1) / len(runs))
     finally:
         for hook in hooks:
             hook.remove()

@@ -12,6 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import _native
+from ._experts import named_experts
 from ._layer_inputs import ColumnSquares, prunable_layers
 from ._native import BoundSpec, MethodError, PruneError, Spec
 from ._tensor import as_array, like
@@ -52,6 +53,7 @@ class Sparsifier:
     rules: specs by parameter name, such as `{"layers.*weight": "1:4"}`. The first
         regular expression that matches the full name of a weight applies. A single
         spec applies to every weight of `nn.Linear`, `nn.Conv1d` and `nn.Conv2d`.
+        A rule that matches experts fused into one parameter is refused.
         For coupled tensors, give a list of pairs whose first item maps the members
         of the spec to parameter names:
         `[({"up": "fc1.weight", "down": "fc2.weight"}, "blocks up: .. & down: ..")]`.
@@ -267,6 +269,7 @@ def _groups(model: torch.nn.Module, rules: Any) -> list[_Group]:
     groups: list[_Group] = []
     taken: set[str] = set()
     parameters = dict(model.named_parameters())
+    experts = named_experts(model)
     for names, spec in rules:
         pattern = spec if isinstance(spec, Spec) else Spec.parse(spec)
         if isinstance(names, Mapping):
@@ -280,6 +283,14 @@ def _groups(model: torch.nn.Module, rules: Any) -> list[_Group]:
             groups.append(_Group(bound, {names[m]: members[m] for m in bound.names}))
             taken.update(names.values())
             continue
+        fused = [n for n in experts if re.fullmatch(names, n)]
+        if fused:
+            share = sum(experts[n].numel() for n in fused) / sum(p.numel() for p in model.parameters())
+            others = f" and {len(fused) - 1} more" if len(fused) > 1 else ""
+            raise PruneError(
+                f"`{names}` matches experts that share one parameter, which a Sparsifier cannot mask: "
+                f"{fused[0]}{others} ({share:.1%} of the weights); give rules that match other weights only"
+            )
         matched = [n for n in weights if n not in taken and re.fullmatch(names, n)]
         if not matched:
             raise PruneError(f"no weight matches `{names}`; the model has {', '.join(weights) or 'none'}")

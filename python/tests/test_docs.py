@@ -76,6 +76,15 @@ def names(block):
             batches=[ids() for _ in range(4)], data=[(ids(), ids()) for _ in range(3)],
             optimizer=torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
             loss=lambda out, y: torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), y.flatten()))
+    if "marian" in block:
+        torch = pytest.importorskip("torch")
+        transformers = pytest.importorskip("transformers")
+        config = transformers.MarianConfig(
+            d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+            encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=64, max_position_embeddings=32, pad_token_id=0,
+            decoder_start_token_id=0, eos_token_id=1)
+        ids = lambda: torch.randint(0, 64, (1, 32))
+        scope |= dict(marian=transformers.MarianMTModel(config), pairs=[(ids(), ids()) for _ in range(4)])
     return scope
 
 

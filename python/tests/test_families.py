@@ -13,9 +13,8 @@ transformers = pytest.importorskip("transformers")
 MODELS = Path(__file__).parents[2] / "testdata" / "models"
 TEXT = "the open work of a wall lets the light in and the wind out " * 20
 WINDOW = 16
-# Its text model is written as a model of its own, which "gemma3" covers.
-FOLDERS = sorted(folder.name for folder in MODELS.iterdir() if folder.name != "gemma3-images")
-EXPERTS = ["mixtral", "olmoe", "qwen2-moe", "qwen3-moe"]
+FOLDERS = sorted(folder.name for folder in MODELS.iterdir())
+EXPERTS = ["gemma4-moe", "gpt-oss", "gpt-oss-mxfp4", "mixtral", "olmoe", "qwen2-moe", "qwen3-moe", "qwen3.5-moe"]
 
 
 def perplexity(folder):

@@ -47,6 +47,45 @@ def test_recovery_lowers_the_loss_and_keeps_zeros(stages):
     assert {"progress", "recovered"} <= {event["event"] for event in events}
 
 
+def other_pairs(kind):
+    """An encoder-decoder, or experts with two-dimensional biases, dense and pruned, and batches."""
+    torch.manual_seed(0)
+    ids = lambda: torch.randint(4, 64, (2, 16))
+    if kind == "marian":
+        dense = transformers.MarianMTModel(transformers.MarianConfig(
+            vocab_size=64, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+            decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=32,
+            pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2))
+        batches = [dict(input_ids=ids(), decoder_input_ids=ids()) for _ in range(8)]
+    else:
+        dense = transformers.GptOssForCausalLM(transformers.GptOssConfig(
+            vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, max_position_embeddings=32, num_local_experts=4, num_experts_per_tok=2,
+            layer_types=["sliding_attention", "full_attention"]))
+        batches = [ids() for _ in range(8)]
+    with torch.no_grad():
+        for parameter in dense.parameters():
+            parameter.normal_(0, 0.1) if parameter.dim() > 1 else None
+    pruned = copy.deepcopy(dense)
+    openwork.prune_model(pruned, spec="2:4", method="wanda", calib=batches, progress=False)
+    return dense, pruned, batches
+
+
+@pytest.mark.parametrize("kind", ["marian", "gpt-oss"])
+@pytest.mark.parametrize("stages", ["blocks[epochs=1]", "model[steps=8]"])
+def test_encoder_decoders_and_fused_experts_recover(kind, stages):
+    dense, pruned, batches = other_pairs(kind)
+    before, start = zeros(pruned), {name: p.detach().clone() for name, p in pruned.named_parameters()}
+    result = openwork.recover(pruned, dense, calib=batches, recover=stages, progress=False)
+    assert result["recovery"][0]["after"] < result["recovery"][0]["before"] and result["notes"] == []
+    after = zeros(pruned)
+    assert all(torch.equal(before[name], after[name]) for name in before if not name.endswith("bias"))
+    trained = {name for name, p in pruned.named_parameters() if not torch.equal(p, start[name])}
+    wanted = ["encoder.layers.0.fc1.weight", "decoder.layers.1.fc1.weight"] if kind == "marian" else [
+        "layers.0.mlp.experts.gate_up_proj", "layers.1.mlp.experts.down_proj"]
+    assert {f"model.{name}" for name in wanted} <= trained
+
+
 def test_the_same_seed_gives_the_same_weights():
     dense, pruned, batches = pair()
     runs = [copy.deepcopy(pruned) for _ in range(2)]

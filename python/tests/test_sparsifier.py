@@ -137,6 +137,20 @@ def test_what_cannot_be_is_refused():
         Sparsifier(model, "1:4", fraction=2)
 
 
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = torch.nn.Linear(8, 4), torch.nn.Parameter(torch.randn(4, 16, 8))
+
+
+def test_fused_experts_are_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), Experts())
+    words = r"`\.\*` matches experts that share one parameter, which a Sparsifier cannot mask: 1.up \(82.6% of the weights\)"
+    with pytest.raises(openwork.PruneError, match=words):
+        Sparsifier(model, "1:4")
+    assert list(Sparsifier(model, {r"0\.weight": "1:4"}).masks) == ["0.weight"]
+
+
 LEVELS = "block (4,4) scope (1,_) keep 50% else 2:4"
 
 

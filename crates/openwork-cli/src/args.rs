@@ -14,7 +14,7 @@ name on the Hugging Face Hub (`org/name`, `org/name@revision` or `org/name/file.
 `demo`, the built-in model. TEXT is a .txt file, a .jsonl file with a `text` field, a file of
 a dataset on the Hub (`datasets:org/name/file.jsonl`), or `demo`.
 
-Downloads are kept where the huggingface_hub package keeps them. HF_HOME, HF_ENDPOINT and
+Downloads are stored in the cache of the huggingface_hub package. HF_HOME, HF_ENDPOINT and
 HF_TOKEN have their usual meanings.
 
 Examples:
@@ -36,8 +36,11 @@ Run `openwork COMMAND --help` for the options of a command, with examples.";
 
 /// The commands under their headings in `openwork help`.
 const COMMAND_GROUPS: &[(&str, &[&str])] = &[
-    ("Pruning", &["demo", "prune", "tensor", "hessian", "shrink"]),
-    ("Models", &["inspect", "eval", "generate", "pack", "unpack", "bench", "frontier", "report"]),
+    ("Pruning", &["demo", "prune", "recover", "tensor", "hessian", "shrink"]),
+    (
+        "Models",
+        &["inspect", "eval", "embed", "generate", "pack", "unpack", "bench", "frontier", "report"],
+    ),
     ("Patterns", &["show", "studio", "presets", "layout"]),
     ("Reference", &["methods", "formats", "families", "completions", "help"]),
 ];
@@ -118,7 +121,7 @@ pub struct Global {
     /// Number of threads [default: all cores]
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<usize>,
-    /// Download nothing; use only what is in the cache of the Hugging Face Hub
+    /// Do not access the network; use only the Hugging Face Hub cache
     #[arg(long, global = true)]
     pub offline: bool,
 }
@@ -147,14 +150,15 @@ impl Global {
     }
 }
 
-/// The commands, one per file in `commands/`, with their summaries in the help.
+/// The commands, one per file in `commands/`. A summary here replaces all of a command's own
+/// description, so those with more to say have none.
+#[allow(missing_docs)]
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Prune the built-in model with several methods and compare them
     Demo(crate::commands::demo::Demo),
     /// Explain and draw what a spec means for a tensor
     Show(crate::commands::show::Show),
-    /// Design, see and try patterns in the browser
     Studio(crate::commands::studio::Studio),
     /// List the preset patterns
     Presets(crate::commands::presets::Presets),
@@ -162,11 +166,8 @@ pub enum Command {
     Layout(crate::commands::layout::Layout),
     /// Prune one matrix, or several coupled ones
     Tensor(crate::commands::tensor::Tensor),
-    /// Prune a model layer by layer
     Prune(Box<crate::commands::prune::Prune>),
-    /// Train what pruning left, towards the dense model
     Recover(Box<crate::commands::recover::Recover>),
-    /// Remove pruned heads and channels from a model
     Shrink(crate::commands::shrink::Shrink),
     /// Compute a Hessian from inputs, to reuse in many runs
     Hessian(crate::commands::hessian::MakeHessian),
@@ -180,18 +181,38 @@ pub enum Command {
     Completions(crate::commands::completions::Completions),
     /// Measure a model's perplexity on a text, and its accuracy on tasks
     Eval(crate::commands::eval::Eval),
+    /// Compute sentence embeddings with an encoder
+    Embed(crate::commands::embed::Embed),
     /// List the supported model families
     Families(crate::commands::families::Families),
     /// Generate text from a prompt
     Generate(crate::commands::generate::Generate),
-    /// Write a pruned model in a packed format
     Pack(crate::commands::pack::Pack),
     /// Convert a packed model back to dense weights
     Unpack(crate::commands::pack::Unpack),
     /// List the packed formats
     Formats(crate::commands::formats::Formats),
-    /// Compare the speed of dense and packed generation
     Bench(crate::commands::bench::Bench),
-    /// Compare perplexity with bytes and tokens/s, and say whether pruning pays
     Frontier(Box<crate::commands::frontier::FrontierArgs>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_help_lists_every_command_once() {
+        let mut listed: Vec<&str> =
+            COMMAND_GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        listed.sort_unstable();
+        let command = Args::command();
+        let mut all: Vec<&str> = command.get_subcommands().map(|c| c.get_name()).collect();
+        all.push("help");
+        all.sort_unstable();
+        assert_eq!(listed, all);
+        for subcommand in command.get_subcommands() {
+            assert!(subcommand.get_about().is_some(), "{}", subcommand.get_name());
+        }
+    }
 }

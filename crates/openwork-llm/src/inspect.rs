@@ -2,7 +2,7 @@
 //! pattern, and whether it conforms to a spec.
 
 use crate::checkpoint::{Checkpoint, Tensor};
-use crate::model::{Config, LayerInfo, is_linear_name};
+use crate::model::{Config, LayerInfo, is_linear_name, split_layer_name};
 use crate::pack::{Export, exported_for};
 use crate::report::Record;
 use openwork::mask::Bits;
@@ -271,13 +271,13 @@ fn applies_to(model: &Checkpoint, pattern: &Pattern, name: &str, shape: &[usize]
 
 /// `self_attn.q_proj` of `model.layers.7.self_attn.q_proj.weight`.
 fn linear_name(name: &str) -> Option<&str> {
-    let (_, name) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let (_, name) = split_layer_name(name)?;
     name.strip_suffix(".weight")
 }
 
 /// The layer of a linear layer's weights, and which of its linear layers they are.
 fn layer_of(model: &Checkpoint, name: &str) -> Option<(LayerInfo, usize)> {
-    let index = name.strip_prefix("model.layers.")?.split_once('.')?.0.parse().ok()?;
+    let (index, _) = split_layer_name(name)?;
     let config = Config::new(model.config()).ok()?;
     let info = (index < config.layers).then(|| LayerInfo::new(&config, index))?;
     let found =

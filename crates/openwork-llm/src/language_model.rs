@@ -69,7 +69,7 @@ impl LanguageModel {
     /// Opens a Hugging Face folder, a packed folder or a `.gguf` file.
     pub fn open(path: &Path) -> Result<Self, LanguageModelError> {
         let checkpoint = Checkpoint::open(path)?;
-        Model::open(&checkpoint)?;
+        Model::open(&checkpoint)?.check_decoder()?;
         let tokenizer = checkpoint.tokenizer()?;
         Ok(Self { checkpoint, tokenizer, layers: Mutex::new(None), decoder: Mutex::new(None) })
     }

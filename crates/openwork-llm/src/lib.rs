@@ -1,5 +1,5 @@
-//! Language models for openwork: reading and writing checkpoints, running and
-//! evaluating models on the CPU, and pruning them layer by layer.
+//! Language models and encoders for openwork: reading and writing checkpoints, running
+//! and evaluating models on the CPU, and pruning them layer by layer.
 
 pub mod chat;
 pub mod checkpoint;
@@ -7,6 +7,7 @@ pub mod chunk_store;
 pub mod demo;
 pub mod detokenize;
 pub mod disk;
+pub mod embed;
 pub mod evaluate;
 pub mod format;
 pub mod frontier;

@@ -12,12 +12,22 @@ use std::path::{Path, PathBuf};
 /// Largest difference to torch, as a share of the parameter's largest gradient.
 const TOLERANCE: f32 = 1e-4;
 
+/// The tiny models that can be trained.
 fn folders() -> Vec<PathBuf> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models");
     let mut folders: Vec<PathBuf> =
         models.read_dir().expect("tiny models").map(|entry| entry.expect("one").path()).collect();
     folders.sort();
-    assert!(folders.len() >= 7, "the tiny models of every family");
+    folders.retain(|folder| {
+        let checkpoint = Checkpoint::open(folder).expect("a checkpoint");
+        let model = Model::open(&checkpoint).expect("a model");
+        let lacks = model.config().untrainable();
+        if let Some(lacks) = lacks {
+            eprintln!("skipped: {} has no gradients ({lacks})", folder.display());
+        }
+        lacks.is_none()
+    });
+    assert!(folders.len() >= 12, "the tiny models of most families");
     folders
 }
 
@@ -88,7 +98,7 @@ fn gradients_equal_those_of_torch() {
                 }
             }
             for (slot, grad) in NormSlot::ALL.iter().zip(&grads.norms) {
-                if let Some(norm) = slot.name(model.config()) {
+                if let Some(norm) = slot.name(model.config(), layer.index()) {
                     compare(&format!("{prefix}{norm}.weight"), grad);
                 }
             }
@@ -109,7 +119,8 @@ fn the_saving_forward_computes_the_same_bits() {
             let layer = model.layer(index, Storage::F32).expect("a layer");
             layer.forward(&mut hidden, &mut NoTap);
             layer.forward_saving(&mut states, &mut kept);
-            assert_eq!(states, hidden.states().data(), "{} layer {index}", folder.display());
+            let same = states == hidden.states().data();
+            assert!(same, "{} layer {index}", folder.display());
         }
     }
 }

@@ -165,6 +165,230 @@ fn every_name_of_a_rotation_is_read() {
 }
 
 #[test]
+fn yarn_is_read_with_its_factor() {
+    let yarn = ("rope.scaling.type", STRING, string("yarn"));
+    let original = number("rope.scaling.original_context_length", 8);
+    let scaling = |keys: &[(&'static str, u32, Vec<u8>)]| {
+        let both = [yarn.clone(), float("rope.scaling.factor", 2.0), original.clone()];
+        config("qwen3", &[&both, keys].concat()).0["rope_scaling"].clone()
+    };
+    let plain = json!({
+        "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8,
+        "beta_fast": 32.0, "beta_slow": 1.0,
+    });
+    assert_eq!(scaling(&[]), plain);
+    let with = |keys: &[(&str, Value)]| {
+        let mut with = plain.clone();
+        keys.iter().for_each(|(key, value)| with[key] = value.clone());
+        with
+    };
+    assert_eq!(
+        scaling(&[float("rope.scaling.yarn_log_multiplier", 1.0)]),
+        with(&[("mscale", json!(1.0)), ("mscale_all_dim", json!(1.0))])
+    );
+    assert_eq!(
+        scaling(&[float("rope.scaling.yarn_attn_factor", 1.25)]),
+        with(&[("attention_factor", json!(1.25))])
+    );
+    assert_eq!(
+        scaling(&[float("rope.scaling.attn_factor", 0.5)])["attention_factor"],
+        json!(0.5 * (0.1 * 2f64.ln() + 1.0))
+    );
+    let mut file = File::of("qwen3");
+    file.set("qwen3.rope.scaling.type", STRING, &yarn.2);
+    file.set("qwen3.rope.scaling.yarn_ext_factor", F32, &0.5f32.to_le_bytes());
+    assert_eq!(
+        open(&file.bytes()).unwrap_err(),
+        "m.gguf: metadata \"qwen3.rope.scaling.yarn_ext_factor\": is 0.5, which is not supported"
+    );
+}
+
+/// A Qwen3 with three experts of width 2, two of which a token is routed to.
+fn with_experts() -> File {
+    let mut file = File::of("qwen3moe");
+    for (key, value) in
+        [("expert_count", 3u32), ("expert_used_count", 2), ("expert_feed_forward_length", 2)]
+    {
+        file.set(&format!("qwen3moe.{key}"), U32, &value.to_le_bytes());
+    }
+    file.data = 1024;
+    file.tensor("blk.0.ffn_gate_inp.weight", &[4, 3], 0, 192);
+    file.tensor("blk.0.ffn_gate_exps.weight", &[4, 2, 3], 0, 256);
+    file.tensor("blk.0.ffn_up_exps.weight", &[4, 2, 3], 0, 384);
+    file.tensor("blk.0.ffn_down_exps.weight", &[2, 4, 3], 0, 512);
+    file
+}
+
+/// The words against a file with experts after `spoil`.
+fn expert_refusal(spoil: impl FnOnce(&mut File)) -> String {
+    let mut file = with_experts();
+    spoil(&mut file);
+    let words = open(&file.bytes()).expect_err("bad experts were opened");
+    words.strip_prefix("m.gguf: ").expect("the file is named").to_string()
+}
+
+#[test]
+fn experts_that_do_not_fit_are_refused_by_name() {
+    let model = open(&with_experts().bytes()).expect("good experts");
+    assert_eq!(model.names().filter(|name| name.contains("mlp.experts.")).count(), 9);
+    let set = |key: &'static str, value: u32| {
+        move |file: &mut File| file.set(&format!("qwen3moe.{key}"), U32, &value.to_le_bytes())
+    };
+    for (spoil, words) in [
+        (set("expert_count", 0), "metadata \"qwen3moe.expert_count\": is 0"),
+        (
+            set("expert_count", 5000),
+            "metadata \"qwen3moe.expert_count\": is 5000, which exceeds the limit of 4096",
+        ),
+        (
+            set("expert_count", 4),
+            "tensor \"blk.0.ffn_gate_inp.weight\" has shape [3, 4], but the metadata imply [4, 4]",
+        ),
+        (set("expert_used_count", 0), "metadata \"qwen3moe.expert_used_count\": is 0"),
+        (
+            set("expert_used_count", 4),
+            "metadata \"qwen3moe.expert_used_count\": is 4, which exceeds expert_count = 3",
+        ),
+        (
+            set("expert_feed_forward_length", 3),
+            "tensor \"blk.0.ffn_gate_exps.weight\" has shape [3, 2, 4], but the metadata imply \
+             [3, 3, 4]",
+        ),
+        (set("block_count", 2), "none of the 6 tensors is called \"blk.1.ffn_gate_inp.weight\""),
+    ] {
+        assert_eq!(expert_refusal(spoil), words);
+    }
+    assert_eq!(
+        expert_refusal(|file| file.keys.retain(|(key, ..)| key != "qwen3moe.expert_used_count")),
+        "metadata \"qwen3moe.expert_used_count\": is missing"
+    );
+    // MXFP4, which is not read.
+    assert!(expert_refusal(|file| file.tensors[4].2 = 39).starts_with(
+        "tensor \"blk.0.ffn_up_exps.weight\" has the unsupported type MXFP4 (supported: F64,"
+    ));
+    assert_eq!(
+        expert_refusal(|file| file.tensors[4].1 = vec![4, 2, 2]),
+        "tensor \"blk.0.ffn_up_exps.weight\" has shape [2, 2, 4], but the metadata imply [3, 2, 4]"
+    );
+    assert_eq!(
+        expert_refusal(|file| drop(file.tensors.remove(5))),
+        "none of the 5 tensors is called \"blk.0.ffn_down_exps.weight\""
+    );
+    assert_eq!(
+        expert_refusal(|file| drop(file.tensors.remove(2))),
+        "none of the 5 tensors is called \"blk.0.ffn_gate_inp.weight\""
+    );
+}
+
+/// One tensor per expert: a missing one is named, and one too many.
+#[test]
+fn separate_experts_are_all_there() {
+    let separate = |file: &mut File| {
+        file.tensors.truncate(4);
+        file.tensors.remove(3);
+        for (i, part) in ["ffn_gate", "ffn_up", "ffn_down"].into_iter().enumerate() {
+            for expert in 0..3 {
+                let axes = if part == "ffn_down" { [2, 4] } else { [4, 2] };
+                let offset = 256 + 32 * (3 * i + expert) as u64;
+                file.tensor(&format!("blk.0.{part}.{expert}.weight"), &axes, 0, offset);
+            }
+        }
+    };
+    let mut file = with_experts();
+    separate(&mut file);
+    let model = open(&file.bytes()).expect("good experts");
+    assert!(model.has("model.layers.0.mlp.experts.2.down_proj.weight"));
+    assert_eq!(
+        expert_refusal(|file| {
+            separate(file);
+            file.tensors.retain(|(name, ..)| name != "blk.0.ffn_up.1.weight");
+        }),
+        "none of the 11 tensors is called \"blk.0.ffn_up.1.weight\""
+    );
+    assert_eq!(
+        expert_refusal(|file| {
+            separate(file);
+            file.tensor("blk.0.ffn_up.3.weight", &[4, 2], 0, 768);
+        }),
+        "unexpected tensor \"blk.0.ffn_up.3.weight\" for architecture \"qwen3moe\""
+    );
+    // Both spellings of the same experts.
+    assert_eq!(
+        expert_refusal(|file| file.tensor("blk.0.ffn_up.1.weight", &[4, 2], 0, 768)),
+        "tensor \"model.layers.0.mlp.experts.1.up_proj.weight\" is listed twice"
+    );
+}
+
+/// The same architecture holds several families.
+#[test]
+fn families_that_share_a_name_are_told_apart() {
+    let model_type = |architecture, keys: &[_]| config(architecture, keys).0["model_type"].clone();
+    let window = number("attention.sliding_window", 8);
+    assert_eq!(model_type("llama", &[]), "llama");
+    assert_eq!(model_type("llama", std::slice::from_ref(&window)), "mistral");
+    assert_eq!(model_type("olmo2", &[]), "olmo2");
+    assert_eq!(model_type("olmo2", &[window]), "olmo3");
+    assert_eq!(model_type("mistral3", &[]), "mistral");
+    let yarn = ("rope.scaling.type", STRING, string("yarn"));
+    let scaled = [yarn, float("attention.temperature_scale", 0.1)];
+    assert_eq!(model_type("mistral3", &scaled), "ministral3");
+    let mut file = File::of("mistral3");
+    file.set("mistral3.attention.temperature_scale", F32, &0.1f32.to_le_bytes());
+    assert_eq!(
+        open(&file.bytes()).unwrap_err(),
+        "m.gguf: metadata \"mistral3.rope.scaling.type\": is not \"yarn\", \
+         which attention.temperature_scale needs"
+    );
+    // Granite without rotation.
+    let mut file = File::of("granite");
+    file.set("granite.rope.scaling.finetuned", 7, &[0]);
+    assert_eq!(
+        open(&file.bytes()).unwrap_err(),
+        "m.gguf: metadata \"granite.rope.scaling.finetuned\": is false, which is not supported"
+    );
+}
+
+#[test]
+fn fused_linear_layers_that_do_not_fit_are_refused_by_name() {
+    let refusal = |name: &str, axes: &[u64]| {
+        let mut file = File::of("phi3");
+        file.tensors.truncate(1);
+        file.tensor(name, axes, 0, 128);
+        open(&file.bytes()).unwrap_err()
+    };
+    assert_eq!(
+        refusal("blk.0.attn_qkv.weight", &[4, 8]),
+        "m.gguf: tensor \"blk.0.attn_qkv.weight\" has 8 rows, not the 12 of q, k and v"
+    );
+    assert_eq!(
+        refusal("blk.0.ffn_up.weight", &[4, 7]),
+        "m.gguf: tensor \"blk.0.ffn_up.weight\" has 7 rows, not as many of gate as of up"
+    );
+    let mut file = File::of("phi3");
+    file.set("phi3.embedding_length", U32, &64u32.to_le_bytes());
+    file.set("phi3.attention.head_count", U32, &32u32.to_le_bytes());
+    file.set("phi3.attention.head_count_kv", U32, &8u32.to_le_bytes());
+    file.tensors.truncate(1);
+    // Blocks of 32 entries: q has two, k and v half a block each.
+    file.tensor("blk.0.attn_qkv.bias", &[96], 8, 128);
+    assert_eq!(
+        open(&file.bytes()).unwrap_err(),
+        "m.gguf: tensor \"blk.0.attn_qkv.bias\" of Q8_0 is cut within a block"
+    );
+    assert_eq!(
+        refusal("rope_factors_long.weight", &[1]),
+        "m.gguf: the file has no tensor \"rope_factors_short.weight\""
+    );
+    let mut file = File::of("phi3");
+    file.set("phi3.rope.dimension_count", U32, &4u32.to_le_bytes());
+    assert_eq!(
+        open(&file.bytes()).unwrap_err(),
+        "m.gguf: metadata \"phi3.rope.dimension_count\": is 4, not an even number of the 2 \
+         entries of a head"
+    );
+}
+
+#[test]
 fn gemmas_sliding_layers_are_those_of_the_file() {
     let key = "attention.sliding_window_pattern";
     assert_eq!(config("gemma3", &[]).0["sliding_window_pattern"], 6);
@@ -243,7 +467,8 @@ fn a_file_of_another_kind_is_refused() {
     assert_eq!(
         refusal(|file| file.set("general.architecture", STRING, &string("mamba"))),
         "the GGUF architecture \"mamba\" is not supported \
-         (supported: llama, qwen2, qwen3, gemma3)"
+         (supported: llama, qwen2, qwen3, gemma3, gemma2, qwen3moe, qwen2moe, olmoe, olmo2, phi3, \
+         smollm3, granite, glm4, mistral3)"
     );
     assert_eq!(
         refusal(|file| {
@@ -332,9 +557,18 @@ fn a_bad_key_is_refused_by_name() {
 
 #[test]
 fn an_option_that_changes_the_mathematics_is_refused_by_name() {
+    for (key, value) in [("expert_gating_func", 2u32), ("leading_dense_block_count", 1)] {
+        assert_eq!(
+            refusal(|file| file.set(&format!("llama.{key}"), U32, &value.to_le_bytes())),
+            format!("metadata \"llama.{key}\": is {value}, which is not supported")
+        );
+    }
     assert_eq!(
-        refusal(|file| file.set("llama.expert_count", U32, &8u32.to_le_bytes())),
-        "metadata \"llama.expert_count\": is 8, which is not supported"
+        refusal(|file| {
+            let sections = [3u32, 3, 2, 0].map(u32::to_le_bytes).concat();
+            file.set("llama.rope.dimension_sections", LIST, &list(5, 4, &sections));
+        }),
+        "metadata \"llama.rope.dimension_sections\": is a list of 4 I32, which is not supported"
     );
     assert_eq!(
         refusal(|file| file.set("llama.final_logit_softcapping", F32, &30f32.to_le_bytes())),
@@ -345,8 +579,8 @@ fn an_option_that_changes_the_mathematics_is_refused_by_name() {
         "metadata \"llama.rope.scaling.attn_factor\": is 1.5, which is not supported"
     );
     assert_eq!(
-        refusal(|file| file.set("llama.rope.scaling.type", STRING, &string("yarn"))),
-        "metadata \"llama.rope.scaling.type\": is \"yarn\", which is not supported"
+        refusal(|file| file.set("llama.rope.scaling.type", STRING, &string("dynamic"))),
+        "metadata \"llama.rope.scaling.type\": is \"dynamic\", which is not supported"
     );
     assert_eq!(
         refusal(|file| file.set("llama.rope.dimension_count", U32, &4u32.to_le_bytes())),

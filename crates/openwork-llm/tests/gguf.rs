@@ -1,8 +1,10 @@
 //! GGUF files that are good: weights, config and tokens are what transformers
 //! makes of the same file. The cases are made by `testdata/make_gguf.py`.
 
-use openwork_llm::Checkpoint;
-use serde_json::Value;
+use openwork_llm::model::{Model, NoTap, Storage};
+use openwork_llm::{Checkpoint, Dtype};
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 const CASES: &[&str] = &["llama-spm", "llama-bpe", "qwen2", "qwen3", "gemma3"];
@@ -179,4 +181,89 @@ fn a_stream_goes_on_after_bytes_that_are_no_character() {
     assert!(whole.ends_with(" and then more"), "{whole:?}");
     // The line's end was shown before the byte after it made it invalid.
     assert_eq!(shown + &stream.finish().unwrap(), format!("\n{whole}"));
+}
+
+/// Families with golden logits, made by `testdata/make_gguf_models.py`: the architecture and
+/// the family of each file.
+const FAMILIES: &[(&str, &str)] = &[
+    ("gemma2", "gemma2"),
+    ("glm4", "glm4"),
+    ("granite", "granite"),
+    ("mistral3", "ministral3"),
+    ("mixtral", "mixtral"),
+    ("mixtral-old", "mixtral"),
+    ("olmo2", "olmo2"),
+    ("olmo3", "olmo3"),
+    ("olmoe", "olmoe"),
+    ("phi3", "phi3"),
+    ("qwen2moe", "qwen2-moe"),
+    ("qwen3moe", "qwen3-moe"),
+    ("qwen3moe-quants", "qwen3-moe"),
+    ("smollm3", "smollm3"),
+];
+
+/// Largest difference to transformers, as a share of the largest logit.
+const TOLERANCE: f32 = 1e-4;
+
+#[test]
+fn logits_of_every_family_are_transformers() {
+    for (name, family) in FAMILIES {
+        let checkpoint = Checkpoint::open(&place(name, "gguf")).unwrap();
+        assert_eq!(checkpoint.notes(), [""; 0], "{name}");
+        let model = Model::open(&checkpoint).unwrap();
+        assert_eq!(model.config().family.name, *family);
+        assert_eq!(model.config().notes, [""; 0], "{name}");
+        let bytes = std::fs::read(place(name, "safetensors")).unwrap();
+        let golden = SafeTensors::deserialize(&bytes).unwrap();
+        let words = |key: &str| golden.tensor(key).unwrap().data().as_chunks::<4>().0.to_vec();
+        let ids: Vec<u32> = words("ids").into_iter().map(u32::from_le_bytes).collect();
+        let want: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
+        let mut hidden = model.embed(&[ids]).unwrap();
+        for index in 0..model.config().layers {
+            model.layer(index, Storage::F32).unwrap().forward(&mut hidden, &mut NoTap);
+        }
+        let logits = model.head().unwrap().logits(hidden.states().view());
+        let found = &logits.data()[logits.data().len() - want.len()..];
+        let most = want.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        for (i, (x, y)) in found.iter().zip(&want).enumerate() {
+            assert!((x - y).abs() <= TOLERANCE * most, "{name}: logit {i} is {x}, not {y}");
+        }
+    }
+}
+
+/// Experts of one tensor keep its type, and rows of blocks are cut between experts.
+#[test]
+fn merged_experts_are_read_in_every_type() {
+    let checkpoint = Checkpoint::open(&place("qwen3moe-quants", "gguf")).unwrap();
+    let expert = |part: &str| {
+        let name = format!("model.layers.0.mlp.experts.2.{part}.weight");
+        let tensor = checkpoint.tensor(&name).unwrap();
+        (tensor.shape().to_vec(), tensor.dtype())
+    };
+    assert_eq!(expert("gate_proj"), (vec![32, 256], Dtype::Q8_0));
+    assert_eq!(expert("up_proj"), (vec![32, 256], Dtype::Q4K));
+    assert_eq!(expert("down_proj"), (vec![256, 32], Dtype::Q4_0));
+    let router = checkpoint.tensor("model.layers.0.mlp.gate.weight").unwrap();
+    assert_eq!((router.shape(), router.dtype()), (&[3, 256][..], Dtype::F32));
+}
+
+/// What llama.cpp has no key for is written out, so that transformers reads the same model.
+#[test]
+fn configs_say_what_llama_cpp_assumes() {
+    let config = |name: &str| Checkpoint::open(&place(name, "gguf")).unwrap().config().clone();
+    assert_eq!(config("qwen3moe")["norm_topk_prob"], true);
+    assert_eq!(config("olmoe")["norm_topk_prob"], false);
+    assert_eq!(config("qwen2moe")["qkv_bias"], true);
+    assert_eq!(config("mixtral")["sliding_window"], Value::Null);
+    assert_eq!(config("smollm3")["no_rope_layer_interval"], 4);
+    assert_eq!(config("phi3")["partial_rotary_factor"], 0.75);
+    assert_eq!(config("phi3")["rope_scaling"]["short_factor"], json!([1.0, 1.1, 1.3]));
+    assert!(config("phi3")["rope_scaling"]["attention_factor"].is_null());
+    assert_eq!(config("granite")["logits_scaling"], 2.5);
+    assert_eq!(config("gemma2")["query_pre_attn_scalar"], 10);
+    assert_eq!(config("gemma2")["layer_types"], json!(["sliding_attention", "full_attention"]));
+    let olmo3 = &config("olmo3")["rope_parameters"];
+    assert_eq!(olmo3["full_attention"]["rope_type"], "yarn");
+    assert_eq!(olmo3["sliding_attention"]["rope_type"], "default");
+    assert_eq!(config("mistral3")["rope_scaling"]["llama_4_scaling_beta"], 0.3);
 }

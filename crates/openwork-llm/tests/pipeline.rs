@@ -93,6 +93,7 @@ fn job(calibration: &Calibration) -> Job {
         evaluation: None,
         dtype: Dtype::BF16,
         state_memory_limit: None,
+        sentences: None,
         recovery: None,
         tasks: Vec::new(),
     }

@@ -22,20 +22,20 @@ pub const SALIENCIES: &[Saliency] = &[
     // The square, so that a block's score is the square of its L2 norm.
     Saliency {
         name: "magnitude",
-        summary: "drop the blocks of least L2 norm; needs no data",
+        summary: "drops the blocks with the smallest L2 norm; needs no data",
         needs: Needs::Weights,
         element: |w, _| w * w,
     },
     Saliency {
         name: "wanda",
-        summary: "drop the blocks of least sum of |w| times the norm of its input",
+        summary: "drops the blocks with the smallest sum of |w| times the norm of its input",
         needs: Needs::Norms,
         element: |w, h| w.abs() * h.sqrt(),
     },
     // One half of H_ee w_e^2 (the paper, section 5.2).
     Saliency {
         name: "s-obd",
-        summary: "drop the blocks of least 1/2 sum H_ee w_e^2: second order, diagonal, no compensation",
+        summary: "drops the blocks with the smallest 1/2 sum H_ee w_e^2; diagonal, without compensation",
         needs: Needs::Norms,
         element: |w, h| 0.5 * h * w * w,
     },

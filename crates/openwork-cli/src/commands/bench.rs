@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 /// Compare the speed of dense and packed generation: tokens/s and bytes per token
 ///
-/// A packed model is compared with its unpacked self. The linears of any other
+/// A packed model is compared with its unpacked form. The linears of any other
 /// model are packed in memory; with --spec, those that do not conform are pruned
 /// by magnitude first, which changes the text but not the speed.
 #[derive(Debug, clap::Args)]
@@ -24,15 +24,15 @@ Examples:
 pub struct Bench {
     /// A Hugging Face folder, packed or not, or a .gguf file
     model: PathBuf,
-    /// Pattern for all linears
+    /// Pattern of all linear layers
     #[arg(long, value_name = "S")]
     spec: Option<String>,
     #[command(flatten)]
     values: ValueArgs,
-    /// Tokens to generate in each turn
+    /// Tokens to generate per repetition
     #[arg(long, value_name = "N", default_value = "32", value_parser = positive)]
     tokens: NonZeroUsize,
-    /// Turns of each model; the fastest counts
+    /// Number of repetitions per model; the fastest counts
     #[arg(long, value_name = "N", default_value = "5", value_parser = positive)]
     turns: NonZeroUsize,
 }

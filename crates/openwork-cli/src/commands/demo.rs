@@ -82,6 +82,7 @@ impl Demo {
                     state_memory_limit: None,
                     recovery: None,
                     tasks: Vec::new(),
+                    sentences: None,
                 };
                 let out = folder.path().join(runs.len().to_string());
                 let passes = passes.map_err(Failure::running)?;

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
 use openwork_llm::Checkpoint;
+use openwork_llm::embed::{compare, read_sentences};
 use openwork_llm::evaluate::{Bos, EvaluateError, Evaluation, Options, evaluate};
 use openwork_llm::format::{align_columns, count};
 use openwork_llm::model::{Model, ModelError, Storage};
@@ -20,33 +21,41 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("measured").required(true).multiple(true))]
 #[command(after_help = "\
-Of a text: prints perplexity per token and per word, and bits per byte. The documents are
+For a text, prints perplexity per token and per word, and bits per byte. The documents are
 joined and split into non-overlapping windows of L tokens; each window scores all of its
 tokens except the first.
 
 If the tokenizer adds BOS, it is prepended to every window, followed by L - 1 tokens of
-text. The scripts of SparseGPT and Wanda have BOS in the first window only: use
+text. The scripts of SparseGPT and Wanda add BOS to the first window only; use
 `--bos first` to reproduce their figures.
 
-Of a task: prints the share of documents that the model answers correctly. Each line of
-the file is a document,
+For a task, prints the fraction of documents that the model answers correctly. Each line
+of the file is a document,
   {\"context\": \"Question: ..\", \"choices\": [\" yes\", \" no\"], \"gold\": 0}
-and the answer is the choice of the highest log-likelihood; for acc_norm, per byte of the
-choice. With a single choice, greedy decoding must produce it (LAMBADA). `context` may be
-a list with one text per choice. Tokens are those of lm-eval.
+and the answer is the choice with the highest log-likelihood (for acc_norm, divided by the
+length of the choice in bytes). With a single choice, greedy decoding must produce it
+(LAMBADA). `context` may be a list with one text per choice. Tokenization follows lm-eval.
 
 Examples:
   openwork eval Qwen2.5-0.5B --text wikitext2.txt
   openwork eval smollm2.gguf --text c4.jsonl --seq-len 1024 --max-tokens 16384 --json
   openwork eval smollm2.gguf --task arc-easy.jsonl --task lambada.jsonl
   openwork eval pruned --task hellaswag.jsonl --limit 200 --details answers.jsonl
-  openwork eval demo --text demo")]
+  openwork eval demo --text demo
+
+Of an encoder: prints the mean and least cosine similarity of its sentence vectors to those
+of the dense model, one text per line.
+
+  openwork eval pruned-mpnet --text sentences.txt --reference all-mpnet-base-v2")]
 pub struct Eval {
     /// Hugging Face folder, .gguf file, name on the Hugging Face Hub, or `demo`
     model: PathBuf,
     /// Evaluation text: a .txt file, a .jsonl file with a `text` field, or `demo`
     #[arg(long, value_name = "TEXT", group = "measured")]
     text: Option<PathBuf>,
+    /// For an encoder: the dense model with which to compare its sentence vectors
+    #[arg(long, value_name = "MODEL", requires = "text")]
+    reference: Option<PathBuf>,
     /// Task: a .jsonl file with `context`, `choices` and `gold`; can be given several times
     #[arg(long = "task", value_name = "FILE", group = "measured")]
     tasks: Vec<PathBuf>,
@@ -90,11 +99,15 @@ impl Eval {
             OutputFile::new(path, &inputs, self.force)
         });
         let details = details.transpose()?;
-        let text = self.text.as_ref().map(|text| load_text(text, TextUse::Evaluate));
-        let text = text.transpose().map_err(Failure::input)?;
         let checkpoint = Checkpoint::open(&global.model(&self.model)?)?;
         let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);
+        if let Some(reference) = &self.reference {
+            return self.similarity(&model, reference, global);
+        }
+        model.check_decoder()?;
+        let text = self.text.as_ref().map(|text| load_text(text, TextUse::Evaluate));
+        let text = text.transpose().map_err(Failure::input)?;
         // The tasks first: their lines are checked before anything long starts.
         let scores = score(&model, &tasks, global)?;
         let perplexity = text.map(|text| self.perplexity(&model, &text, global)).transpose()?;
@@ -116,6 +129,42 @@ impl Eval {
             true => Ok(()),
             false => print::text(&table(&scores)),
         }
+    }
+
+    /// Compares the sentence vectors of two encoders.
+    fn similarity(
+        &self,
+        model: &Model<'_>,
+        reference: &Path,
+        global: &Global,
+    ) -> Result<(), Failure> {
+        model.check_encoder()?;
+        if !self.tasks.is_empty() {
+            return Err(Failure::input("an encoder has no accuracy on tasks; leave --task out"));
+        }
+        let dense = Checkpoint::open(&global.model(reference)?)?;
+        let dense = Model::open(&dense)?;
+        let path = self.text.as_deref().unwrap_or(Path::new(""));
+        let sentences = read_sentences(path).map_err(Failure::input)?;
+        let bar = Progress::start(global, "comparing");
+        let found = compare(model, &dense, &sentences, &mut |share| {
+            bar.say(share, "comparing");
+            Ok(())
+        });
+        bar.end();
+        let found = found.map_err(super::embed::failure)?;
+        if global.json {
+            return print::line(json!({
+                "texts": sentences.len(), "mean_cosine": found.mean, "least_cosine": found.least,
+                "least_text": sentences[found.least_text],
+            }));
+        }
+        print::line(format!(
+            "mean cosine   {:.6} over {}",
+            found.mean,
+            count(sentences.len(), "text")
+        ))?;
+        print::line(format!("least cosine  {:.6}: {}", found.least, sentences[found.least_text]))
     }
 
     fn perplexity(

@@ -13,20 +13,20 @@ use openwork_llm::report::frontier_page;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-/// Compare perplexity with bytes and tokens/s, and say whether pruning pays
+/// Compare models by perplexity, size and speed, and judge whether pruning pays off
 ///
-/// Measures the unpruned model at 16, 8 and 4 bits, what you bring, and pruned variants;
-/// marks the points that nothing else beats; says in one sentence which to take.
+/// Measures the unpruned model at 16, 8 and 4 bits, the given versions, and pruned variants;
+/// marks the Pareto-optimal points; recommends one of them in one sentence.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-RUN is an output folder of `openwork prune`, PACKED one of `openwork pack`, GGUF a file of
-the same model: its own bytes count, and its tokens/s are left out, because openwork
-computes with another form. Runs are measured at every value type of --values, or in the
-codes that `+quant` has rounded them to.
+RUN is an output folder of `openwork prune`, PACKED an output folder of `openwork pack`, and
+GGUF a file of the same model. A GGUF file counts with its own size, but without tokens/s,
+because openwork converts it before computing. Runs are measured at every type of --values,
+or at the type that `+quant` rounded to.
 
-With --calib, 4-bit points are rounded by `+quant`. Specs of structures (mlp, heads,
-layers) remove them. What is finished is kept in the work folder: the same command
-continues there.
+With --calib, 4-bit weights are quantized by `+quant`. Structures (mlp, heads, layers) are
+removed. Finished results are kept in the work folder: run the same command again to
+continue.
 
 Examples:
   openwork frontier smollm2.gguf --text wikitext2.txt --out page.html
@@ -37,7 +37,7 @@ pub struct FrontierArgs {
     /// The unpruned model: a Hugging Face folder, a .gguf file, a name on the
     /// Hugging Face Hub, or `demo`
     model: PathBuf,
-    /// Other forms of the model: RUN, PACKED or GGUF
+    /// Other versions of the model, described below
     #[arg(value_name = "RUN|PACKED|GGUF")]
     inputs: Vec<PathBuf>,
     /// Evaluation text: a .txt file, a .jsonl file with a `text` field, or `demo`
@@ -58,10 +58,11 @@ pub struct FrontierArgs {
     /// Value types, separated by commas
     #[arg(long, value_name = "T", value_delimiter = ',', default_value = "bf16,int8,int4")]
     values: Vec<String>,
-    /// Value type of embedding and head where linears have codes [default: int8]
+    /// Value type of the embedding and the output head if linear layers are int8 or int4
+    /// [default: int8]
     #[arg(long, value_name = "T")]
     head: Option<String>,
-    /// Values that share a scale: 32, 64 or 128
+    /// Number of values that share a scale: 32, 64 or 128
     #[arg(long, value_name = "N", default_value_t = Encoding::DEFAULT_GROUP)]
     group: usize,
     /// Calibration text, to prune and to round to 4 bits
@@ -73,22 +74,22 @@ pub struct FrontierArgs {
     /// Tokens per calibration window [default: 1024, or the model's limit]
     #[arg(long, value_name = "N")]
     calib_seq_len: Option<usize>,
-    /// Tokens to generate in each turn
+    /// Tokens to generate per repetition
     #[arg(long, value_name = "N", default_value = "32", value_parser = positive)]
     tokens: NonZeroUsize,
-    /// Turns of each model; the fastest counts
+    /// Number of repetitions per model; the fastest counts
     #[arg(long, value_name = "N", default_value = "5", value_parser = positive)]
     turns: NonZeroUsize,
-    /// Say what to take for at most this size, such as 100M
+    /// Recommend the best model of at most this size, such as 100M
     #[arg(long, value_name = "BYTES", value_parser = size)]
     size: Option<u64>,
-    /// Say what to take for at least this many tokens per second
+    /// Recommend the best model with at least this many tokens per second
     #[arg(long, value_name = "N", value_parser = speed)]
     speed: Option<f64>,
     /// Write the page to FILE
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Folder for what is finished [default: FILE without its extension, plus `.frontier`]
+    /// Folder for finished results [default: FILE without its extension, plus `.frontier`]
     #[arg(long, value_name = "DIR")]
     work: Option<PathBuf>,
     /// Replace FILE if it exists

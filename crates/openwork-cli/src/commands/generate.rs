@@ -21,9 +21,9 @@ use std::path::PathBuf;
 Decodes greedily unless --temperature is given. The text is printed on stdout as it is
 generated, the speed on stderr.
 
-With --chat, the prompt is a message of a conversation, put in the form that the model was
-trained on by its own chat template. Without a prompt on a terminal, every line you type is
-the next message, until you end the input (Ctrl-D).
+With --chat, the prompt is a user message, formatted with the model's own chat template.
+Without a prompt on a terminal, every line you type is the next message of the conversation;
+press Ctrl-D to end it.
 
 Examples:
   openwork generate smollm2.gguf 'The capital of France is'
@@ -36,10 +36,10 @@ pub struct Generate {
     /// Prompt; read from stdin if it is `-` or not given
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
-    /// Prompt, as an option
+    /// Prompt, as an option instead of an argument
     #[arg(short = 'p', long = "prompt", value_name = "TEXT", conflicts_with = "prompt")]
     prompt_option: Option<String>,
-    /// Answer the prompt as a message of a conversation, by the model's chat template
+    /// Answer the prompt as a chat message, formatted with the model's chat template
     #[arg(long)]
     chat: bool,
     /// System message of the conversation

@@ -17,8 +17,8 @@ Examples:
   openwork hessian x.safetensors --out h.safetensors
   openwork hessian qkv=x.safetensors:attn_in o=x.safetensors:attn_out --out h.safetensors
 
-Inputs are [samples, columns], or have more axes of which the last is the columns, in f32, f16
-or bf16. A third of the samples is also summed separately, so that pruning can choose its
+Inputs are [samples, columns] in f32, f16 or bf16; with more axes, the last one gives the
+columns. A third of the samples is also summed separately, so that pruning can choose its
 damping by held-out error. docs/formats.md describes the file.";
 
 /// The default name of a Hessian.
@@ -28,7 +28,7 @@ const NAME: &str = "hessian";
 #[derive(Debug, clap::Args)]
 #[command(name = "hessian", after_help = EXAMPLES)]
 pub struct MakeHessian {
-    /// Inputs; the Hessian is called NAME, or `hessian`
+    /// Inputs; NAME is the Hessian's name in the output file, `hessian` if omitted
     #[arg(required = true, value_name = "[NAME=]FILE[:TENSOR]")]
     inputs: Vec<String>,
     /// Output safetensors file

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod demo;
+pub mod embed;
 pub mod eval;
 pub mod families;
 pub mod formats;
@@ -43,6 +44,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Methods(command) => command.run(&global),
         Command::Completions(command) => command.run(),
         Command::Inspect(command) => command.run(&global),
+        Command::Embed(command) => command.run(&global),
         Command::Eval(command) => command.run(&global),
         Command::Families(command) => command.run(&global),
         Command::Generate(command) => command.run(&global),

@@ -37,18 +37,18 @@ pub struct Pack {
     /// Folder to write; must be new or empty
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
-    /// Pattern for all linears, instead of those in MODEL/openwork/record.json
+    /// Pattern of all linear layers, instead of those in MODEL/openwork/record.json
     #[arg(long, value_name = "S")]
     spec: Option<String>,
     #[command(flatten)]
     values: ValueArgs,
-    /// Storage format: openwork, or for other programs compressed-tensors, cutlass
-    /// (both 2:4 only), gguf-f16, gguf-bf16, gguf-q8_0 (--out is then a file)
+    /// Output format: openwork, or, for other programs, compressed-tensors, cutlass (both
+    /// 2:4 only), gguf-f16, gguf-bf16 or gguf-q8_0 (for which --out is a file)
     #[arg(long, value_name = "F", default_value = "openwork")]
     format: String,
     /// For gguf: copy settings and tokenizer from this GGUF file of the same model.
-    /// Without it they are derived from the folder, for llama, mistral, qwen2 and
-    /// qwen3 models with byte-level BPE
+    /// Without it they are derived from the folder, for most families with a
+    /// byte-level BPE tokenizer
     #[arg(long, value_name = "FILE")]
     like: Option<PathBuf>,
     /// For gguf: replace the file if it exists
@@ -59,15 +59,15 @@ pub struct Pack {
 /// Options that choose how weights are stored.
 #[derive(Debug, clap::Args)]
 pub struct ValueArgs {
-    /// Value type of all linears, pruned or not: f32, f16, bf16, int8 or int4 [default: as
-    /// they are, or the codes that `+quant` has rounded them to]. int8 and int4 are codes
-    /// with a 16-bit scale per group
+    /// Value type of all linear layers, pruned or not: f32, f16, bf16, int8 or int4
+    /// [default: unchanged, or the type that `+quant` rounded to]. int8 and int4 are integer
+    /// codes with a 16-bit scale per group
     #[arg(long, value_name = "T")]
     values: Option<String>,
     /// Value type of the embedding and the output head
     #[arg(long, value_name = "T")]
     head: Option<String>,
-    /// Values that share a scale: 32, 64 or 128
+    /// Number of values that share a scale: 32, 64 or 128
     #[arg(long, value_name = "N", default_value_t = Encoding::DEFAULT_GROUP)]
     group: usize,
 }

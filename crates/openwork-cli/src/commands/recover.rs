@@ -11,11 +11,11 @@ use std::path::PathBuf;
 /// The stages if none are given.
 const STAGES: &str = "blocks+model";
 
-/// Train what pruning left, towards the dense model
+/// Train the kept weights of a pruned model towards the dense model
 ///
-/// Weights that are zero stay zero. `blocks` trains each decoder layer towards the
-/// dense model's output of that layer, `halves` attention and MLP apart, `model` all
-/// layers together towards the dense model's distribution of tokens. Some windows are
+/// Zero weights stay zero. `blocks` trains each decoder layer towards the dense model's
+/// output of that layer, `halves` trains attention and MLP separately, and `model` trains
+/// all layers together towards the dense model's token distribution. Some windows are
 /// held out; a stage that does not lower their loss changes nothing. `openwork methods`
 /// lists the options of the stages.
 #[derive(Debug, clap::Args)]
@@ -26,9 +26,9 @@ Examples:
       --calib c4.jsonl --eval wikitext2.txt --out recovered
   openwork recover pruned --reference MODEL --calib c4.jsonl --out recovered --resume")]
 pub struct Recover {
-    /// A pruned model: a folder of `openwork prune`, or any model with zeros
+    /// Pruned model: an output folder of `openwork prune`, or any model with zeros
     pruned: PathBuf,
-    /// The dense model that it was pruned from
+    /// Dense model from which it was pruned
     #[arg(long, value_name = "MODEL")]
     reference: PathBuf,
     #[command(flatten)]

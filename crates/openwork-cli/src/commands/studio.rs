@@ -9,7 +9,7 @@ use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Design, see and try patterns in the browser
+/// Design, view and try patterns in the browser
 ///
 /// Serves one page on 127.0.0.1: write a spec and see it at once, with its density, its bits
 /// per weight and the kernel that runs it; try it on a real layer against others; compute
@@ -20,13 +20,13 @@ use std::process::{Command, Stdio};
   openwork studio SmolLM2-135M --calib c4.jsonl --runs experiments
   openwork studio layer.safetensors --port 8080
 
-Ctrl-C stops it. Of a safetensors file, matrices are offered with the tensor `hessian` or
-`inputs` (or NAME.hessian, NAME.inputs) as the statistics of their inputs.")]
+Press Ctrl-C to stop the server. In a safetensors file, the tensor `hessian` or `inputs` (or
+NAME.hessian, NAME.inputs) provides the input statistics of the matrices.")]
 pub struct Studio {
-    /// Models and safetensors files to try patterns on, besides the demo's model
+    /// Models and safetensors files to try patterns on, in addition to the demo model
     #[arg(value_name = "MODEL|FILE")]
     sources: Vec<PathBuf>,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 selects a free port
     #[arg(long, value_name = "N", default_value_t = 0)]
     port: u16,
     /// Open the page in the browser
@@ -35,10 +35,10 @@ pub struct Studio {
     /// Calibration text for the inputs of the models
     #[arg(long, value_name = "TEXT", default_value = "demo")]
     calib: PathBuf,
-    /// Folder below which runs of `prune` are listed
+    /// List the runs of `openwork prune` in and below this folder
     #[arg(long, value_name = "DIR", default_value = ".")]
     runs: PathBuf,
-    /// Let other machines connect, under this address or name; the printed link has a token
+    /// Accept other machines at this address or host name; the printed link contains a token
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
 }

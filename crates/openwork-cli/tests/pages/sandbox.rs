@@ -13,8 +13,8 @@ use std::process::{Command, Stdio};
 const OUTPUTS: &[&str] = &["--out", "-o", "--svg", "--save", "--details"];
 /// Commands whose positional arguments are models or folders of runs.
 const ON_MODELS: &[&str] = &[
-    "bench", "eval", "frontier", "generate", "inspect", "pack", "prune", "recover", "report",
-    "shrink", "unpack",
+    "bench", "embed", "eval", "frontier", "generate", "inspect", "pack", "prune", "recover",
+    "report", "shrink", "unpack",
 ];
 /// Positions of the tiny model unless a command asks for longer windows.
 const POSITIONS: usize = 40;
@@ -249,10 +249,17 @@ impl Sandbox {
             }
         };
         self.text("text.txt");
+        if name == "examples/experts" {
+            return copy_model("olmoe", &path);
+        }
+        let dense = match command == "embed" || name.contains("mpnet") {
+            true => |path: &Path, _| encoder(path),
+            false => dense_model,
+        };
         let base = format!("{name}.base");
         match kind {
-            "" if !name.ends_with(".gguf") => return dense_model(&path, positions),
-            _ => dense_model(&self.folder.path(&base), positions),
+            "" if !name.ends_with(".gguf") => return dense(&path, positions),
+            _ => dense(&self.folder.path(&base), positions),
         }
         match kind {
             "masked" => {
@@ -296,6 +303,23 @@ fn tensor_file(word: &str) -> Option<(String, String)> {
     let file = word.split_once('=').map_or(word, |(_, file)| file);
     let (file, name) = file.split_once(':').unwrap_or((file, "weight"));
     file.ends_with(".safetensors").then(|| (file.to_string(), name.to_string()))
+}
+
+/// Copies the tiny MPNet.
+fn encoder(path: &Path) {
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/encoders/mpnet");
+    std::fs::create_dir_all(path.join("1_Pooling")).unwrap();
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "modules.json",
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
+    ] {
+        std::fs::copy(testdata.join(file), path.join(file)).unwrap();
+    }
 }
 
 /// Writes a Llama model of random weights as a Hugging Face folder.
@@ -346,4 +370,13 @@ fn dense_model(path: &Path, positions: usize) {
     });
     let file = safetensors(&tensors.collect::<Vec<_>>(), &[("format", "pt")]);
     std::fs::write(path.join("model.safetensors"), file).unwrap();
+}
+
+/// A tiny model of the repository.
+fn copy_model(name: &str, to: &Path) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name);
+    std::fs::create_dir_all(to).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(from.join(file), to.join(file)).unwrap();
+    }
 }

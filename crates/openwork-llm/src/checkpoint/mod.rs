@@ -6,6 +6,7 @@
 //! range of rows. Names, row order and conventions are always Hugging Face's.
 
 mod dtype;
+mod encoder;
 mod error;
 mod folder;
 mod fused;
@@ -14,6 +15,7 @@ mod grids;
 mod json_entries;
 mod mapped;
 mod multimodal;
+mod mxfp4;
 mod natural_order;
 mod packed;
 mod quant;
@@ -37,7 +39,7 @@ use crate::tokens::{Tokenizer, catch_panic};
 use mapped::Mapped;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use tensor::TensorInfo;
+use tensor::{RowOrder, TensorInfo};
 
 /// An opened model. Holds, once built:
 ///
@@ -111,7 +113,10 @@ impl Checkpoint {
             .map_err(|error| CheckpointError::new(path, mapped::io_fault(error)))?;
         let (config, companions, files, mut tensors, notes) = if kind.is_dir() {
             let (mut config, files, mut tensors) = folder::open(path)?;
-            let notes = multimodal::text_model(&mut config, &mut tensors).into_iter().collect();
+            let mut notes: Vec<String> =
+                multimodal::text_model(&mut config, &mut tensors).into_iter().collect();
+            let alone = encoder::encoder_alone(&mut config, &mut tensors);
+            notes.extend(alone.map_err(|fault| CheckpointError::new(path, fault))?);
             (config, Companions::Folder, files, tensors, notes)
         } else {
             let file = Mapped::open(path)?;
@@ -121,7 +126,9 @@ impl Checkpoint {
             let gguf::GgufContents { config, metadata, tensors, notes } = gguf::open(&file)?;
             (config, Companions::Gguf(metadata), vec![file], tensors, notes)
         };
-        fused::split(&config, &mut tensors).map_err(|fault| CheckpointError::new(path, fault))?;
+        let (mut config, mut notes) = (config, notes);
+        let split = fused::split(&mut config, &mut tensors);
+        notes.extend(split.map_err(|fault| CheckpointError::new(path, fault))?);
         tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         let path = path.to_path_buf();
         let mut model = Self { path, companions, config, files, tensors, rounded: None, notes };
@@ -135,7 +142,9 @@ impl Checkpoint {
         let (tensors, metadata) = safetensors::read(file.bytes(), 0)
             .map_err(|fault| CheckpointError::new(path, fault))?;
         let mut tensors = folder::joined(&file, tensors, &metadata)?;
-        fused::split(&config, &mut tensors).map_err(|fault| CheckpointError::new(path, fault))?;
+        let mut config = config;
+        fused::split(&mut config, &mut tensors)
+            .map_err(|fault| CheckpointError::new(path, fault))?;
         tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         let (path, files) = (path.to_path_buf(), vec![file]);
         let (companions, notes) = (Companions::Folder, Vec::new());
@@ -343,7 +352,8 @@ impl Checkpoint {
     fn view<'a>(&'a self, stored: &'a TensorInfo) -> Tensor<'a> {
         let file = self.files[stored.file].bytes();
         // A packed tensor's parts have their own ranges.
-        let data = if stored.packed.is_some() { file } else { &file[stored.range.clone()] };
+        let in_parts = stored.packed.is_some() || matches!(stored.order, RowOrder::Mxfp4 { .. });
+        let data = if in_parts { file } else { &file[stored.range.clone()] };
         Tensor { stored, data, rounded: self.rounded }
     }
 }

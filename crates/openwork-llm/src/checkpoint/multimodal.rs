@@ -1,12 +1,57 @@
-//! Multimodal models: the text model is extracted from the folder.
+//! Multimodal models: extracts the text model from the folder.
 
 use super::tensor::TensorInfo;
 use serde_json::{Map, Value, json};
 
-/// Classes of the multimodal model and of its text model in transformers.
-const CLASS: &str = "Gemma3ForConditionalGeneration";
-const TEXT_CLASS: &str = "Gemma3ForCausalLM";
-const TEXT_TYPE: &str = "gemma3_text";
+/// A multimodal model in transformers, and its text model.
+struct Multimodal {
+    class: &'static str,
+    text_class: &'static str,
+    text_type: &'static str,
+    /// transformers' defaults for sizes that `text_config` omits.
+    sizes: &'static [(&'static str, u64)],
+}
+
+/// Every multimodal model whose text model is supported.
+const MULTIMODAL: &[Multimodal] = &[
+    Multimodal {
+        class: "Gemma3ForConditionalGeneration",
+        text_class: "Gemma3ForCausalLM",
+        text_type: "gemma3_text",
+        sizes: &[
+            ("vocab_size", 262_208),
+            ("hidden_size", 2304),
+            ("intermediate_size", 9216),
+            ("num_hidden_layers", 26),
+            ("num_attention_heads", 8),
+        ],
+    },
+    Multimodal {
+        class: "Qwen3_5ForConditionalGeneration",
+        text_class: "Qwen3_5ForCausalLM",
+        text_type: "qwen3_5_text",
+        sizes: &[],
+    },
+    Multimodal {
+        class: "Qwen3_5MoeForConditionalGeneration",
+        text_class: "Qwen3_5MoeForCausalLM",
+        text_type: "qwen3_5_moe_text",
+        sizes: &[],
+    },
+    Multimodal {
+        class: "Gemma4ForConditionalGeneration",
+        text_class: "Gemma4ForCausalLM",
+        text_type: "gemma4_text",
+        sizes: &[],
+    },
+    // Ministral 3 is published as a multimodal model.
+    Multimodal {
+        class: "Mistral3ForConditionalGeneration",
+        text_class: "Ministral3ForCausalLM",
+        text_type: "ministral3",
+        sizes: &[],
+    },
+];
 
 /// Top-level keys that do not apply to the text model.
 const OF_IMAGES: &[&str] = &[
@@ -18,6 +63,22 @@ const OF_IMAGES: &[&str] = &[
     "eoi_token_index",
     "image_token_index",
     "mm_tokens_per_image",
+    "image_token_id",
+    "video_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+    "multimodal_projector_bias",
+    "projector_hidden_act",
+    "spatial_merge_size",
+    "vision_feature_layer",
+    "audio_config",
+    "audio_token_id",
+    "boi_token_id",
+    "eoi_token_id",
+    "boa_token_id",
+    "eoa_token_id",
+    "eoa_token_index",
+    "vision_soft_tokens_per_image",
 ];
 
 /// Prefixes of the text model's tensors, as transformers 4 and 5 write them, and
@@ -33,29 +94,35 @@ const IMAGES: &[&str] = &[
     "multi_modal_projector.",
     "model.vision_tower.",
     "model.multi_modal_projector.",
+    "model.visual.",
+    "model.audio_tower.",
+    "model.embed_vision.",
+    "model.embed_audio.",
+    // Multi-token prediction layers.
+    "mtp.",
 ];
 
 /// Replaces the config and tensors of a multimodal model by those of its text
 /// model and returns a note; leaves other models unchanged.
 pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<TensorInfo>) -> Option<String> {
     let text = config["text_config"].as_object()?;
-    if config["architectures"] != json!([CLASS]) {
+    let row = MULTIMODAL.iter().find(|row| config["architectures"] == json!([row.class]))?;
+    // Mistral3 is also used with text models of other families.
+    if text.get("model_type").is_some_and(|name| name != row.text_type) {
         return None;
     }
-    // transformers' defaults for keys that text_config omits.
-    let mut whole: Map<String, Value> = Map::from_iter([
-        ("vocab_size".to_string(), json!(262_208)),
-        ("hidden_size".to_string(), json!(2304)),
-        ("intermediate_size".to_string(), json!(9216)),
-        ("num_hidden_layers".to_string(), json!(26)),
-        ("num_attention_heads".to_string(), json!(8)),
-        ("hidden_activation".to_string(), json!("gelu_pytorch_tanh")),
-    ]);
+    let sizes = row.sizes.iter().map(|(key, value)| (key.to_string(), json!(value)));
+    let mut whole: Map<String, Value> = sizes.collect();
+    let activation = match row.text_type {
+        "gemma3_text" | "gemma4_text" => ("hidden_activation", "gelu_pytorch_tanh"),
+        _ => ("hidden_act", "silu"),
+    };
+    whole.insert(activation.0.to_string(), json!(activation.1));
     let outer = config.as_object().into_iter().flatten();
     let outer = outer.filter(|(key, _)| !OF_IMAGES.contains(&key.as_str()));
     whole.extend(outer.chain(text).map(|(key, value)| (key.clone(), value.clone())));
-    whole.insert("architectures".to_string(), json!([TEXT_CLASS]));
-    whole.insert("model_type".to_string(), json!(TEXT_TYPE));
+    whole.insert("architectures".to_string(), json!([row.text_class]));
+    whole.insert("model_type".to_string(), json!(row.text_type));
     *config = Value::Object(whole);
 
     let all = tensors.len();
@@ -68,7 +135,9 @@ pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<TensorInfo>) -> O
         }
     }
     Some(format!(
-        "{CLASS}: only the text model is used (and written, as {TEXT_CLASS}); {} image tensors are ignored",
+        "{}: only the text model is used (and written, as {}); {} image tensors are ignored",
+        row.class,
+        row.text_class,
         all - tensors.len()
     ))
 }
@@ -89,7 +158,7 @@ mod tests {
     /// Gemma 3 4B's config.json, as published.
     fn gemma() -> Value {
         json!({
-            "architectures": [CLASS], "model_type": "gemma3", "boi_token_index": 255999,
+            "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "boi_token_index": 255999,
             "eoi_token_index": 256000, "image_token_index": 262144, "mm_tokens_per_image": 256,
             "eos_token_id": [1, 106], "initializer_range": 0.02, "torch_dtype": "bfloat16",
             "transformers_version": "4.50.0.dev0",
@@ -143,7 +212,7 @@ mod tests {
         let new = ["model.language_model.norm.weight", "lm_head.weight", "model.vision_tower.x"];
         assert_eq!(names(&new).0, want);
 
-        let mut other = json!({"architectures": [TEXT_CLASS], "text_config": {}});
+        let mut other = json!({"architectures": ["Gemma3ForCausalLM"], "text_config": {}});
         let mut tensors = vec![tensor("vision_tower.x")];
         assert_eq!(text_model(&mut other, &mut tensors), None);
         assert_eq!(tensors.len(), 1);

@@ -2,6 +2,7 @@
 //! row order.
 
 use super::dtype::Dtype;
+use super::mxfp4;
 use super::packed::{PackedInfo, Packing};
 use openwork::sparse::{Packed, PartsError};
 use rayon::prelude::*;
@@ -36,6 +37,13 @@ pub(super) enum RowOrder {
     /// The rows of each head are interleaved: ggml's Llama rotates `(2d, 2d + 1)`
     /// where Hugging Face rotates `(d, d + half)`.
     Interleaved { heads: usize },
+    /// Rows are columns of a stored matrix: row `r` is column `first + step r` of `width`.
+    /// Of a vector, entry `r` is entry `first + step r` of what is stored.
+    Columns { first: usize, step: usize, width: usize },
+    /// Rows are every `step`-th of a stored matrix, from `first` on; its elements are
+    /// MXFP4, whose scales begin at this byte of the file. The tensor's range begins at
+    /// the first row of that matrix.
+    Mxfp4 { first: usize, step: usize, scales: usize },
 }
 
 impl RowOrder {
@@ -43,6 +51,9 @@ impl RowOrder {
     pub(super) fn stored_row(self, row: usize, rows: usize) -> usize {
         match self {
             Self::AsStored => row,
+            Self::Columns { first, step, .. } | Self::Mxfp4 { first, step, .. } => {
+                first + step * row
+            }
             Self::Interleaved { heads } => {
                 let size = rows / heads;
                 let (head, i) = (row / size, row % size);
@@ -90,7 +101,7 @@ impl<'a> Tensor<'a> {
     pub fn stored_bytes(&self) -> usize {
         match &self.stored.packed {
             Some(place) => place.values.len() + place.index.len() + place.scales.len(),
-            None => self.data.len(),
+            None => self.dtype().bytes_for(self.len() as u64).unwrap_or(0) as usize,
         }
     }
 
@@ -158,11 +169,32 @@ impl<'a> Tensor<'a> {
         }
         let bytes = self.data.len() / count;
         let TensorInfo { dtype, order, shift, .. } = *self.stored;
-        if order == RowOrder::AsStored {
+        if let RowOrder::Mxfp4 { scales, .. } = order {
+            let blocks = n / mxfp4::BLOCK;
+            for (row, out) in rows.zip(out.chunks_exact_mut(n)) {
+                let row = order.stored_row(row, count);
+                let at = self.stored.range.start + row * blocks * mxfp4::BYTES;
+                let scales = &self.data[scales + row * blocks..][..blocks];
+                mxfp4::decode(&self.data[at..][..blocks * mxfp4::BYTES], scales, out);
+            }
+        } else if let (RowOrder::Columns { width, .. }, true) = (order, self.shape().len() > 1) {
+            let (first, last) =
+                (order.stored_row(rows.start, count), order.stored_row(rows.end, count));
+            let size = dtype.block_bytes();
+            let mut stored = vec![0.0; last.min(width) - first];
+            for k in 0..n {
+                let at = (k * width + first) * size;
+                dtype.decode(&self.data[at..at + stored.len() * size], &mut stored);
+                for i in 0..rows.len() {
+                    let step = order.stored_row(i, count) - order.stored_row(0, count);
+                    out[i * n + k] = stored[step];
+                }
+            }
+        } else if order == RowOrder::AsStored {
             dtype.decode(&self.data[rows.start * bytes..rows.end * bytes], out);
         } else if self.shape().len() < 2 {
             // The order applies to the elements of a bias as to the rows of its matrix.
-            let mut as_stored = vec![0.0; out.len()];
+            let mut as_stored = vec![0.0; self.data.len() / dtype.block_bytes()];
             dtype.decode(self.data, &mut as_stored);
             for (i, out) in out.iter_mut().enumerate() {
                 *out = as_stored[order.stored_row(i, n)];

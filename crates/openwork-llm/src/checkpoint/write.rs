@@ -16,10 +16,11 @@ use super::dtype::Dtype;
 pub(crate) use super::folder::INDEX;
 use super::{Checkpoint, CheckpointError, Format, Tensor};
 use crate::disk::{self, PendingFile, Written};
-use crate::model::Family;
+use crate::model::{ExpertFiles, Family};
 use crate::tokens::Tokenizer;
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -81,8 +82,11 @@ pub enum Data<'a> {
     F32(&'a [f32]),
     /// A tensor to read a few rows at a time and round to the stored type.
     Tensor(Tensor<'a>),
-    /// Several, one after the other.
+    /// Several parts, concatenated.
     Joined(Vec<Data<'a>>),
+    /// `m` matrices of this shape, transposed and with their columns interleaved: entry
+    /// `(k, i m + j)` is entry `(i, k)` of matrix `j`.
+    Columns(Vec<Data<'a>>, [usize; 2]),
 }
 
 impl<'a> Part<'a> {
@@ -110,6 +114,20 @@ impl<'a> Part<'a> {
         let io = |error| WriteError::io(path, error);
         match data {
             Data::Joined(all) => all.iter().try_for_each(|data| self.write_data(data, out, path)),
+            Data::Columns(matrices, [rows, cols]) => {
+                let matrices: Vec<_> = matrices.iter().map(|data| self.values(data)).collect();
+                let mut bytes = Vec::new();
+                let mut line = vec![0.0; rows * matrices.len()];
+                for k in 0..*cols {
+                    for (at, value) in line.iter_mut().enumerate() {
+                        let (i, j) = (at / matrices.len(), at % matrices.len());
+                        *value = matrices[j][i * cols + k];
+                    }
+                    self.encode(&line, &mut bytes)?;
+                    out.write_all(&bytes).map_err(io)?;
+                }
+                Ok(())
+            }
             Data::Bytes(bytes) => out.write_all(bytes).map_err(io),
             Data::F32(values) => {
                 let mut bytes = Vec::new();
@@ -138,6 +156,22 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// The values of some data.
+    fn values<'v>(&self, data: &'v Data<'_>) -> Cow<'v, [f32]> {
+        match data {
+            Data::F32(values) => Cow::Borrowed(values),
+            Data::Tensor(tensor) => Cow::Owned(tensor.to_f32()),
+            Data::Bytes(bytes) => {
+                let mut values = vec![0.0; bytes.len() / self.dtype.block_bytes()];
+                self.dtype.decode(bytes, &mut values);
+                Cow::Owned(values)
+            }
+            Data::Joined(all) | Data::Columns(all, _) => {
+                Cow::Owned(all.iter().flat_map(|data| self.values(data).into_owned()).collect())
+            }
+        }
+    }
+
     fn encode(&self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), WriteError> {
         encode(self.dtype, values, bytes).map_err(|value| WriteError::Range {
             tensor: self.name.clone(),
@@ -147,8 +181,13 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Joins the tensors of linear layers that the files of a family hold in one.
+/// Joins the tensors of linear layers that the family's files store as one fused tensor.
 pub fn fused<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
+    let parts = match family.experts.map(|experts| experts.files) {
+        Some(ExpertFiles::Rows) => fused_experts(parts, family, false),
+        Some(ExpertFiles::Columns) => fused_experts(parts, family, true),
+        Some(ExpertFiles::Separate) | None => parts,
+    };
     let mut all: Vec<Part<'a>> = Vec::with_capacity(parts.len());
     let mut parts = parts.into_iter().peekable();
     while let Some(mut part) = parts.next() {
@@ -166,13 +205,64 @@ pub fn fused<'a>(parts: Vec<Part<'a>>, family: &Family) -> Vec<Part<'a>> {
     all
 }
 
+/// Joins the tensors of experts: `[experts, out, in]`, or `[experts, in, out]`.
+fn fused_experts<'a>(parts: Vec<Part<'a>>, family: &Family, columns: bool) -> Vec<Part<'a>> {
+    let [gate, up, down] = family.names.expert_parts;
+    let middle = format!(".{}.", family.names.experts);
+    let mut all: Vec<Part<'a>> = Vec::with_capacity(parts.len());
+    for part in parts {
+        // `model.layers.0.mlp.experts` `3` `gate_proj` `weight`
+        let place = part.name.split_once(&middle).and_then(|(layer, rest)| {
+            let (expert, rest) = rest.split_once('.')?;
+            let (linear, kind) = rest.split_once('.')?;
+            Some((format!("{layer}{middle}"), expert.parse().ok()?, linear, kind))
+        });
+        let (prefix, expert, linear, kind): (String, usize, &str, &str) = match place {
+            // Packed weights stay as they are.
+            Some(place) if ["weight", "bias"].contains(&place.3) => place,
+            _ => {
+                all.push(part);
+                continue;
+            }
+        };
+        let suffix = if kind == "bias" { "_bias" } else { "" };
+        let fused = if linear == down { "down_proj" } else { "gate_up_proj" };
+        let name = format!("{prefix}{fused}{suffix}");
+        let turns = if linear == down { 1 } else { 2 };
+        let shape = [part.shape[0], part.shape.get(1).copied().unwrap_or(1)];
+        let [rows, cols] = shape;
+        debug_assert!([gate, up, down].contains(&linear));
+        let known = all.iter_mut().rev().find(|known| known.name == name);
+        let joined = match known {
+            Some(known) => known,
+            None => {
+                let (dtype, data) = (part.dtype, Data::Joined(Vec::new()));
+                all.push(Part { name, dtype, shape: Vec::new(), data });
+                all.last_mut().expect("just pushed")
+            }
+        };
+        joined.shape = match (kind, columns) {
+            ("bias", _) => vec![expert + 1, turns * rows],
+            (_, true) => vec![expert + 1, cols, turns * rows],
+            (_, false) => vec![expert + 1, turns * rows, cols],
+        };
+        let Data::Joined(experts) = &mut joined.data else { continue };
+        match experts.get_mut(expert) {
+            _ if !columns => experts.push(part.data),
+            Some(Data::Columns(matrices, _)) => matrices.push(part.data),
+            _ => experts.push(Data::Columns(vec![part.data], shape)),
+        }
+    }
+    all
+}
+
 /// The names of tensors after [`fused`].
 pub fn fused_names(names: Vec<String>, family: &Family) -> Vec<String> {
     let part = |name: &String| Part::new(name, Dtype::F32, &[0], Data::F32(&[]));
     fused(names.iter().map(part).collect(), family).into_iter().map(|part| part.name).collect()
 }
 
-/// The tensor that begins with this one, and the others in it.
+/// The fused tensor whose first part is `name`, and the names of its other parts.
 fn fused_name(name: &str, family: &Family) -> Option<(String, Vec<String>)> {
     family.fused.iter().find_map(|fused| {
         let (first, others) = fused.parts.split_first()?;
@@ -187,7 +277,7 @@ fn fused_name(name: &str, family: &Family) -> Option<(String, Vec<String>)> {
 /// is the error.
 ///
 /// # Panics
-/// If the type is another.
+/// If the type is not one of these.
 pub fn encode(dtype: Dtype, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), f32> {
     bytes.clear();
     let rounded: fn(f32) -> f32 = match dtype {
@@ -303,6 +393,12 @@ const BESIDE: &[&str] = &[
     "tokenizer.model",
     "chat_template.jinja",
     "chat_template.json",
+    "vocab.txt",
+    // Of sentence-transformers.
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
 ];
 
 /// The names of the files written by [`companions`].
@@ -343,6 +439,10 @@ pub fn companions(
             for name in BESIDE {
                 if let Some(bytes) = source.companion(name)? {
                     let to = folder.join(name);
+                    if let Some(parent) = to.parent().filter(|parent| *parent != folder) {
+                        let io = |error| WriteError::io(parent, error);
+                        std::fs::create_dir_all(parent).map_err(io)?;
+                    }
                     disk::write(&to, &bytes).map_err(|error| WriteError::io(&to, error))?;
                 }
             }

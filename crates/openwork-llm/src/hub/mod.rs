@@ -38,6 +38,10 @@ const COMPANIONS: &[&str] = &[
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
 ];
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

@@ -1,4 +1,4 @@
-//! Causal grouped-query attention, computed in tiles.
+//! Grouped-query attention, causal in decoders, computed in tiles.
 //!
 //! For the query `q_t` of one head and the keys and values of its group, with
 //! `s` running over the tokens visible to `t`:
@@ -7,17 +7,25 @@
 //! p_s = exp(c q_t . k_s - m) / sum_s exp(c q_t . k_s - m)        out_t = sum_s p_s v_s
 //! ```
 //!
+//! In families with attention sinks, the softmax of each head has one extra learned score,
+//! which adds to the denominator only.
+//!
+//! In encoders every token is visible to every other, and a bias that depends on `s - t`
+//! may be added to the score.
+//!
 //! Scores exist for one tile at a time (some tokens, the heads of one group, the
 //! keys they see), never for `[T, T]`. A tile is one task on one thread, so the
 //! result does not depend on the number of threads. For a single token, when
 //! decoding, a task is one head.
 
+use super::encoder::PositionBias;
 use super::vector;
 use openwork::linalg::{Threads, gemm};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Rows of a tile; a token has one row per head of a group. The keys are packed
 /// once per tile; its scores over 1024 keys take 768 kB.
@@ -49,6 +57,12 @@ pub struct GroupedQueryAttention {
     pub cap: Option<f32>,
     /// Sliding window: each token attends to this many tokens, including itself.
     pub window: Option<usize>,
+    /// The sink of each head, if there are any.
+    pub sinks: Option<Arc<[f32]>>,
+    /// Whether a token attends only to itself and the tokens before it.
+    pub causal: bool,
+    /// Added to the scores.
+    pub bias: Option<Arc<PositionBias>>,
 }
 
 impl GroupedQueryAttention {
@@ -57,12 +71,17 @@ impl GroupedQueryAttention {
         self.window.map_or(0, |window| (p + 1).saturating_sub(window))..p + 1
     }
 
+    /// The keys visible to the query at position `p` of `s` tokens.
+    fn visible(&self, p: usize, s: usize) -> Range<usize> {
+        if self.causal { self.seen(p) } else { 0..s }
+    }
+
     /// Attends: `q` and `out` are `[T, heads * head_dim]`, `k` and `v` are
     /// `[S, kv_heads * head_dim]`; the queries are the last `T` of `S` tokens.
     pub fn attend(&self, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
         let (width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let (t, s) = (q.len() / width, k.len() / kv_width);
-        if t == 1 {
+        if t == 1 && self.causal {
             return self.attend_last(q, k, v, out);
         }
         let tile = self.tile_tokens();
@@ -100,7 +119,7 @@ impl GroupedQueryAttention {
                 let scores = &mut scores[..keys.len()];
                 vector::scaled_dots(scores, q, &k[start..], stride, self.scale);
                 self.bound(scores);
-                let sum = vector::exp_in_place(scores, vector::max(scores));
+                let sum = self.softmax(scores, h);
                 vector::mix(out, scores, &v[start..], stride);
                 vector::scale(out, sum.recip());
             });
@@ -125,7 +144,9 @@ impl GroupedQueryAttention {
         let (d, group, n) = (self.head_dim, self.heads / self.kv_heads, rows.len());
         let kv_width = self.kv_heads * d;
         // The keys visible to some row of the tile.
-        let keys = self.seen(past + rows.start).start..past + rows.end;
+        let total = k.len() / kv_width;
+        let keys = self.visible(past + rows.start, total).start
+            ..self.visible(past + rows.end - 1, total).end;
         let s = keys.len();
         let group_view = |x| MatrixRef::with_strides(x, s, d, kv_width, 1);
         let start = keys.start * kv_width + g * d;
@@ -145,13 +166,16 @@ impl GroupedQueryAttention {
             // division by the sum is applied to the output, which is narrower.
             let mut sums = vec![0.0; group * n];
             for (i, row) in scores.chunks_exact_mut(s).enumerate() {
-                let seen = self.seen(past + rows.start + i % n);
+                let seen = self.visible(past + rows.start + i % n, total);
                 let (left, right) = (seen.start - keys.start, seen.end - keys.start);
                 row[..left].fill(0.0);
                 row[right..].fill(0.0);
                 let row = &mut row[left..right];
+                if let Some(bias) = &self.bias {
+                    vector::add(row, bias.of(g * group + i / n, past + rows.start + i % n, seen));
+                }
                 self.bound(row);
-                sums[i] = vector::exp_in_place(row, vector::max(row));
+                sums[i] = self.softmax(row, g * group + i / n);
             }
 
             // 4. The weighted sum of values: [group * n, d].
@@ -170,7 +194,20 @@ impl GroupedQueryAttention {
         queries
     }
 
-    /// Bounds scores, where the family does.
+    /// Takes the exponentials of a head's scores, less a common number; returns their sum,
+    /// with that of the sink.
+    fn softmax(&self, scores: &mut [f32], head: usize) -> f32 {
+        let most = vector::max(scores);
+        match self.sinks.as_ref().map(|sinks| sinks[head]) {
+            None => vector::exp_in_place(scores, most),
+            Some(sink) => {
+                let most = most.max(sink);
+                vector::exp_in_place(scores, most) + (sink - most).exp()
+            }
+        }
+    }
+
+    /// Soft-caps scores, if the family does.
     fn bound(&self, scores: &mut [f32]) {
         if let Some(cap) = self.cap {
             scores.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
@@ -234,7 +271,8 @@ mod tests {
                         a.cap.map_or(score, bounded).exp()
                     })
                     .collect();
-                let sum: f64 = e.iter().sum();
+                let sink = a.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[h]).exp());
+                let sum = e.iter().sum::<f64>() + sink;
                 for i in 0..d {
                     let mean: f64 =
                         (least..=p).zip(&e).map(|(j, e)| e * at(v, j, kv_width, g, i)).sum();
@@ -254,6 +292,7 @@ mod tests {
         for (heads, (t, past)) in groups {
             for window in [None, Some(1), Some(5), Some(1000)] {
                 let cap = (past == 3).then_some(0.7);
+                let (causal, bias) = (true, None);
                 let a = GroupedQueryAttention {
                     heads,
                     kv_heads: 2,
@@ -261,6 +300,9 @@ mod tests {
                     scale: 0.5,
                     cap,
                     window,
+                    sinks: (past == 7).then(|| (0..heads).map(|h| h as f32 / 2.0).collect()),
+                    causal,
+                    bias,
                 };
                 let q: Vec<f32> = (0..t * heads * 4).map(number).collect();
                 let k: Vec<f32> = (0..(t + past) * 8).map(|i| number(i + 1)).collect();

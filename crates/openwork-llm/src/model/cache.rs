@@ -1,10 +1,14 @@
-//! The KV cache.
+//! The cache of a layer: what it keeps of a sequence between decoding steps.
 
-/// Keys and values of one layer, `[tokens, kv_heads * head_dim]` each.
+use super::delta_net::DeltaState;
+
+/// Keys and values of one layer, `[tokens, kv_heads * head_dim]` each, or the state of its
+/// gated delta net.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     keys: Vec<f32>,
     values: Vec<f32>,
+    pub(super) delta: DeltaState,
 }
 
 impl Cache {
@@ -18,6 +22,7 @@ impl Cache {
     pub fn clear(&mut self) {
         self.keys.clear();
         self.values.clear();
+        self.delta.clear();
     }
 
     /// All keys.
@@ -32,6 +37,6 @@ impl Cache {
 
     /// Bytes that one attention step reads, without a sliding window.
     pub fn bytes(&self) -> usize {
-        (self.keys.len() + self.values.len()) * size_of::<f32>()
+        (self.keys.len() + self.values.len()) * size_of::<f32>() + self.delta.bytes()
     }
 }

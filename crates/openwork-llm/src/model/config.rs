@@ -5,6 +5,7 @@
 //! then a note says that it was ignored, as transformers ignores it too.
 
 use super::config_reader::ConfigReader;
+use super::encoder::EncoderConfig;
 use super::family::{Bias, FAMILIES, Family, SlidingWindow};
 use super::rope::RopeParameters;
 use super::rope_config::{HeadContext, QueryScaling};
@@ -58,23 +59,75 @@ pub enum ConfigError {
     },
 }
 
-/// The activation function of the gated MLP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The activation function of the MLP.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
+    /// `x (1 + erf(x / sqrt 2)) / 2`, of encoders.
+    Gelu,
     /// `x / (1 + e^-x)`.
     Silu,
     /// GELU, tanh approximation.
     GeluTanh,
+    /// `g sigmoid(alpha g) (u + 1)`, with `g` at most `limit` and `u` within plus and minus
+    /// `limit`.
+    ClampedSwiglu {
+        /// Gain of the sigmoid.
+        alpha: f32,
+        /// The bound.
+        limit: f32,
+    },
 }
 
-/// The attention settings of one layer.
+/// The attention settings of one layer; those of a gated delta net are not used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerAttention {
+    /// Head size.
+    pub head_dim: usize,
+    /// Key-value heads.
+    pub kv_heads: usize,
+    /// Whether the values are the keys before their norm and rotation.
+    pub values_are_keys: bool,
     /// Sliding window: each token attends to this many tokens, including itself;
     /// `None` is all.
     pub window: Option<usize>,
     /// The rotation of its heads; `None` is none.
     pub rope: Option<RopeParameters>,
+}
+
+/// The sizes of a gated delta net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNetSizes {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, a multiple of those of keys.
+    pub value_heads: usize,
+    /// Size of a query's or key's head.
+    pub key_dim: usize,
+    /// Size of a value's head.
+    pub value_dim: usize,
+    /// Tokens that the convolution sees.
+    pub kernel: usize,
+}
+
+impl DeltaNetSizes {
+    /// Width of queries, keys and values together.
+    pub fn channels(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.value_width()
+    }
+
+    /// Total width of the value heads.
+    pub fn value_width(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+}
+
+/// The gated delta nets of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeltaNets {
+    /// The size of each.
+    pub sizes: DeltaNetSizes,
+    /// Which layers have one, instead of attention.
+    pub layers: Vec<bool>,
 }
 
 /// The experts of a model's layers.
@@ -86,10 +139,14 @@ pub struct Experts {
     pub active: usize,
     /// Their width.
     pub ff: usize,
-    /// Width of the expert for all tokens, if there is one.
+    /// Width of the shared expert, if there is one.
     pub shared_ff: Option<usize>,
-    /// Whether the weights of a token's experts are made to sum to 1.
+    /// Whether the shared expert is the layer's MLP, in parallel and with separate norms.
+    pub beside_mlp: bool,
+    /// Whether the weights of a token's experts are normalized to sum to 1.
     pub normalized: bool,
+    /// Whether the router has a bias.
+    pub router_bias: bool,
     /// Which layers have them.
     pub layers: Vec<bool>,
 }
@@ -99,7 +156,7 @@ pub struct Experts {
 /// 1. every size is at least 1 and at most `MAX_SIZE`, `layers` at most `MAX_LAYERS`;
 /// 2. `heads` is a multiple of `kv_heads`;
 /// 3. `head_dim` is even;
-/// 4. `attention`, and `layers` of `experts`, have one entry per layer;
+/// 4. `attention`, and `layers` of `experts` and `delta_nets`, have one entry per layer;
 /// 5. a token is routed to at least one expert and at most all.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -111,13 +168,17 @@ pub struct Config {
     pub ff: usize,
     /// Experts, if it has any.
     pub experts: Option<Experts>,
+    /// Gated delta nets, if it has any.
+    pub delta_nets: Option<DeltaNets>,
+    /// Encoder-specific settings; `None` for a decoder.
+    pub encoder: Option<EncoderConfig>,
     /// Number of decoder layers.
     pub layers: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key-value heads.
+    /// Key-value heads, of layers that do not differ.
     pub kv_heads: usize,
-    /// Head size.
+    /// Head size, of layers that do not differ.
     pub head_dim: usize,
     /// Size of the vocabulary.
     pub vocab: usize,
@@ -139,7 +200,7 @@ pub struct Config {
     pub attention_scale: f32,
     /// Factor of the embedding.
     pub embedding_scale: f32,
-    /// Factor of what attention and MLP add.
+    /// Factor of the outputs of attention and MLP, before they are added.
     pub residual_scale: f32,
     /// Factor of the logits.
     pub logit_scale: f32,
@@ -162,12 +223,17 @@ const QUERY_SCALAR: f64 = 256.0;
 const SLIDING_WINDOW: usize = 4096;
 const MAX_WINDOW_LAYERS: usize = 28;
 const NO_ROPE_INTERVAL: usize = 4;
+const FULL_ATTENTION_INTERVAL: usize = 4;
+const GLOBAL_HEAD_DIM: usize = 512;
+const PER_LAYER_INPUT: usize = 256;
+const SWIGLU_ALPHA: f64 = 1.702;
+const SWIGLU_LIMIT: f64 = 7.0;
 /// Largest supported size (widths, tokens).
 pub const MAX_SIZE: usize = 1 << 24;
 /// Largest supported number of layers; the largest Llama has 126.
-const MAX_LAYERS: usize = 4096;
+pub(super) const MAX_LAYERS: usize = 4096;
 /// Largest supported number of experts in a layer.
-const MAX_EXPERTS: usize = 4096;
+pub(crate) const MAX_EXPERTS: usize = 4096;
 
 impl Config {
     /// Validates a config.json as written by transformers 4 or 5.
@@ -184,6 +250,10 @@ impl Config {
                 "model_type {model_type} does not match architecture {}",
                 family.architectures[0]
             )));
+        }
+
+        if let Some(rules) = family.encoder {
+            return super::encoder::config(keys, family, rules);
         }
 
         // Sizes.
@@ -228,6 +298,10 @@ impl Config {
                 (true, false, false)
             }
             Bias::QkvUnless { key } => (keys.flag_or(key, true)?, false, false),
+            Bias::AllUnless => {
+                let attention = keys.flag_or("attention_bias", true)?;
+                (attention, attention, true)
+            }
             Bias::Configured { mlp } => {
                 let attention = keys.flag_or("attention_bias", false)?;
                 (attention, attention, mlp && keys.flag_or("mlp_bias", false)?)
@@ -249,6 +323,7 @@ impl Config {
             // null is no cap, an absent key the default.
             Some(caps) if keys.absent(key) => Ok(Some(caps[of])),
             Some(_) => keys.optional_number(key),
+            None if of == 1 && family.final_cap => keys.optional_number(key),
             None => Ok(None),
         };
         let score_cap = cap("attn_logit_softcapping", 0)?;
@@ -258,12 +333,22 @@ impl Config {
             false => None,
         };
         let max_positions = keys.size_or("max_position_embeddings", family.max_positions)?;
-        let context = HeadContext { head_dim, max_positions, family };
-        let (attention, query_scaling) = attention(&mut keys, &context, layers)?;
+        let global = GlobalHeads::read(&mut keys, family, head_dim, kv_heads, heads)?;
+        let global_head_dim = global.head_dim;
+        let context = HeadContext { head_dim, kv_heads, global_head_dim, max_positions, family };
+        let delta_nets = delta_nets(&mut keys, family, layers)?;
+        let (mut attention, query_scaling) = attention(&mut keys, &context, layers, &delta_nets)?;
+        for attention in
+            attention.iter_mut().filter(|a| family.differing_heads && a.window.is_none())
+        {
+            attention.head_dim = global.head_dim;
+            attention.kv_heads = global.kv_heads;
+            attention.values_are_keys = global.values_are_keys;
+        }
         let experts = experts(&mut keys, family, layers)?;
         let every = experts.as_ref().filter(|e| e.layers.iter().all(|has| *has));
         let ff = match every {
-            // Files have the key all the same.
+            // Files contain the key anyway.
             Some(experts) => {
                 keys.value("intermediate_size");
                 experts.ff
@@ -275,6 +360,8 @@ impl Config {
             hidden,
             ff,
             experts,
+            delta_nets,
+            encoder: None,
             layers,
             heads,
             kv_heads,
@@ -287,7 +374,10 @@ impl Config {
             out_bias,
             mlp_bias,
             tied: keys.flag_or("tie_word_embeddings", family.tied)?,
-            attention_scale: attention_scale.unwrap_or(query_scalar.powf(-0.5)) as f32,
+            attention_scale: match family.unscaled_scores {
+                true => 1.0,
+                false => attention_scale.unwrap_or(query_scalar.powf(-0.5)) as f32,
+            },
             embedding_scale: match family.scaled_embedding {
                 true => (hidden as f32).sqrt(),
                 false => embedding_scale.unwrap_or(1.0) as f32,
@@ -304,10 +394,15 @@ impl Config {
         Ok(Config { notes: keys.finish()?, ..config })
     }
 
-    /// What the backward pass of such a model lacks, if anything.
+    /// The feature of this model that the backward pass does not support, if any.
     pub fn untrainable(&self) -> Option<&'static str> {
         let lacks = [
+            (self.encoder.is_some(), "encoders"),
             (self.experts.is_some(), "experts"),
+            (self.delta_nets.is_some(), "gated delta nets"),
+            (self.family.gated_attention, "gated attention"),
+            (self.family.sinks, "attention sinks"),
+            (self.family.value_norm, "normalized values"),
             (self.score_cap.is_some() || self.logit_cap.is_some(), "bounded scores and logits"),
             (self.residual_scale != 1.0 || self.logit_scale != 1.0, "multipliers"),
             (self.clip_qkv.is_some(), "clip_qkv"),
@@ -316,19 +411,41 @@ impl Config {
         lacks.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
     }
 
+    /// Whether its MLP has no gate.
+    pub fn is_ungated(&self) -> bool {
+        self.family.names.mlp[0].is_empty()
+    }
+
     /// Query heads per key-value head.
     pub fn group_size(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// Total width of the query heads.
-    pub fn q_width(&self) -> usize {
-        self.heads * self.head_dim
+    /// The delta net of a layer, if it has one instead of attention.
+    pub fn delta_net(&self, layer: usize) -> Option<DeltaNetSizes> {
+        let nets = self.delta_nets.as_ref().filter(|nets| nets.layers[layer])?;
+        Some(nets.sizes)
     }
 
-    /// Total width of the key heads, equal to that of the value heads.
+    /// Whether all layers have the same kind of attention, with heads of the same size.
+    pub fn has_equal_heads(&self) -> bool {
+        let (first, others) = self.attention.split_first().expect("at least one layer");
+        let size = |a: &LayerAttention| (a.head_dim, a.kv_heads, a.values_are_keys);
+        self.delta_nets.is_none() && others.iter().all(|other| size(other) == size(first))
+    }
+
+    /// Total width of the query heads, in the widest layer.
+    pub fn q_width(&self) -> usize {
+        let attention = self.attention.iter().map(|a| self.heads * a.head_dim);
+        let nets = self.delta_nets.as_ref().map(|nets| nets.sizes.value_width());
+        attention.chain(nets).max().unwrap_or(0)
+    }
+
+    /// Total width of the key heads, equal to that of the value heads, in the widest layer.
     pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim
+        let attention = self.attention.iter().map(|a| a.kv_heads * a.head_dim);
+        let nets = self.delta_nets.as_ref().map(|nets| nets.sizes.channels());
+        attention.chain(nets).max().unwrap_or(0)
     }
 }
 
@@ -337,6 +454,11 @@ impl Config {
 pub fn ties_embeddings(json: &Value) -> bool {
     let by_family = || family(json).is_ok_and(|family| family.tied);
     json["tie_word_embeddings"].as_bool().unwrap_or_else(by_family)
+}
+
+/// The tensor of the embedding of words, by the family that a config.json names.
+pub fn embedding_name(json: &Value) -> &'static str {
+    family(json).map_or("model.embed_tokens.weight", Family::embedding)
 }
 
 /// The family named by `architectures`.
@@ -379,6 +501,10 @@ fn activation(keys: &mut ConfigReader<'_>, family: &Family) -> Result<Activation
         keys.value(other);
     }
     match found.as_str() {
+        Some("silu" | "swish") if family.clamped_swiglu => Ok(Activation::ClampedSwiglu {
+            alpha: keys.number_or("swiglu_alpha", SWIGLU_ALPHA)? as f32,
+            limit: keys.number_or("swiglu_limit", SWIGLU_LIMIT)? as f32,
+        }),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
         _ => Err(keys.unsupported(key, found, "only silu and gelu_pytorch_tanh")),
@@ -390,6 +516,7 @@ fn attention(
     keys: &mut ConfigReader<'_>,
     context: &HeadContext,
     layers: usize,
+    delta_nets: &Option<DeltaNets>,
 ) -> Result<(Vec<LayerAttention>, Option<QueryScaling>), ConfigError> {
     let family = context.family;
     let rotates = rotated_layers(keys, family, layers)?;
@@ -416,22 +543,22 @@ fn attention(
         SlidingWindow::UpperIfEnabled => {
             let from = keys.optional_count("max_window_layers")?.unwrap_or(MAX_WINDOW_LAYERS);
             let default = || (0..layers).map(|i| enabled && i >= from).collect();
-            keys.layer_types(layers)?.unwrap_or_else(default)
+            keys.sliding_layers(layers)?.unwrap_or_else(default)
         }
         SlidingWindow::LowerIfEnabled => {
             let below = keys.optional_count("max_window_layers")?.unwrap_or(MAX_WINDOW_LAYERS);
             let default =
                 || (0..layers).map(|i| enabled && i < below && i.is_multiple_of(2)).collect();
-            keys.layer_types(layers)?.unwrap_or_else(default)
+            keys.sliding_layers(layers)?.unwrap_or_else(default)
         }
         SlidingWindow::UnrotatedIfEnabled => {
             let default = || rotates.iter().map(|rotates| enabled && !rotates).collect();
-            keys.layer_types(layers)?.unwrap_or_else(default)
+            keys.sliding_layers(layers)?.unwrap_or_else(default)
         }
         SlidingWindow::Pattern(default) => {
             let new = keys.optional_size("_sliding_window_pattern")?;
             let every = keys.optional_size("sliding_window_pattern")?.or(new).unwrap_or(default);
-            keys.layer_types(layers)?
+            keys.sliding_layers(layers)?
                 .unwrap_or_else(|| (0..layers).map(|i| !(i + 1).is_multiple_of(every)).collect())
         }
     };
@@ -444,9 +571,121 @@ fn attention(
     let ropes = keys.ropes(context)?;
     let layer = |(slides, rotates): (bool, bool)| {
         let rope = if slides { &ropes.sliding } else { &ropes.global };
-        LayerAttention { window: window.filter(|_| slides), rope: rotates.then(|| rope.clone()) }
+        LayerAttention {
+            head_dim: context.head_dim,
+            kv_heads: context.kv_heads,
+            values_are_keys: false,
+            window: window.filter(|_| slides),
+            rope: rotates.then(|| rope.clone()),
+        }
     };
-    Ok((slides.into_iter().zip(rotates).map(layer).collect(), ropes.query_scaling))
+    let mut all: Vec<LayerAttention> = slides.into_iter().zip(rotates).map(layer).collect();
+    if let Some(nets) = delta_nets {
+        let unused = all.iter_mut().zip(&nets.layers).filter(|(_, net)| **net);
+        unused.for_each(|(attention, _)| attention.rope = None);
+    }
+    Ok((all, ropes.query_scaling))
+}
+
+/// The heads of global layers, if they differ from those of sliding layers.
+struct GlobalHeads {
+    head_dim: usize,
+    kv_heads: usize,
+    values_are_keys: bool,
+}
+
+impl GlobalHeads {
+    fn read(
+        keys: &mut ConfigReader<'_>,
+        family: &Family,
+        head_dim: usize,
+        kv_heads: usize,
+        heads: usize,
+    ) -> Result<Self, ConfigError> {
+        if !family.differing_heads {
+            return Ok(Self { head_dim, kv_heads, values_are_keys: false });
+        }
+        let values_are_keys = keys.flag_or("attention_k_eq_v", false)?;
+        let own = keys.optional_size("num_global_key_value_heads")?;
+        let mut own = own.filter(|_| values_are_keys).unwrap_or(kv_heads);
+        let mut head_dim = keys.size_or("global_head_dim", GLOBAL_HEAD_DIM)?;
+        // transformers 5 writes a list of what differs from the other layers instead.
+        if let Some(list) = keys.value("per_layer_config").and_then(Value::as_object) {
+            let mut values = list.values();
+            if let Some(first) = values.next() {
+                if let Some(other) = values.find(|other| *other != first) {
+                    return Err(keys.unsupported(
+                        "per_layer_config",
+                        other,
+                        "only the same for all global layers",
+                    ));
+                }
+                let mut layer = ConfigReader::new(first, family.name)?;
+                own = layer.size_or("num_key_value_heads", kv_heads)?;
+                head_dim = layer.size("head_dim")?;
+                layer.finish()?;
+            }
+        }
+        if !heads.is_multiple_of(own) || !head_dim.is_multiple_of(2) {
+            return Err(ConfigError::Contradiction(format!(
+                "num_attention_heads {heads} is not a multiple of num_global_key_value_heads {own}, or global_head_dim {head_dim} is odd"
+            )));
+        }
+        // transformers' defaults, where a key is absent.
+        let per_layer = match keys.absent("hidden_size_per_layer_input") {
+            true => PER_LAYER_INPUT,
+            false => keys.optional_count("hidden_size_per_layer_input")?.unwrap_or(0),
+        };
+        let shared = keys.optional_count("num_kv_shared_layers")?.unwrap_or(0);
+        for (key, value) in
+            [("hidden_size_per_layer_input", per_layer), ("num_kv_shared_layers", shared)]
+        {
+            if value != 0 {
+                return Err(keys.unsupported(key, &Value::from(value), "only 0"));
+            }
+        }
+        for unused in ["vocab_size_per_layer_input", "use_double_wide_mlp"] {
+            keys.value(unused);
+        }
+        // Text tokens use causal attention in either case.
+        if keys.map.get("use_bidirectional_attention").is_some_and(|how| how == "vision") {
+            keys.value("use_bidirectional_attention");
+        }
+        Ok(Self { head_dim, kv_heads: own, values_are_keys })
+    }
+}
+
+/// The gated delta nets of a family that has them.
+fn delta_nets(
+    keys: &mut ConfigReader<'_>,
+    family: &Family,
+    layers: usize,
+) -> Result<Option<DeltaNets>, ConfigError> {
+    if !family.delta_nets {
+        return Ok(None);
+    }
+    let sizes = DeltaNetSizes {
+        key_heads: keys.size_or("linear_num_key_heads", 16)?,
+        value_heads: keys.size_or("linear_num_value_heads", 32)?,
+        key_dim: keys.size_or("linear_key_head_dim", 128)?,
+        value_dim: keys.size_or("linear_value_head_dim", 128)?,
+        kernel: keys.size_or("linear_conv_kernel_dim", 4)?,
+    };
+    let DeltaNetSizes { key_heads, value_heads, .. } = sizes;
+    if !value_heads.is_multiple_of(key_heads) {
+        return Err(ConfigError::Contradiction(format!(
+            "linear_num_value_heads {value_heads} is not a multiple of linear_num_key_heads {key_heads}"
+        )));
+    }
+    let every = keys.size_or("full_attention_interval", FULL_ATTENTION_INTERVAL)?;
+    let named = keys.layer_types(layers, ["linear_attention", "full_attention"])?;
+    let layers =
+        named.unwrap_or_else(|| (0..layers).map(|i| !(i + 1).is_multiple_of(every)).collect());
+    // Published files set it to true.
+    if !keys.flag_or("attn_output_gate", true)? {
+        return Err(keys.unsupported("attn_output_gate", &Value::Bool(false), "only true"));
+    }
+    Ok(Some(DeltaNets { sizes, layers }))
 }
 
 /// Which layers rotate their heads.
@@ -464,7 +703,7 @@ fn rotated_layers(
     };
     if list.len() != layers || list.iter().any(|flag| *flag > 1) {
         return Err(ConfigError::Contradiction(format!(
-            "no_rope_layers has {} entries for {layers} layers, or others than 0 and 1",
+            "no_rope_layers has {} entries for {layers} layers, or values other than 0 and 1",
             list.len()
         )));
     }
@@ -478,18 +717,32 @@ fn experts(
     layers: usize,
 ) -> Result<Option<Experts>, ConfigError> {
     let Some(rules) = family.experts else { return Ok(None) };
-    // Each family has one of them, of which transformers 5 writes either.
+    if let Some(switch) = rules.switch
+        && !keys.flag_or(switch, false)?
+    {
+        // Files contain the other keys anyway.
+        for unused in ["num_experts", rules.active_key, rules.ff_key] {
+            keys.value(unused);
+        }
+        return Ok(None);
+    }
+    // Each family uses one of these keys; transformers 5 may write either.
     let [count_key, other_key] = ["num_experts", "num_local_experts"];
     let (own, other) = (keys.optional_size(count_key)?, keys.optional_size(other_key)?);
     if let (Some(own), Some(other)) = (own, other)
         && own != other
     {
         return Err(ConfigError::Contradiction(format!(
-            "{count_key} is {own}, and {other_key} {other}"
+            "{count_key} is {own}, but {other_key} is {other}"
         )));
     }
-    let count = own.or(other).unwrap_or(rules.count);
-    let active = keys.size_or("num_experts_per_tok", rules.active)?;
+    let default = |key: &str, default: usize| match default {
+        0 => Err(ConfigError::Missing { key: key.into() }),
+        default => Ok(default),
+    };
+    let count = own.or(other).map_or_else(|| default(count_key, rules.count), Ok)?;
+    let active = keys.optional_size(rules.active_key)?;
+    let active = active.map_or_else(|| default(rules.active_key, rules.active), Ok)?;
     if count > MAX_EXPERTS {
         return Err(ConfigError::Kind {
             key: count_key.into(),
@@ -499,7 +752,8 @@ fn experts(
     }
     if active > count {
         return Err(ConfigError::Contradiction(format!(
-            "num_experts_per_tok {active} exceeds the number of experts, {count}"
+            "{} {active} exceeds the number of experts, {count}",
+            rules.active_key
         )));
     }
     let mut has = vec![true; layers];
@@ -512,11 +766,14 @@ fn experts(
         count,
         active,
         ff: keys.size(rules.ff_key)?,
-        shared_ff: match rules.shared {
-            true => Some(keys.size("shared_expert_intermediate_size")?),
-            false => None,
+        shared_ff: match (rules.shared, rules.beside_mlp) {
+            (true, _) => Some(keys.size("shared_expert_intermediate_size")?),
+            (false, true) => Some(keys.size("intermediate_size")?),
+            (false, false) => None,
         },
+        beside_mlp: rules.beside_mlp,
         normalized: rules.always_normalized || keys.flag_or("norm_topk_prob", false)?,
+        router_bias: rules.router_bias,
         layers: has,
     }))
 }
@@ -680,8 +937,8 @@ mod tests {
         for (key, value, words) in [
             (
                 "architectures",
-                json!(["MixtralForCausalLM"]),
-                "the architecture MixtralForCausalLM is not supported (supported: LlamaForCausalLM, ",
+                json!(["BloomForCausalLM"]),
+                "the architecture BloomForCausalLM is not supported (supported: LlamaForCausalLM, ",
             ),
             (
                 "model_type",
@@ -695,8 +952,8 @@ mod tests {
             ),
             (
                 "rope_scaling",
-                json!({"rope_type": "yarn", "factor": 4.0}),
-                "rope_type = \"yarn\" is not supported",
+                json!({"rope_type": "dynamic", "factor": 4.0}),
+                "rope_type = \"dynamic\" is not supported",
             ),
             ("num_experts", json!(8), "num_experts = 8 is not supported"),
             (

@@ -51,6 +51,12 @@ pub const NEUTRAL: &[&str] = &[
     "router_aux_loss_coef",
     "router_jitter_noise",
     "openwork",
+    // Found in the published files of Qwen3.5 and gpt-oss.
+    "mamba_ssm_dtype",
+    "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings",
+    "experts_per_token",
+    "initial_context_length",
 ];
 
 /// Keys that change the computation, with the values at which they do not.
@@ -83,6 +89,9 @@ const REFUSED: &[(&str, &[Neutral])] = &[
     ("embedding_multiplier", &[Neutral::Null, Neutral::One]),
     ("logits_scaling", &[Neutral::Null, Neutral::One]),
     ("logit_scale", &[Neutral::Null, Neutral::One]),
+    ("lm_head_bias", &[Neutral::Null, Neutral::False]),
+    ("full_attn_mod", &[Neutral::Null, Neutral::One]),
+    ("interpolate_factor", &[Neutral::Null, Neutral::One]),
     ("text_config", &[Neutral::Null]),
     ("vision_config", &[Neutral::Null]),
 ];
@@ -230,7 +239,16 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Whether each layer uses sliding attention, as given by `layer_types`.
-    pub fn layer_types(&mut self, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
+    pub fn sliding_layers(&mut self, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
+        self.layer_types(layers, ["sliding_attention", "full_attention"])
+    }
+
+    /// Whether each layer is the first of two kinds, as given by `layer_types`.
+    pub fn layer_types(
+        &mut self,
+        layers: usize,
+        [first, second]: [&str; 2],
+    ) -> Result<Option<Vec<bool>>, ConfigError> {
         let Some(value) = self.value("layer_types") else { return Ok(None) };
         let wrong = || ConfigError::Kind {
             key: "layer_types".into(),
@@ -238,16 +256,12 @@ impl<'a> ConfigReader<'a> {
             want: "a list with one name per layer",
         };
         let types = value.as_array().filter(|types| types.len() == layers).ok_or_else(wrong)?;
-        let slides = |name: &Value| match name.as_str() {
-            Some("sliding_attention") => Ok(true),
-            Some("full_attention") => Ok(false),
-            _ => Err(self.unsupported(
-                "layer_types",
-                name,
-                "only full_attention and sliding_attention",
-            )),
+        let is_first = |name: &Value| match name.as_str() {
+            Some(name) if name == first => Ok(true),
+            Some(name) if name == second => Ok(false),
+            _ => Err(self.unsupported("layer_types", name, &format!("only {second} and {first}"))),
         };
-        types.iter().map(slides).collect::<Result<_, _>>().map(Some)
+        types.iter().map(is_first).collect::<Result<_, _>>().map(Some)
     }
 
     /// An error for an unsupported option.

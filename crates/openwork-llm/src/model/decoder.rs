@@ -32,6 +32,7 @@ pub struct Decoder {
 impl Decoder {
     /// Loads the whole model.
     pub fn load(model: &Model<'_>, storage: Storage) -> Result<Self, ModelError> {
+        let norm = model.final_norm()?.clone();
         let config = Arc::clone(&model.config);
         let layers: Vec<Layer> =
             (0..config.layers).map(|i| model.layer(i, storage)).collect::<Result<_, _>>()?;
@@ -43,7 +44,7 @@ impl Decoder {
                 true => None,
                 false => Some(load(model.checkpoint, &model.head_tensor()?, storage)?),
             },
-            norm: model.norm.clone(),
+            norm,
             config,
             len: 0,
             scratch: Scratch::default(),

@@ -1,8 +1,16 @@
-//! Layers with experts: each token goes through a few of many MLPs.
+//! Mixture of experts: each token is processed by a few of a layer's many MLPs.
 //!
 //! ```text
 //! p = softmax(R x)        E = the experts with the largest p_e        w_e = p_e, or p_e / sum over E
 //! y = sum over E of w_e mlp_e(x)  (+ sigmoid(s . x) mlp(x), with a shared expert)
+//! ```
+//!
+//! In Gemma 4 the experts run in parallel with the layer's MLP, both with a norm before and
+//! after, and the router has its own norm and a factor for each expert:
+//!
+//! ```text
+//! p = softmax(R (scale o norm(h)) / sqrt(d))        w_e = f_e p_e / sum over E
+//! y = norm_1(mlp(normed h)) + norm_2(sum over E of w_e mlp_e(norm_3(h)))
 //! ```
 //!
 //! Tokens are gathered by expert, so that each expert is one product of matrices; the
@@ -12,6 +20,7 @@ use super::config::Config;
 use super::hidden::{Hidden, Scratch};
 use super::layer::{Layer, NormSlot, sized};
 use super::linear::{Input, Site};
+use super::norm::Norm;
 use super::tap::{NoTap, Tap};
 use super::vector;
 use super::weight::apply;
@@ -19,15 +28,61 @@ use crate::checkpoint::{Checkpoint, CheckpointError};
 use openwork::linalg::{Threads, gemm};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 
-/// Chooses the experts of tokens.
+/// Chooses the experts of each token.
 #[derive(Clone, Debug)]
 pub struct Router {
     /// `[experts, hidden]`.
     weights: Matrix,
-    /// Of the shared expert, if there is one.
+    /// Added to the logits, if the family does.
+    bias: Option<Vec<f32>>,
+    /// The gate of the shared expert, if there is one.
     shared_gate: Option<Vec<f32>>,
     active: usize,
     normalized: bool,
+    /// The additional norms and factors of Gemma 4.
+    beside: Option<Beside>,
+}
+
+/// The norms and factors of experts that run in parallel with an MLP.
+#[derive(Clone, Debug)]
+struct Beside {
+    /// Of the router's input.
+    router: Norm,
+    /// Of the weight of each expert.
+    factors: Vec<f32>,
+    /// On the output of the MLP, on the input of experts, and on their output.
+    after_mlp: Norm,
+    before_experts: Norm,
+    after_experts: Norm,
+}
+
+impl Beside {
+    /// Names within the layer and shapes of its tensors.
+    fn tensors(hidden: usize, experts: usize) -> [(&'static str, Vec<usize>); 5] {
+        [
+            ("router.scale", vec![hidden]),
+            ("router.per_expert_scale", vec![experts]),
+            ("post_feedforward_layernorm_1.weight", vec![hidden]),
+            ("pre_feedforward_layernorm_2.weight", vec![hidden]),
+            ("post_feedforward_layernorm_2.weight", vec![hidden]),
+        ]
+    }
+
+    /// From its tensors, in that order.
+    fn new(mut numbers: impl Iterator<Item = Vec<f32>>, eps: f32) -> Option<Self> {
+        let mut router = numbers.next()?;
+        let scale = (router.len() as f32).sqrt().recip();
+        vector::scale(&mut router, scale);
+        let factors = numbers.next()?;
+        let mut norm = || Some(Norm::new(numbers.next()?, 0.0, eps));
+        Some(Self {
+            router: Norm::new(router, 0.0, eps),
+            factors,
+            after_mlp: norm()?,
+            before_experts: norm()?,
+            after_experts: norm()?,
+        })
+    }
 }
 
 /// The tokens of each expert, in order, each with its weight.
@@ -39,10 +94,17 @@ impl Router {
         let Some(experts) = &c.experts else { return Vec::new() };
         let names = &c.family.names;
         let router = (format!("{prefix}{}.weight", names.router), vec![experts.count, c.hidden]);
+        let bias = experts
+            .router_bias
+            .then(|| (format!("{prefix}{}.bias", names.router), vec![experts.count]));
         let shared = experts
             .shared_ff
+            .filter(|_| !experts.beside_mlp)
             .map(|_| (format!("{prefix}{}.weight", names.shared_gate), vec![1, c.hidden]));
-        [Some(router), shared].into_iter().flatten().collect()
+        let beside = experts.beside_mlp.then(|| Beside::tensors(c.hidden, experts.count));
+        let named = |(name, shape)| (format!("{prefix}{name}"), shape);
+        let beside = beside.into_iter().flatten().map(named);
+        [Some(router), bias, shared].into_iter().flatten().chain(beside).collect()
     }
 
     /// Loads it.
@@ -60,13 +122,18 @@ impl Router {
         let weights = numbers.next().unwrap_or_default();
         Ok(Self {
             weights: Matrix::from_vec(experts.count, c.hidden, weights),
-            shared_gate: numbers.next(),
+            bias: experts.router_bias.then(|| numbers.next()).flatten(),
+            shared_gate: experts
+                .shared_ff
+                .filter(|_| !experts.beside_mlp)
+                .and_then(|_| numbers.next()),
+            beside: experts.beside_mlp.then(|| Beside::new(numbers, c.norm_eps)).flatten(),
             active: experts.active,
             normalized: experts.normalized,
         })
     }
 
-    /// The tokens of each expert.
+    /// The tokens of each expert, from the normalized input of the experts.
     pub fn routes(&self, x: MatrixRef<'_>) -> Routes {
         let count = self.weights.rows();
         let mut logits = Matrix::zeros(x.rows(), count);
@@ -74,10 +141,13 @@ impl Router {
         let mut routes = vec![Vec::new(); count];
         let mut order: Vec<usize> = Vec::with_capacity(count);
         for (token, row) in logits.data_mut().chunks_exact_mut(count).enumerate() {
+            if let Some(bias) = &self.bias {
+                vector::add(row, bias);
+            }
             let sum = vector::exp_in_place(row, vector::max(row));
             order.clear();
             order.extend(0..count);
-            // Largest first; of equals, the first.
+            // Largest first; ties break by index.
             let larger = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
             if self.active < count {
                 order.select_nth_unstable_by(self.active - 1, larger);
@@ -86,14 +156,15 @@ impl Router {
             let chosen: f32 = order.iter().map(|&expert| row[expert]).sum();
             let total = if self.normalized { chosen } else { sum };
             for &expert in &order {
-                routes[expert].push((token, row[expert] / total));
+                let factor = self.beside.as_ref().map_or(1.0, |beside| beside.factors[expert]);
+                routes[expert].push((token, row[expert] / total * factor));
             }
         }
         routes
     }
 }
 
-/// What the experts of a layer compute for one window.
+/// The outputs of a layer's experts for one window.
 #[derive(Debug, Default)]
 pub struct ExpertOutputs {
     /// For each expert, its tokens with their weights, and its outputs, one row per token.
@@ -116,8 +187,8 @@ impl ExpertOutputs {
 }
 
 impl Layer {
-    /// As [`forward`](Self::forward), and `visit` receives what the experts compute, window
-    /// by window.
+    /// As [`forward`](Self::forward); `visit` also receives the outputs of the experts,
+    /// window by window.
     pub fn forward_experts(
         &self,
         hidden: &mut Hidden,
@@ -146,7 +217,20 @@ impl Layer {
         let mut sum = std::mem::take(&mut scratch.sum);
         sum.clear();
         sum.resize(h.len(), 0.0);
-        let routes = router.routes(MatrixRef::new(&scratch.normed, t, d));
+        if let Some(beside) = &router.beside {
+            self.gate(h.len(), scratch, tap);
+            let Scratch { gate, .. } = scratch;
+            let [.., down_proj] = self.mlp_linears(None);
+            let x = MatrixRef::new(gate, t, down_proj.weight.cols());
+            apply(x, &mut [(&down_proj.weight, MatrixMut::new(&mut sum, t, d))]);
+            down_proj.add_bias(&mut sum);
+            sum.chunks_exact_mut(d).for_each(|row| beside.after_mlp.in_place(row));
+        }
+        let routes = self.routes(router, h, scratch);
+        let of_mlp = router.beside.is_some().then(|| {
+            let zeros = vec![0.0; sum.len()];
+            std::mem::replace(&mut sum, zeros)
+        });
         if let Some(outputs) = &mut outputs {
             outputs.experts = vec![Default::default(); routes.len()];
         }
@@ -182,22 +266,41 @@ impl Layer {
                 vector::add_scaled(sum, y, 1.0 / (1.0 + (-logit).exp()));
             }
         }
+        if let (Some(beside), Some(of_mlp)) = (&router.beside, of_mlp) {
+            sum.chunks_exact_mut(d).for_each(|row| beside.after_experts.in_place(row));
+            vector::add(&mut sum, &of_mlp);
+        }
         self.add_output(&mut sum, self.norm(NormSlot::AfterMlp), h);
         scratch.sum = sum;
+        self.scale_output(h);
+    }
+
+    /// The tokens of each expert; `normed` becomes the input of the experts.
+    fn routes(&self, router: &Router, h: &[f32], scratch: &mut Scratch) -> Routes {
+        let (t, d) = (h.len() / self.config.hidden, self.config.hidden);
+        let Scratch { normed, rows, .. } = scratch;
+        match &router.beside {
+            None => router.routes(MatrixRef::new(normed, t, d)),
+            Some(beside) => {
+                let rows = sized(rows, h.len());
+                beside.router.apply(h, rows);
+                beside.before_experts.apply(h, sized(normed, h.len()));
+                router.routes(MatrixRef::new(rows, t, d))
+            }
+        }
     }
 
     /// Computes the inputs of experts up to `last` for `tap`, where it wants them; from
-    /// `normed`, of `size` entries.
+    /// `h` and `normed`.
     pub(super) fn observe_experts(
         &self,
-        size: usize,
+        h: &[f32],
         last: Input,
         scratch: &mut Scratch,
         tap: &mut dyn Tap,
     ) {
         let Some(router) = &self.router else { return };
-        let d = self.config.hidden;
-        let routes = router.routes(MatrixRef::new(&scratch.normed, size / d, d));
+        let routes = self.routes(router, h, scratch);
         for (expert, tokens) in routes.iter().enumerate().filter(|(_, tokens)| !tokens.is_empty()) {
             let expert = expert as u16;
             let wants = |input| tap.wants(Site { input, expert: Some(expert) });

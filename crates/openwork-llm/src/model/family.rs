@@ -1,9 +1,10 @@
 //! Model families as data. To add one, add a row to [`FAMILIES`] and a tiny golden
 //! checkpoint to `testdata/make_models.py`.
 
+use super::encoder::{self, EncoderRules};
 use serde_json::{Value, json};
 
-/// A family of decoder-only models, described by its differences from Llama.
+/// A family of models, described by its differences from Llama.
 /// Defaults of config.json are those of transformers.
 #[derive(Debug)]
 pub struct Family {
@@ -21,6 +22,22 @@ pub struct Family {
     pub qk_norm: QkNorm,
     /// Whether q, k and v are clamped to `clip_qkv`.
     pub clip_qkv: bool,
+    /// Whether some layers have a gated delta net instead of attention.
+    pub delta_nets: bool,
+    /// Whether the output of attention is multiplied by a gate, which q_proj computes too:
+    /// each head's rows of the query are followed by those of its gate.
+    pub gated_attention: bool,
+    /// Whether global layers have heads of a different size, and may use their keys as
+    /// values.
+    pub differing_heads: bool,
+    /// Whether value heads are normalized, without learned factors.
+    pub value_norm: bool,
+    /// Whether scores are not scaled.
+    pub unscaled_scores: bool,
+    /// Whether the output of each layer is multiplied by a learned scalar.
+    pub layer_scale: bool,
+    /// Whether every head has an attention sink: an extra softmax score without a value.
+    pub sinks: bool,
     /// Norms multiply by `norm_offset + weight`.
     pub norm_offset: f32,
     /// The norms around attention and MLP.
@@ -39,19 +56,25 @@ pub struct Family {
     pub query_scalar: bool,
     /// Whether the embedding is multiplied by the square root of its width.
     pub scaled_embedding: bool,
-    /// Whether config.json has factors of the embedding, of the scores, of what the halves
-    /// add, and of the logits.
+    /// Whether config.json has multipliers for the embedding, the scores, the outputs of
+    /// attention and MLP, and the logits.
     pub multipliers: bool,
     /// Whether scores and logits are bounded by `cap tanh(x / cap)`; the default caps.
     pub softcaps: Option<[f64; 2]>,
+    /// Whether logits are bounded likewise if config.json has a cap.
+    pub final_cap: bool,
     /// The experts of its layers, if any.
     pub experts: Option<ExpertRules>,
-    /// Names of tensors that not all families have.
+    /// What makes it an encoder; `None` is a decoder.
+    pub encoder: Option<EncoderRules>,
+    /// Names of tensors that differ between families.
     pub names: Names,
-    /// Tensors of files that hold several linear layers, one after the other.
+    /// Fused tensors: those that hold several linear layers, one after the other.
     pub fused: &'static [FusedLinears],
     /// The key of the activation in config.json.
     pub activation_key: &'static str,
+    /// Whether the MLP's activation is a SwiGLU with bounds.
+    pub clamped_swiglu: bool,
     /// Default head size; `None` is hidden size / heads.
     pub head_dim: Option<usize>,
     /// Default number of key-value heads; `None` is the number of heads.
@@ -77,6 +100,8 @@ pub enum Bias {
         /// The key.
         key: &'static str,
     },
+    /// All; q, k, v and o only unless `attention_bias` is false.
+    AllUnless,
     /// q, k, v and o if `attention_bias` is set; the MLP if `mlp_bias` is set.
     Configured {
         /// Whether `mlp_bias` is an option of this family.
@@ -102,13 +127,15 @@ pub struct Rotation {
     pub partial: Option<f64>,
     /// Whether neighbors are rotated together, instead of entries half a head apart.
     pub interleaved: bool,
-    /// Whether `no_rope_layers` leaves some layers without.
+    /// Whether `no_rope_layers` can exempt some layers from rotation.
     pub skips_layers: bool,
+    /// Whether the parameters assign planes to image axes, which all coincide for text.
+    pub has_sections: bool,
     /// Whether queries grow with the logarithm of their position (`llama_4_scaling_beta`).
     pub scales_queries: bool,
 }
 
-/// Where config.json describes experts.
+/// How config.json describes experts, and how files store them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRules {
     /// Default number.
@@ -120,15 +147,58 @@ pub struct ExpertRules {
     /// Whether the weights of a token's experts always sum to 1; otherwise if
     /// `norm_topk_prob`.
     pub always_normalized: bool,
-    /// Whether there is an expert for all tokens, with a gate of its own.
+    /// Whether there is a shared expert for all tokens, with a gate.
     pub shared: bool,
-    /// Whether `decoder_sparse_step` and `mlp_only_layers` leave some layers without.
+    /// Whether `decoder_sparse_step` and `mlp_only_layers` select layers without experts.
     pub skips_layers: bool,
+    /// Whether the router has a bias.
+    pub router_bias: bool,
+    /// How files store them.
+    pub files: ExpertFiles,
+    /// The key that enables them, if any.
+    pub switch: Option<&'static str>,
+    /// The key of the number of experts per token.
+    pub active_key: &'static str,
+    /// Whether they run in parallel with the layer's MLP, both with separate norms; the
+    /// router then reads the hidden state before these norms.
+    pub beside_mlp: bool,
 }
 
-/// Names of tensors that not all families have.
+/// How files store the experts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertFiles {
+    /// Each linear layer separately; the `Rows` layout is accepted as well.
+    Separate,
+    /// `[experts, out, in]`, gate before up.
+    Rows,
+    /// `[experts, in, out]`, with the columns of gate and up interleaved.
+    Columns,
+}
+
+/// Experts of most families.
+const EXPERTS: ExpertRules = ExpertRules {
+    count: 8,
+    active: 2,
+    ff_key: "moe_intermediate_size",
+    always_normalized: false,
+    shared: false,
+    skips_layers: false,
+    router_bias: false,
+    files: ExpertFiles::Separate,
+    switch: None,
+    active_key: "num_experts_per_tok",
+    beside_mlp: false,
+};
+
+/// Names of tensors that differ between families.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
+    /// Before the number of a layer, as in `model.layers.`.
+    pub layers: &'static str,
+    /// q, k, v and o of attention.
+    pub attention: [&'static str; 4],
+    /// Gate, up and down of an MLP without experts; no gate is an empty name.
+    pub mlp: [&'static str; 3],
     /// Before the number of an expert.
     pub experts: &'static str,
     /// Gate, up and down of an expert.
@@ -183,8 +253,8 @@ pub enum SlidingWindow {
     LowerIfEnabled,
     /// As given by `layer_types`, or the layers without rotation if `use_sliding_window`.
     UnrotatedIfEnabled,
-    /// As given by `layer_types`, or all but every `sliding_window_pattern`-th, by default
-    /// this one.
+    /// As given by `layer_types`, or all but every n-th layer, where n is
+    /// `sliding_window_pattern` or, by default, this number.
     Pattern(usize),
 }
 
@@ -213,11 +283,19 @@ const OUTPUT_NORMS: Norms = Norms {
 };
 
 /// Llama's rotation of heads.
-const WHOLE_HEADS: Rotation =
-    Rotation { partial: None, interleaved: false, skips_layers: false, scales_queries: false };
+pub(super) const WHOLE_HEADS: Rotation = Rotation {
+    partial: None,
+    interleaved: false,
+    skips_layers: false,
+    has_sections: false,
+    scales_queries: false,
+};
 
-/// Names of most families with experts.
-const NAMES: Names = Names {
+/// Names of most families.
+pub(super) const NAMES: Names = Names {
+    layers: "model.layers.",
+    attention: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"],
+    mlp: ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
     experts: "mlp.experts",
     expert_parts: ["gate_proj", "up_proj", "down_proj"],
     router: "mlp.gate",
@@ -230,7 +308,7 @@ const GATE_UP: FusedLinears =
     FusedLinears { name: "mlp.gate_up_proj", parts: &["mlp.gate_proj", "mlp.up_proj"] };
 
 /// Llama, from which the other families are derived.
-const LLAMA: Family = Family {
+pub(super) const LLAMA: Family = Family {
     name: "llama",
     summary: "Llama 1 to 3.2, SmolLM2, TinyLlama",
     architectures: &["LlamaForCausalLM"],
@@ -238,6 +316,13 @@ const LLAMA: Family = Family {
     bias: Bias::Configured { mlp: true },
     qk_norm: QkNorm::None,
     clip_qkv: false,
+    delta_nets: false,
+    gated_attention: false,
+    differing_heads: false,
+    value_norm: false,
+    unscaled_scores: false,
+    layer_scale: false,
+    sinks: false,
     norm_offset: 0.0,
     norms: TWO_NORMS,
     window: SlidingWindow::Never,
@@ -250,10 +335,13 @@ const LLAMA: Family = Family {
     scaled_embedding: false,
     multipliers: false,
     softcaps: None,
+    final_cap: false,
     experts: None,
+    encoder: None,
     names: NAMES,
     fused: &[],
     activation_key: "hidden_act",
+    clamped_swiglu: false,
     head_dim: None,
     kv_heads: None,
     max_positions: 2048,
@@ -353,14 +441,7 @@ pub const FAMILIES: &[Family] = &[
         kv_heads: Some(4),
         max_positions: 32_768,
         heads_divide_hidden: false,
-        experts: Some(ExpertRules {
-            count: 128,
-            active: 8,
-            ff_key: "moe_intermediate_size",
-            always_normalized: false,
-            shared: false,
-            skips_layers: true,
-        }),
+        experts: Some(ExpertRules { count: 128, active: 8, skips_layers: true, ..EXPERTS }),
         ..LLAMA
     },
     Family {
@@ -377,12 +458,9 @@ pub const FAMILIES: &[Family] = &[
         max_positions: 131_072,
         heads_divide_hidden: false,
         experts: Some(ExpertRules {
-            count: 8,
-            active: 2,
             ff_key: "intermediate_size",
             always_normalized: true,
-            shared: false,
-            skips_layers: false,
+            ..EXPERTS
         }),
         names: Names {
             experts: "block_sparse_moe.experts",
@@ -402,14 +480,7 @@ pub const FAMILIES: &[Family] = &[
         qk_norm: QkNorm::AllHeads,
         clip_qkv: true,
         max_positions: 4096,
-        experts: Some(ExpertRules {
-            count: 64,
-            active: 8,
-            ff_key: "intermediate_size",
-            always_normalized: false,
-            shared: false,
-            skips_layers: false,
-        }),
+        experts: Some(ExpertRules { count: 64, active: 8, ff_key: "intermediate_size", ..EXPERTS }),
         ..LLAMA
     },
     Family {
@@ -425,10 +496,9 @@ pub const FAMILIES: &[Family] = &[
         experts: Some(ExpertRules {
             count: 60,
             active: 4,
-            ff_key: "moe_intermediate_size",
-            always_normalized: false,
             shared: true,
             skips_layers: true,
+            ..EXPERTS
         }),
         ..LLAMA
     },
@@ -536,7 +606,108 @@ pub const FAMILIES: &[Family] = &[
         heads_divide_hidden: false,
         ..LLAMA
     },
+    Family {
+        name: "gemma4",
+        summary: "Gemma 4 without per-layer embeddings: 31B, 26B-A4B",
+        architectures: &["Gemma4ForCausalLM"],
+        model_type: "gemma4_text",
+        bias: Bias::Configured { mlp: false },
+        qk_norm: QkNorm::PerHead,
+        differing_heads: true,
+        value_norm: true,
+        unscaled_scores: true,
+        layer_scale: true,
+        norms: FOUR_NORMS,
+        window: SlidingWindow::Pattern(6),
+        rope_theta: 1_000_000.0,
+        local_rope: Some(10_000.0),
+        scaled_embedding: true,
+        final_cap: true,
+        activation_key: "hidden_activation",
+        head_dim: Some(256),
+        kv_heads: Some(4),
+        max_positions: 131_072,
+        tied: true,
+        heads_divide_hidden: false,
+        experts: Some(ExpertRules {
+            count: 0,
+            active: 0,
+            always_normalized: true,
+            files: ExpertFiles::Rows,
+            switch: Some("enable_moe_block"),
+            active_key: "top_k_experts",
+            beside_mlp: true,
+            ..EXPERTS
+        }),
+        names: Names { experts: "experts", router: "router.proj", shared: "mlp", ..NAMES },
+        ..LLAMA
+    },
+    QWEN35,
+    Family {
+        name: "qwen3.5-moe",
+        summary: "Qwen3.5 with experts (the text model of multimodal models)",
+        architectures: &["Qwen3_5MoeForCausalLM"],
+        model_type: "qwen3_5_moe_text",
+        kv_heads: Some(2),
+        experts: Some(ExpertRules {
+            count: 256,
+            active: 8,
+            always_normalized: true,
+            shared: true,
+            ..EXPERTS
+        }),
+        ..QWEN35
+    },
+    Family {
+        name: "gpt-oss",
+        summary: "gpt-oss 20b and 120b",
+        architectures: &["GptOssForCausalLM"],
+        model_type: "gpt_oss",
+        bias: Bias::AllUnless,
+        sinks: true,
+        norm_eps: 1e-5,
+        window: SlidingWindow::Pattern(2),
+        rope_theta: 150_000.0,
+        clamped_swiglu: true,
+        head_dim: Some(64),
+        kv_heads: Some(8),
+        max_positions: 131_072,
+        heads_divide_hidden: false,
+        experts: Some(ExpertRules {
+            count: 128,
+            active: 4,
+            ff_key: "intermediate_size",
+            always_normalized: true,
+            router_bias: true,
+            files: ExpertFiles::Columns,
+            ..EXPERTS
+        }),
+        names: Names { router: "mlp.router", ..NAMES },
+        ..LLAMA
+    },
+    encoder::BERT,
+    encoder::MPNET,
+    encoder::NOMIC_BERT,
 ];
+
+/// Qwen3.5, from which the one with experts is derived.
+const QWEN35: Family = Family {
+    name: "qwen3.5",
+    summary: "Qwen3.5, dense (the text model of multimodal models)",
+    architectures: &["Qwen3_5ForCausalLM"],
+    model_type: "qwen3_5_text",
+    bias: Bias::Configured { mlp: false },
+    qk_norm: QkNorm::PerHead,
+    delta_nets: true,
+    gated_attention: true,
+    norm_offset: 1.0,
+    rotation: Rotation { partial: Some(0.25), has_sections: true, ..WHOLE_HEADS },
+    head_dim: Some(256),
+    kv_heads: Some(4),
+    max_positions: 32_768,
+    heads_divide_hidden: false,
+    ..LLAMA
+};
 
 impl Family {
     /// The family of an architecture named in config.json.
@@ -552,10 +723,14 @@ impl Family {
 
     /// The family's differences from Llama, a few words each.
     pub fn traits(&self) -> Vec<&'static str> {
+        if let Some(encoder) = &self.encoder {
+            return encoder.traits();
+        }
         let mut traits = Vec::new();
         match self.bias {
             Bias::Qkv | Bias::QkvUnless { .. } => traits.push("q/k/v biases"),
             Bias::Configured { .. } => traits.push("biases if configured"),
+            Bias::AllUnless => traits.push("biases"),
             Bias::Never => {}
         }
         match self.window {
@@ -571,8 +746,16 @@ impl Family {
             SlidingWindow::Pattern(_) => traits.push("sliding and global layers"),
         }
         for (has, text) in [
-            (self.experts.is_some(), "experts"),
+            (self.experts.is_some_and(|experts| experts.switch.is_none()), "experts"),
+            (self.experts.is_some_and(|experts| experts.switch.is_some()), "experts if enabled"),
             (self.experts.is_some_and(|experts| experts.shared), "shared expert"),
+            (self.delta_nets, "gated delta nets"),
+            (self.gated_attention, "gated attention"),
+            (self.differing_heads, "larger heads in global layers"),
+            (self.value_norm, "v norm"),
+            (self.layer_scale, "scaled layers"),
+            (self.sinks, "attention sinks"),
+            (self.clamped_swiglu, "clamped SwiGLU"),
             (self.qk_norm != QkNorm::None, "q/k norm"),
             (self.clip_qkv, "q/k/v clamped if set"),
             (self.norm_offset != 0.0, "norms scale by 1 + weight"),

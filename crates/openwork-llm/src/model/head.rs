@@ -56,11 +56,11 @@ pub struct Head<'a> {
     pub norm: &'a Norm,
     /// The head's rows.
     pub rows: EmbeddingRows<'a>,
-    /// What becomes of its products.
+    /// Maps its products to logits.
     pub logits: LogitMap,
 }
 
-/// What becomes of the products of states and rows: logits `cap tanh(scale x / cap)`.
+/// Maps the products of states and head rows to logits: `cap tanh(scale x / cap)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitMap {
     /// Factor.
@@ -70,7 +70,7 @@ pub struct LogitMap {
 }
 
 impl LogitMap {
-    /// That of a model.
+    /// The map of a model.
     pub fn new(config: &Config) -> Self {
         Self { scale: config.logit_scale, cap: config.logit_cap }
     }
@@ -127,7 +127,7 @@ impl Head<'_> {
         self.scores(states, targets).into_iter().map(|score| score.loss).collect()
     }
 
-    /// As [`losses`](Self::losses), and whether each next token is the likeliest.
+    /// As [`losses`](Self::losses), and whether each next token is the most likely one.
     pub fn scores(&self, states: MatrixRef<'_>, targets: &[Option<u32>]) -> Vec<TokenScore> {
         assert_eq!(states.rows(), targets.len(), "a target for each state");
         let normed = self.normed(states);

@@ -26,6 +26,8 @@ pub(super) struct Scratch {
     pub k: Vec<f32>,
     pub v: Vec<f32>,
     pub mixed: Vec<f32>,
+    /// The gate of attention's output: `[T, heads * head_dim]`.
+    pub head_gate: Vec<f32>,
     pub gate: Vec<f32>,
     pub up: Vec<f32>,
     pub out: Vec<f32>,
@@ -36,7 +38,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Queries, keys and values, and room for `size` entries of what they attend to.
+    /// Queries, keys and values, and a buffer of `size` entries for the attention output.
     pub fn mixed_rows(&mut self, size: usize) -> Heads<'_> {
         self.mixed.resize(size, 0.0);
         Heads { q: &self.q, k: &self.k, v: &self.v, mixed: &mut self.mixed }

@@ -1,13 +1,15 @@
-//! A decoder layer: its tensors, its linear layers, its forward pass.
+//! A layer of a decoder or encoder: its tensors, its linear layers, its forward pass.
 
 use super::attention::GroupedQueryAttention;
 use super::cache::Cache;
 use super::config::{Activation, Config};
+use super::delta_net::{DeltaNet, Projected};
+use super::encoder::PositionBias;
 use super::experts::Router;
 use super::family::QkNorm;
 use super::hidden::{Hidden, Scratch};
 use super::keep_awake::keep_awake;
-use super::linear::{Input, LayerInfo, LinearInfo, Site};
+use super::linear::{Input, LayerInfo, LinearInfo, Role, Site};
 use super::norm::Norm;
 use super::parameter::Half;
 use super::rope::Rope;
@@ -28,7 +30,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// What it is in its layer.
+    /// Its role, name and shape.
     pub fn info(&self) -> &LinearInfo {
         &self.info
     }
@@ -116,24 +118,29 @@ impl NormSlot {
         NormSlot::AfterMlp,
     ];
 
-    /// Its name within the layers of such a model, if they have it.
-    pub fn name(self, config: &Config) -> Option<&'static str> {
-        norm_names(config).find(|(slot, _)| *slot == self).map(|(_, (name, _))| name)
+    /// Its name within a layer of such a model, if it has it.
+    pub fn name(self, config: &Config, layer: usize) -> Option<&'static str> {
+        norm_names(config, layer).find(|(slot, _)| *slot == self).map(|(_, (name, _))| name)
     }
 }
 
-/// Name within the layer and width of each norm that such a model's layers have.
-pub(super) fn norm_names(c: &Config) -> impl Iterator<Item = (NormSlot, (&'static str, usize))> {
+/// Name within the layer and width of each norm that a layer of such a model has.
+pub(super) fn norm_names(
+    c: &Config,
+    layer: usize,
+) -> impl Iterator<Item = (NormSlot, (&'static str, usize))> {
     let norms = &c.family.norms;
-    let heads = |name, width| match c.family.qk_norm {
+    let attention = &c.attention[layer];
+    let heads = |name, count: usize| match c.family.qk_norm {
+        _ if c.delta_net(layer).is_some() => None,
         QkNorm::None => None,
-        QkNorm::PerHead => Some((name, c.head_dim)),
-        QkNorm::AllHeads => Some((name, width)),
+        QkNorm::PerHead => Some((name, attention.head_dim)),
+        QkNorm::AllHeads => Some((name, count * attention.head_dim)),
     };
     let names = [
         norms.before_attention.map(|name| (name, c.hidden)),
-        heads("self_attn.q_norm", c.q_width()),
-        heads("self_attn.k_norm", c.kv_width()),
+        heads("self_attn.q_norm", c.heads),
+        heads("self_attn.k_norm", attention.kv_heads),
         norms.after_attention.map(|name| (name, c.hidden)),
         norms.before_mlp.map(|name| (name, c.hidden)),
         norms.after_mlp.map(|name| (name, c.hidden)),
@@ -141,18 +148,28 @@ pub(super) fn norm_names(c: &Config) -> impl Iterator<Item = (NormSlot, (&'stati
     NormSlot::ALL.into_iter().zip(names).filter_map(|(slot, name)| Some((slot, name?)))
 }
 
-/// A decoder layer.
+/// A layer of a decoder or encoder.
 #[derive(Debug)]
 pub struct Layer {
     info: LayerInfo,
     pub(super) config: Arc<Config>,
     rope: Option<Arc<Rope>>,
+    /// Added to the scores of attention, in some encoders.
+    pub(super) position_bias: Option<Arc<PositionBias>>,
     /// One for each of [`NormSlot::ALL`] that the family has.
     pub(super) norms: [Option<Norm>; 6],
     /// In the order of [`LayerInfo::linears`].
     pub(super) linears: Vec<Linear>,
     /// Which expert sees which token, in a layer with experts.
     pub(super) router: Option<Router>,
+    /// The rest of a gated delta net, in a layer that has one instead of attention.
+    pub(super) delta_net: Option<DeltaNet>,
+    /// The sink of each head, if the family has them.
+    sinks: Option<Arc<[f32]>>,
+    /// On each head of values, if the family has it.
+    value_norm: Option<Norm>,
+    /// Factor of the layer's output, if the family has one.
+    scale: Option<f32>,
 }
 
 /// Loads a matrix of `checkpoint`.
@@ -168,8 +185,8 @@ pub(super) fn load(
 }
 
 /// `model.layers.7.`
-pub(super) fn prefix(index: usize) -> String {
-    format!("model.layers.{index}.")
+pub(super) fn prefix(c: &Config, index: usize) -> String {
+    format!("{}{index}.", c.family.names.layers)
 }
 
 impl Layer {
@@ -182,10 +199,15 @@ impl Layer {
         storage: Storage,
     ) -> Result<Self, CheckpointError> {
         let c = config.as_ref();
-        let prefix = prefix(index);
+        let prefix = prefix(c, index);
         let norm = |name: &str, width: usize| -> Result<Norm, CheckpointError> {
             let weights =
                 checkpoint.tensor_with_shape(&format!("{prefix}{name}.weight"), &[width])?;
+            if c.encoder.is_some() {
+                let bias =
+                    checkpoint.tensor_with_shape(&format!("{prefix}{name}.bias"), &[width])?;
+                return Ok(Norm::layer(weights.to_f32(), bias.to_f32(), c.norm_eps));
+            }
             Ok(Norm::new(weights.to_f32(), c.family.norm_offset, c.norm_eps))
         };
         let info = LayerInfo::new(c, index);
@@ -205,36 +227,74 @@ impl Layer {
             Ok(Linear { info: info.clone(), weight, bias })
         };
         let mut norms = [const { None }; 6];
-        for (slot, (name, width)) in norm_names(c) {
+        for (slot, (name, width)) in norm_names(c, index) {
             norms[slot as usize] = Some(norm(name, width)?);
         }
         let router = match info.experts {
             0 => None,
             _ => Some(Router::load(checkpoint, c, &prefix)?),
         };
+        let delta_net = match c.delta_net(index) {
+            None => None,
+            Some(sizes) => Some(DeltaNet::load(checkpoint, c, sizes, &prefix)?),
+        };
+        let sinks = match c.family.sinks {
+            false => None,
+            true => {
+                let name = format!("{prefix}{SINKS}");
+                Some(checkpoint.tensor_with_shape(&name, &[c.heads])?.to_f32().into())
+            }
+        };
+        let head_dim = c.attention[index].head_dim;
+        let value_norm =
+            c.family.value_norm.then(|| Norm::new(vec![1.0; head_dim], 0.0, c.norm_eps));
+        let scale = match c.family.layer_scale {
+            false => None,
+            true => {
+                let tensor = checkpoint.tensor_with_shape(&format!("{prefix}{SCALE}"), &[1])?;
+                tensor.to_f32().first().copied()
+            }
+        };
         Ok(Self {
             linears: info.linears.iter().map(linear).collect::<Result<_, _>>()?,
             info,
             config: Arc::clone(config),
             rope: rope.clone(),
+            position_bias: None,
             norms,
             router,
+            delta_net,
+            sinks,
+            value_norm,
+            scale,
         })
     }
 
     /// The names and shapes of all tensors of layer `index`, in the order of files.
     pub(super) fn tensors(c: &Config, index: usize) -> Vec<(String, Vec<usize>)> {
-        let prefix = prefix(index);
+        let prefix = prefix(c, index);
         // In files the norms of heads follow the others.
-        let mut norms: Vec<_> = norm_names(c).collect();
+        let mut norms: Vec<_> = norm_names(c, index).collect();
         norms.sort_by_key(|(slot, _)| matches!(slot, NormSlot::Query | NormSlot::Key));
-        let norms = norms
-            .into_iter()
-            .map(|(_, (name, width))| (format!("{prefix}{name}.weight"), vec![width]));
+        let kinds: &[&str] = if c.encoder.is_some() { &["weight", "bias"] } else { &["weight"] };
+        let norms = norms.into_iter().flat_map(|(_, (name, width))| {
+            kinds.iter().map(move |kind| (format!("{name}.{kind}"), vec![width]))
+        });
+        let norms = norms.map(|(name, shape)| (format!("{prefix}{name}"), shape));
         let info = LayerInfo::new(c, index);
         let mut tensors: Vec<(String, Vec<usize>)> = norms.collect();
         if info.experts > 0 {
             tensors.extend(Router::tensors(c, &prefix));
+        }
+        if let Some(sizes) = c.delta_net(index) {
+            let named = |(name, shape)| (format!("{prefix}{name}"), shape);
+            tensors.extend(DeltaNet::tensors(c, &sizes).map(named));
+        }
+        if c.family.layer_scale {
+            tensors.push((format!("{prefix}{SCALE}"), vec![1]));
+        }
+        if c.family.sinks {
+            tensors.push((format!("{prefix}{SINKS}"), vec![c.heads]));
         }
         for linear in &info.linears {
             let name = format!("{prefix}{}", linear.name);
@@ -266,7 +326,7 @@ impl Layer {
         self.rope.as_deref()
     }
 
-    /// What it is made of.
+    /// Its linear layers and their inputs.
     pub fn info(&self) -> &LayerInfo {
         &self.info
     }
@@ -286,14 +346,24 @@ impl Layer {
         &mut self.linears
     }
 
-    /// The linear layers of attention: q, k, v and o.
-    pub(super) fn attention_linears(&self) -> [&Linear; 4] {
-        std::array::from_fn(|i| &self.linears[i])
+    /// The linear layers of attention: q, k and, unless the values are the keys, v.
+    pub(super) fn attention_linears(&self) -> (&Linear, &Linear, Option<&Linear>) {
+        let v = &self.linears[2];
+        (&self.linears[0], &self.linears[1], (v.info.role == Role::Value).then_some(v))
     }
 
-    /// Gate, up and down of an expert, or of the MLP that every token goes through.
+    /// The output of the mixer.
+    pub(super) fn output_linear(&self) -> &Linear {
+        &self.linears[self.info.mixer - 1]
+    }
+
+    /// Gate, up and down of an expert, or of the MLP that every token goes through; up
+    /// twice, if it has no gate.
     pub(super) fn mlp_linears(&self, expert: Option<u16>) -> [&Linear; 3] {
         let first = self.info.first_of(expert);
+        if self.config.is_ungated() {
+            return [0, 0, 1].map(|i| &self.linears[first + i]);
+        }
         std::array::from_fn(|i| &self.linears[first + i])
     }
 
@@ -302,7 +372,7 @@ impl Layer {
         self.linears.iter().map(|linear| linear.weight.bytes()).sum()
     }
 
-    /// Bytes of the weights that one token reads: of its experts only.
+    /// Bytes of the weights used for one token; of all experts, only those it is routed to.
     pub fn bytes_per_token(&self) -> usize {
         let own: usize =
             self.linears.iter().filter(|l| l.info.expert.is_none()).map(|l| l.weight.bytes()).sum();
@@ -357,11 +427,11 @@ impl Layer {
             }
             Input::GateUp | Input::Down => {
                 layer.mlp_input(h, scratch, tap);
-                if layer.router.is_some() {
-                    layer.observe_experts(h.len(), last, scratch, tap);
-                }
                 if last == Input::Down && layer.info.has_mlp {
                     layer.gate(h.len(), scratch, tap);
+                }
+                if layer.router.is_some() {
+                    layer.observe_experts(h, last, scratch, tap);
                 }
             }
         });
@@ -415,9 +485,8 @@ impl Layer {
     /// From `mixed` to `h`, with the residual connection.
     pub(super) fn attention_output(&self, h: &mut [f32], scratch: &mut Scratch) {
         let Scratch { mixed, out, .. } = scratch;
-        let q_width = self.config.q_width();
-        let x = MatrixRef::new(mixed, h.len() / self.config.hidden, q_width);
-        let [.., o_proj] = self.attention_linears();
+        let o_proj = self.output_linear();
+        let x = MatrixRef::new(mixed, h.len() / self.config.hidden, o_proj.weight.cols());
         self.add_residual(x, o_proj, self.norm(NormSlot::AfterAttention), out, h);
     }
 
@@ -432,6 +501,14 @@ impl Layer {
         let [.., down_proj] = self.mlp_linears(None);
         let x = MatrixRef::new(gate, h.len() / self.config.hidden, down_proj.weight.cols());
         self.add_residual(x, down_proj, self.norm(NormSlot::AfterMlp), out, h);
+        self.scale_output(h);
+    }
+
+    /// Multiplies the layer's output by its factor, if the family has one.
+    pub(super) fn scale_output(&self, h: &mut [f32]) {
+        if let Some(scale) = self.scale {
+            h.par_chunks_mut(ACTIVATION_CHUNK).for_each(|h| vector::scale(h, scale));
+        }
     }
 
     /// Normalizes `h` into `normed`: `[T, hidden]`.
@@ -450,31 +527,88 @@ impl Layer {
         scratch: &mut Scratch,
         tap: &mut dyn Tap,
     ) {
-        self.project_heads(size, scratch);
-        self.rotate_heads(size, start, scratch);
-        self.mix(size, cache, scratch, tap);
+        match &self.delta_net {
+            Some(net) => {
+                self.project_delta(size, scratch);
+                let mut fresh = Cache::default();
+                let state = &mut cache.unwrap_or(&mut fresh).delta;
+                let t = size / self.config.hidden;
+                let width = self.output_linear().weight.cols();
+                let Scratch { normed, q, v, mixed, .. } = scratch;
+                let input = MatrixRef::new(normed, t, self.config.hidden);
+                net.mix(&Projected { input, mixed: q, gate: v }, state, sized(mixed, t * width));
+            }
+            None => {
+                self.project_heads(size, scratch);
+                self.rotate_heads(size, start, scratch);
+                self.mix(size, cache, scratch);
+                self.gate_heads(scratch);
+            }
+        }
+        self.observe_mixed(size, scratch, tap);
+    }
+
+    /// From `normed` to queries, keys and values together, in `q`, and the gate of the
+    /// output, in `v`, of a gated delta net.
+    pub(super) fn project_delta(&self, size: usize, scratch: &mut Scratch) {
+        let [mixed, gate] = [0, 1].map(|i| &self.linears[i].weight);
+        let t = size / self.config.hidden;
+        let Scratch { normed, q, v, .. } = scratch;
+        let (q, v) = (sized(q, t * mixed.rows()), sized(v, t * gate.rows()));
+        apply(
+            MatrixRef::new(normed, t, self.config.hidden),
+            &mut [
+                (mixed, MatrixMut::new(q, t, mixed.rows())),
+                (gate, MatrixMut::new(v, t, gate.rows())),
+            ],
+        );
     }
 
     /// From `normed` to queries `[T, heads * head_dim]`, and keys and values
     /// `[T, kv_heads * head_dim]`.
     pub(super) fn project_heads(&self, size: usize, scratch: &mut Scratch) {
         let c = self.config.as_ref();
-        let [q_proj, k_proj, v_proj, _] = self.attention_linears();
-        let (d, q_width, kv_width) = (c.hidden, c.q_width(), c.kv_width());
-        let t = size / d;
-        let Scratch { normed, q, k, v, .. } = scratch;
-        let (q, k, v) = (sized(q, t * q_width), sized(k, t * kv_width), sized(v, t * kv_width));
-        apply(
-            MatrixRef::new(normed, t, d),
-            &mut [
-                (&q_proj.weight, MatrixMut::new(q, t, q_width)),
-                (&k_proj.weight, MatrixMut::new(k, t, kv_width)),
-                (&v_proj.weight, MatrixMut::new(v, t, kv_width)),
-            ],
-        );
+        let (q_proj, k_proj, v_proj) = self.attention_linears();
+        let (q_width, kv_width) = (q_proj.weight.rows(), k_proj.weight.rows());
+        let t = size / c.hidden;
+        let Scratch { normed, q, k, v, head_gate, .. } = scratch;
+        let (queries, keys) = (sized(q, t * q_width), sized(k, t * kv_width));
+        let values = sized(v, t * kv_width);
+        let mut products = vec![
+            (&q_proj.weight, MatrixMut::new(queries, t, q_width)),
+            (&k_proj.weight, MatrixMut::new(keys, t, kv_width)),
+        ];
+        if let Some(v_proj) = v_proj {
+            products.push((&v_proj.weight, MatrixMut::new(values, t, kv_width)));
+        }
+        apply(MatrixRef::new(normed, t, c.hidden), &mut products);
         q_proj.add_bias(q);
         k_proj.add_bias(k);
-        v_proj.add_bias(v);
+        match v_proj {
+            Some(v_proj) => v_proj.add_bias(v),
+            None => v.copy_from_slice(k),
+        }
+        if c.family.gated_attention {
+            let d = c.attention[self.index()].head_dim;
+            split_heads(q, head_gate, d);
+        }
+    }
+
+    /// Multiplies the outputs of heads by their gates, if the family has them.
+    pub(super) fn gate_heads(&self, scratch: &mut Scratch) {
+        let Scratch { mixed, head_gate, .. } = scratch;
+        if self.config.family.gated_attention {
+            let parts = mixed.par_chunks_mut(ACTIVATION_CHUNK);
+            parts
+                .zip(head_gate.par_chunks(ACTIVATION_CHUNK))
+                .for_each(|(mixed, gate)| vector::sigmoid_gate(mixed, gate));
+        }
+    }
+
+    /// Passes the input of the output projection to `tap`.
+    fn observe_mixed(&self, size: usize, scratch: &Scratch, tap: &mut dyn Tap) {
+        let (t, width) = (size / self.config.hidden, self.output_linear().weight.cols());
+        tap.on_input(Input::Out.into(), MatrixRef::new(&scratch.mixed, t, width));
     }
 
     /// Normalizes queries and keys per head where the family does, and rotates
@@ -516,22 +650,21 @@ impl Layer {
                 _ => rows.par_chunks_mut(width).enumerate().with_min_len(32).for_each(rotate_row),
             }
         };
-        rotate(&mut scratch.q, c.q_width(), NormSlot::Query);
-        rotate(&mut scratch.k, c.kv_width(), NormSlot::Key);
+        let [q_width, kv_width] = [&scratch.q, &scratch.k].map(|rows| rows.len() / t);
+        rotate(&mut scratch.q, q_width, NormSlot::Query);
+        rotate(&mut scratch.k, kv_width, NormSlot::Key);
+        if let Some(norm) = &self.value_norm {
+            let heads = scratch.v.par_chunks_exact_mut(norm.width()).with_min_len(32);
+            heads.for_each(|head| norm.in_place(head));
+        }
         if let Some(clip) = c.clip_qkv {
             scratch.v.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
         }
     }
 
     /// Attends, to the cached tokens too: `mixed`, `[T, heads * head_dim]`.
-    pub(super) fn mix(
-        &self,
-        size: usize,
-        cache: Option<&mut Cache>,
-        scratch: &mut Scratch,
-        tap: &mut dyn Tap,
-    ) {
-        let (t, q_width) = (size / self.config.hidden, self.config.q_width());
+    pub(super) fn mix(&self, size: usize, cache: Option<&mut Cache>, scratch: &mut Scratch) {
+        let (t, q_width) = (size / self.config.hidden, self.output_linear().weight.cols());
         let Scratch { q, k, v, mixed, .. } = scratch;
         let mixed = sized(mixed, t * q_width);
         let heads = self.grouped_attention();
@@ -542,19 +675,22 @@ impl Layer {
                 heads.attend(q, cache.keys(), cache.values(), mixed);
             }
         }
-        tap.on_input(Input::Out.into(), MatrixRef::new(mixed, t, q_width));
     }
 
     /// The shape of its attention.
     pub(super) fn grouped_attention(&self) -> GroupedQueryAttention {
         let c = self.config.as_ref();
+        let attention = &c.attention[self.index()];
         GroupedQueryAttention {
             heads: c.heads,
-            kv_heads: c.kv_heads,
-            head_dim: c.head_dim,
+            kv_heads: attention.kv_heads,
+            head_dim: attention.head_dim,
             scale: c.attention_scale,
             cap: c.score_cap,
-            window: c.attention[self.index()].window,
+            window: attention.window,
+            sinks: self.sinks.clone(),
+            causal: c.encoder.is_none(),
+            bias: self.position_bias.clone(),
         }
     }
 
@@ -600,6 +736,11 @@ impl Layer {
     ) {
         let [gate_proj, up_proj, _] = self.mlp_linears(expert);
         let (t, ff) = (x.rows(), gate_proj.weight.rows());
+        if self.config.is_ungated() {
+            let gate = sized(gate, t * ff);
+            apply(x, &mut [(&gate_proj.weight, MatrixMut::new(gate, t, ff))]);
+            return gate_proj.add_bias(gate);
+        }
         let (gate, up) = (sized(gate, t * ff), sized(up, t * ff));
         apply(
             x,
@@ -620,18 +761,30 @@ impl Layer {
         tap.on_input(Input::Down.into(), MatrixRef::new(gate, t, gate.len() / t));
     }
 
-    /// `gate <- act(gate) o up`.
+    /// `gate <- act(gate) o up`; without a gate, `act(gate)`, where `gate` is up.
     pub(super) fn activate(&self, gate: &mut [f32], up: &[f32]) {
-        let activation = match self.config.activation {
-            Activation::Silu => vector::silu_gate,
-            Activation::GeluTanh => vector::gelu_gate,
-        };
-        gate.par_chunks_mut(ACTIVATION_CHUNK)
-            .zip(up.par_chunks(ACTIVATION_CHUNK))
-            .for_each(|(g, u)| activation(g, u));
+        let activation = self.config.activation;
+        if self.config.is_ungated() {
+            return gate.par_chunks_mut(ACTIVATION_CHUNK).for_each(|x| match activation {
+                Activation::Gelu => vector::gelu(x),
+                Activation::GeluTanh => vector::gelu_tanh(x),
+                Activation::Silu => vector::silu(x),
+                Activation::ClampedSwiglu { .. } => unreachable!("it is of a gate"),
+            });
+        }
+        let parts = gate.par_chunks_mut(ACTIVATION_CHUNK).zip(up.par_chunks(ACTIVATION_CHUNK));
+        parts.for_each(|(g, u)| match activation {
+            Activation::Gelu => unreachable!("no gated MLP has it"),
+            Activation::Silu => vector::silu_gate(g, u),
+            Activation::GeluTanh => vector::gelu_gate(g, u),
+            Activation::ClampedSwiglu { alpha, limit } => {
+                vector::clamped_swiglu_gate(g, u, alpha, limit)
+            }
+        });
     }
 
-    /// `h <- h + norm(x W' + b)`, with the norm if the family has one.
+    /// `h <- h + norm(x W' + b)`, with the norm if the family has one; in encoders
+    /// `h <- norm(h + x W' + b)`.
     fn add_residual(
         &self,
         x: MatrixRef<'_>,
@@ -642,9 +795,14 @@ impl Layer {
     ) {
         let (t, d) = (x.rows(), self.config.hidden);
         let factor = self.config.residual_scale;
-        if norm.is_none() && factor == 1.0 {
+        let sum_is_normed = self.config.encoder.is_some();
+        if (norm.is_none() || sum_is_normed) && factor == 1.0 {
             apply_add(x, &linear.weight, MatrixMut::new(h, t, d));
-            return linear.add_bias(h);
+            linear.add_bias(h);
+            if let Some(norm) = norm {
+                norm.rows_in_place(h);
+            }
+            return;
         }
         let out = sized(out, t * d);
         apply(x, &mut [(&linear.weight, MatrixMut::new(out, t, d))]);
@@ -667,6 +825,24 @@ impl Layer {
         parts.for_each(|(h, out)| vector::add(h, out));
     }
 }
+
+/// Separates the queries of every head from its gate, which follows: `q` keeps the former,
+/// `gate` receives the latter.
+fn split_heads(q: &mut Vec<f32>, gate: &mut Vec<f32>, head_dim: usize) {
+    let half = q.len() / 2;
+    let gate = sized(gate, half);
+    for (i, gate) in gate.chunks_exact_mut(head_dim).enumerate() {
+        let from = 2 * i * head_dim;
+        gate.copy_from_slice(&q[from + head_dim..][..head_dim]);
+        q.copy_within(from..from + head_dim, i * head_dim);
+    }
+    q.truncate(half);
+}
+
+/// The name of the sinks within a layer.
+const SINKS: &str = "self_attn.sinks";
+/// The name of a layer's factor.
+const SCALE: &str = "layer_scalar";
 
 /// Elements per task of the activation.
 pub(super) const ACTIVATION_CHUNK: usize = 1 << 14;

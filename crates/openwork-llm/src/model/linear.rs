@@ -1,7 +1,7 @@
 //! A layer as data: which linear layers it has, what each computes, and which input
 //! it reads. Plans, statistics, packing, training and reports follow from this list.
 
-use super::config::Config;
+use super::config::{Config, DeltaNetSizes};
 use super::family::FAMILIES;
 use super::parameter::Half;
 use std::collections::BTreeSet;
@@ -25,15 +25,21 @@ pub enum Role {
     Up,
     /// The output of an MLP.
     Down,
+    /// Queries, keys and values of a gated delta net.
+    Mixed,
+    /// The gate of a gated delta net's output.
+    OutputGate,
 }
 
 impl Role {
     /// The linear layers of attention, in the order of [`LayerInfo::linears`].
     pub const ATTENTION: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
+    /// The linear layers of a gated delta net, in the order of [`LayerInfo::linears`].
+    pub const DELTA_NET: [Role; 3] = [Role::Mixed, Role::OutputGate, Role::Output];
     /// The linear layers of one MLP or expert, in the order of [`LayerInfo::linears`].
     pub const MLP: [Role; 3] = [Role::Gate, Role::Up, Role::Down];
 
-    /// Its name in couplings: `q`, `k`, `v`, `o`, `gate`, `up` or `down`.
+    /// Its name in couplings, such as `q` or `down`.
     pub fn name(self) -> &'static str {
         match self {
             Role::Query => "q",
@@ -43,13 +49,15 @@ impl Role {
             Role::Gate => "gate",
             Role::Up => "up",
             Role::Down => "down",
+            Role::Mixed => "qkv",
+            Role::OutputGate => "z",
         }
     }
 
     /// The input that it reads.
     pub fn input(self) -> Input {
         match self {
-            Role::Query | Role::Key | Role::Value => Input::Qkv,
+            Role::Query | Role::Key | Role::Value | Role::Mixed | Role::OutputGate => Input::Qkv,
             Role::Output => Input::Out,
             Role::Gate | Role::Up => Input::GateUp,
             Role::Down => Input::Down,
@@ -133,7 +141,7 @@ impl FromStr for Site {
     }
 }
 
-/// A linear layer of a decoder layer.
+/// A linear layer of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinearInfo {
     /// Its name within the layer, such as `self_attn.q_proj`.
@@ -159,7 +167,7 @@ impl LinearInfo {
         self.name.rsplit('.').next().unwrap_or(&self.name)
     }
 
-    /// Whether a coupling means it by `q`, `q_proj` or `self_attn.q_proj`.
+    /// Whether `name` refers to it in a coupling: `q`, `q_proj` or `self_attn.q_proj`.
     pub fn is_called(&self, name: &str) -> bool {
         name == self.role.name() || name == self.short() || name == self.name
     }
@@ -169,67 +177,107 @@ impl LinearInfo {
 /// or expert they belong to.
 pub fn is_linear_name(name: &str) -> bool {
     let short = name.rsplit('.').next().unwrap_or(name);
+    let ends_with = |part: &&str| {
+        name.strip_suffix(part).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+    };
+    let encoders = FAMILIES.iter().filter(|family| family.encoder.is_some());
+    let mut in_encoders =
+        encoders.flat_map(|family| family.names.attention.iter().chain(&family.names.mlp));
+    if in_encoders.any(|part| !part.is_empty() && ends_with(part)) {
+        return true;
+    }
     let roles = Role::ATTENTION.into_iter().chain(Role::MLP);
     let by_role = short
         .strip_suffix("_proj")
         .is_some_and(|role| roles.into_iter().any(|known| known.name() == role));
-    by_role || FAMILIES.iter().any(|family| family.names.expert_parts.contains(&short))
+    let of_delta_net = Role::DELTA_NET.map(delta_net_name).contains(&short);
+    by_role
+        || of_delta_net
+        || FAMILIES.iter().any(|family| family.names.expert_parts.contains(&short))
 }
 
-/// The linear layers of one decoder layer: those of attention, of its MLP or shared
+/// The number of the layer that a tensor belongs to, and its name there; `None` for tensors
+/// outside the layers.
+///
+/// ```
+/// use openwork_llm::model::split_layer_name;
+/// let name = "model.layers.7.self_attn.q_proj.weight";
+/// assert_eq!(split_layer_name(name), Some((7, "self_attn.q_proj.weight")));
+/// assert_eq!(split_layer_name("encoder.layer.0.output.dense.bias"), Some((0, "output.dense.bias")));
+/// assert_eq!(split_layer_name("pooler.dense.weight"), None);
+/// ```
+pub fn split_layer_name(name: &str) -> Option<(usize, &str)> {
+    FAMILIES.iter().find_map(|family| {
+        let (index, rest) = name.strip_prefix(family.names.layers)?.split_once('.')?;
+        Some((index.parse().ok()?, rest))
+    })
+}
+
+/// The linear layers of one layer: those of attention, of its MLP or shared
 /// expert, if any, and of each expert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerInfo {
     /// The layer's index.
     pub index: usize,
+    /// Before the index in names of tensors, as in `model.layers.`.
+    pub prefix: &'static str,
     /// In the order of files.
     pub linears: Vec<LinearInfo>,
+    /// The number of linear layers of the mixer: attention or a gated delta net.
+    pub mixer: usize,
     /// Whether there is an MLP that every token goes through.
     pub has_mlp: bool,
     /// Number of experts.
     pub experts: usize,
+    /// Whether they work beside the MLP, with norms of their own.
+    pub beside_mlp: bool,
 }
 
 impl LayerInfo {
     /// The linear layers of layer `index`.
     pub fn new(c: &Config, index: usize) -> Self {
-        let (d, q, kv) = (c.hidden, c.q_width(), c.kv_width());
+        let d = c.hidden;
         let names = &c.family.names;
-        let mut linears = Vec::new();
-        for role in Role::ATTENTION {
-            let (shape, bias) = match role {
-                Role::Query => ([q, d], c.qkv_bias),
-                Role::Output => ([d, q], c.out_bias),
-                _ => ([kv, d], c.qkv_bias),
-            };
-            let name = format!("self_attn.{}_proj", role.name());
-            linears.push(LinearInfo { name, role, expert: None, shape, bias });
-        }
+        let mut linears = match c.delta_net(index) {
+            Some(sizes) => delta_net_linears(d, &sizes),
+            None => attention_linears(c, index),
+        };
+        let mixer = linears.len();
         let mut mlp = |prefix: &str, parts: [&str; 3], ff: usize, expert: Option<u16>| {
             for (role, part) in Role::MLP.into_iter().zip(parts) {
+                if part.is_empty() {
+                    continue;
+                }
                 let shape = if role == Role::Down { [d, ff] } else { [ff, d] };
-                let name = format!("{prefix}.{part}");
+                let name = format!("{prefix}{part}");
                 linears.push(LinearInfo { name, role, expert, shape, bias: c.mlp_bias });
             }
         };
         let experts = c.experts.as_ref().filter(|experts| experts.layers[index]);
         let own_ff = experts.map_or(Some(c.ff), |experts| experts.shared_ff);
         if let Some(ff) = own_ff {
-            let prefix = if experts.is_some() { names.shared } else { "mlp" };
-            mlp(prefix, ["gate_proj", "up_proj", "down_proj"], ff, None);
+            match experts {
+                Some(_) => {
+                    let prefix = format!("{}.", names.shared);
+                    mlp(&prefix, ["gate_proj", "up_proj", "down_proj"], ff, None);
+                }
+                None => mlp("", names.mlp, ff, None),
+            }
         }
         let count = experts.map_or(0, |experts| experts.count);
         for expert in 0..count {
             let ff = experts.map_or(0, |experts| experts.ff);
-            let prefix = format!("{}.{expert}", names.experts);
+            let prefix = format!("{}.{expert}.", names.experts);
             mlp(&prefix, names.expert_parts, ff, Some(expert as u16));
         }
-        Self { index, linears, has_mlp: own_ff.is_some(), experts: count }
+        let (prefix, has_mlp) = (names.layers, own_ff.is_some());
+        let beside_mlp = experts.is_some_and(|experts| experts.beside_mlp);
+        Self { index, prefix, linears, mixer, has_mlp, experts: count, beside_mlp }
     }
 
     /// The full name of a linear layer's weights.
     pub fn weight_name(&self, linear: usize) -> String {
-        format!("model.layers.{}.{}.weight", self.index, self.linears[linear].name)
+        format!("{}{}.{}.weight", self.prefix, self.index, self.linears[linear].name)
     }
 
     /// Every input, in the order of the forward pass.
@@ -251,19 +299,17 @@ impl LayerInfo {
     /// The index of the first linear layer of an expert, or of the MLP that every token
     /// goes through.
     pub fn first_of(&self, expert: Option<u16>) -> usize {
-        let attention = Role::ATTENTION.len();
         match expert {
-            None => attention,
+            None => self.mixer,
             Some(expert) => {
-                attention + Role::MLP.len() * (usize::from(self.has_mlp) + usize::from(expert))
+                self.mixer + Role::MLP.len() * (usize::from(self.has_mlp) + usize::from(expert))
             }
         }
     }
 
-    /// The first linear layer with this role.
-    pub fn position(&self, role: Role) -> usize {
-        let found = self.linears.iter().position(|linear| linear.role == role);
-        found.expect("every layer has linear layers of every role")
+    /// The first linear layer with this role, if there is one.
+    pub fn position(&self, role: Role) -> Option<usize> {
+        self.linears.iter().position(|linear| linear.role == role)
     }
 
     /// The linear layer that a coupling calls `name`, next to one of this expert.
@@ -271,11 +317,11 @@ impl LayerInfo {
         let position = |expert| {
             self.linears.iter().position(|linear| linear.expert == expert && linear.is_called(name))
         };
-        // Attention goes with every expert.
+        // The linear layers of attention can be coupled with any expert.
         position(expert).or_else(|| position(None))
     }
 
-    /// Weights that one token is multiplied by: of its experts only.
+    /// Number of weights used for one token; of all experts, only those it is routed to.
     pub fn active_weights(&self, c: &Config) -> usize {
         let size = |linear: &LinearInfo| linear.shape[0] * linear.shape[1];
         let own: usize = self.linears.iter().filter(|l| l.expert.is_none()).map(size).sum();
@@ -286,5 +332,48 @@ impl LayerInfo {
     /// Weights of all linear layers.
     pub fn weights(&self) -> usize {
         self.linears.iter().map(|linear| linear.shape[0] * linear.shape[1]).sum()
+    }
+}
+
+/// The linear layers of a layer's attention.
+fn attention_linears(c: &Config, index: usize) -> Vec<LinearInfo> {
+    let (d, attention) = (c.hidden, &c.attention[index]);
+    let (q, kv) = (c.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
+    let gates = if c.family.gated_attention { q } else { 0 };
+    let roles = Role::ATTENTION.into_iter().zip(c.family.names.attention);
+    let roles = roles.filter(|(role, _)| *role != Role::Value || !attention.values_are_keys);
+    let linear = |(role, name): (Role, &str)| {
+        let (shape, bias) = match role {
+            Role::Query => ([q + gates, d], c.qkv_bias),
+            Role::Output => ([d, q], c.out_bias),
+            _ => ([kv, d], c.qkv_bias),
+        };
+        let name = name.to_string();
+        LinearInfo { name, role, expert: None, shape, bias }
+    };
+    roles.map(linear).collect()
+}
+
+/// The linear layers of a gated delta net. The projections of its two numbers per head are
+/// not among them: like routers, they stay dense.
+fn delta_net_linears(d: usize, sizes: &DeltaNetSizes) -> Vec<LinearInfo> {
+    let linear = |role: Role| {
+        let shape = match role {
+            Role::Mixed => [sizes.channels(), d],
+            Role::Output => [d, sizes.value_width()],
+            _ => [sizes.value_width(), d],
+        };
+        let name = format!("linear_attn.{}", delta_net_name(role));
+        LinearInfo { name, role, expert: None, shape, bias: false }
+    };
+    Role::DELTA_NET.map(linear).to_vec()
+}
+
+/// The name of a linear layer within a gated delta net.
+fn delta_net_name(role: Role) -> &'static str {
+    match role {
+        Role::Mixed => "in_proj_qkv",
+        Role::OutputGate => "in_proj_z",
+        _ => "out_proj",
     }
 }

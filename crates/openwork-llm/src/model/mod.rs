@@ -1,5 +1,5 @@
-//! Decoder-only language models on the CPU: families as data, a forward pass with
-//! hooks on the inputs of linear layers, and a decoder with a KV cache.
+//! Decoder-only language models and encoders on the CPU: families as data, a forward pass
+//! with hooks on the inputs of linear layers, and a decoder with a KV cache.
 //!
 //! Evaluation and pruning keep one layer in memory at a time:
 //!
@@ -22,6 +22,8 @@ mod cache;
 mod config;
 mod config_reader;
 mod decoder;
+mod delta_net;
+mod encoder;
 mod experts;
 mod family;
 mod head;
@@ -38,17 +40,22 @@ mod tap;
 pub(crate) mod vector;
 mod weight;
 
-pub use config::{Activation, Config, ConfigError, Experts, LayerAttention, ties_embeddings};
+pub(crate) use config::MAX_EXPERTS;
+pub use config::{
+    Activation, Config, ConfigError, DeltaNetSizes, DeltaNets, Experts, LayerAttention,
+    embedding_name, ties_embeddings,
+};
 pub use decoder::Decoder;
+pub use encoder::{EncoderConfig, EncoderRules, PositionBias, Positions};
 pub use experts::ExpertOutputs;
 pub use family::{
-    Bias, ExpertRules, FAMILIES, Family, FusedLinears, Names, Norms, QkNorm, Rotation,
+    Bias, ExpertFiles, ExpertRules, FAMILIES, Family, FusedLinears, Names, Norms, QkNorm, Rotation,
     SlidingWindow,
 };
 pub use head::{EmbeddingRows, Head, LogitMap, TokenScore};
 pub use hidden::Hidden;
 pub use layer::{Layer, Linear, NormSlot};
-pub use linear::{Input, LayerInfo, LinearInfo, Role, Site, is_linear_name};
+pub use linear::{Input, LayerInfo, LinearInfo, Role, Site, is_linear_name, split_layer_name};
 pub use norm::Norm;
 pub use parameter::{Half, Parameter};
 pub use ragged::{RaggedBatch, Span};
@@ -59,6 +66,7 @@ pub use weight::{Storage, Weight};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Tensor};
 use crate::format::printable;
+use encoder::EncoderInput;
 use openwork::Matrix;
 use rope::Rope;
 use std::collections::BTreeSet;
@@ -98,6 +106,30 @@ pub enum ModelError {
         name: String,
         /// The family's name.
         family: &'static str,
+    },
+    /// An encoder where a decoder is needed.
+    #[error(
+        "{}: {family} models are encoders: they give vectors, not the next token; use `openwork embed`, `prune`, `pack`, `inspect`, or `eval` with --reference",
+        path.display()
+    )]
+    Encoder {
+        /// The model's folder.
+        path: std::path::PathBuf,
+        /// The family's name.
+        family: &'static str,
+    },
+    /// A decoder where an encoder is needed.
+    #[error(
+        "{}: {family} models are decoders, which predict the next token; sentence vectors need an encoder ({encoders})",
+        path.display()
+    )]
+    Decoder {
+        /// The model's folder or file.
+        path: std::path::PathBuf,
+        /// The family's name.
+        family: &'static str,
+        /// The families of encoders.
+        encoders: String,
     },
     /// A token outside the vocabulary.
     #[error("token id {id} is out of range: the model's vocabulary has {vocab} tokens")]
@@ -150,6 +182,8 @@ impl ModelError {
             Self::Config { .. }
             | Self::Exported { .. }
             | Self::Foreign { .. }
+            | Self::Encoder { .. }
+            | Self::Decoder { .. }
             | Self::Token { .. }
             | Self::Tokenizer { .. }
             | Self::TooLong { .. } => true,
@@ -165,7 +199,12 @@ pub struct Model<'a> {
     config: Arc<Config>,
     /// One per layer; layers with the same RoPE share it.
     ropes: Vec<Option<Arc<Rope>>>,
-    norm: Norm,
+    /// The final norm of a decoder.
+    norm: Option<Norm>,
+    /// What an encoder adds to the embedding.
+    input: Option<EncoderInput>,
+    /// The bias of an encoder's attention scores.
+    position_bias: Option<Arc<PositionBias>>,
 }
 
 impl<'a> Model<'a> {
@@ -183,15 +222,28 @@ impl<'a> Model<'a> {
 
         let mut ropes: Vec<Option<Arc<Rope>>> = Vec::with_capacity(config.layers);
         for (i, a) in config.attention.iter().enumerate() {
-            let alike = config.attention[..i].iter().position(|b| b.rope == a.rope);
-            let new = || Some(Arc::new(Rope::new(config.head_dim, a.rope.as_ref()?)));
+            let alike = config.attention[..i]
+                .iter()
+                .position(|b| b.rope == a.rope && b.head_dim == a.head_dim);
+            let new = || Some(Arc::new(Rope::new(a.head_dim, a.rope.as_ref()?)));
             ropes.push(alike.map_or_else(new, |earlier| ropes[earlier].clone()));
         }
-        let weights = checkpoint.tensor_with_shape("model.norm.weight", &[config.hidden])?.to_f32();
-        let norm = Norm::new(weights, config.family.norm_offset, config.norm_eps);
-        let model = Self { checkpoint, config: Arc::new(config), ropes, norm };
+        let norm = match config.encoder {
+            None => {
+                let weights =
+                    checkpoint.tensor_with_shape("model.norm.weight", &[config.hidden])?;
+                Some(Norm::new(weights.to_f32(), config.family.norm_offset, config.norm_eps))
+            }
+            Some(_) => None,
+        };
+        let input = EncoderInput::load(checkpoint, &config)?;
+        let position_bias = EncoderInput::bias(checkpoint, &config)?;
+        let config = Arc::new(config);
+        let model = Self { checkpoint, config, ropes, norm, input, position_bias };
         model.embedding()?;
-        model.head()?;
+        if model.config.encoder.is_none() {
+            model.head()?;
+        }
         Ok(model)
     }
 
@@ -226,7 +278,9 @@ impl<'a> Model<'a> {
         index: usize,
         storage: Storage,
     ) -> Result<Layer, ModelError> {
-        Ok(Layer::load(files, &self.config, &self.ropes[index], index, storage)?)
+        let mut layer = Layer::load(files, &self.config, &self.ropes[index], index, storage)?;
+        layer.position_bias = self.position_bias.clone();
+        Ok(layer)
     }
 
     /// The initial hidden states of windows of tokens, all of the same length.
@@ -236,15 +290,54 @@ impl<'a> Model<'a> {
             return Err(ModelError::Windows);
         }
         check_length(len, &self.config)?;
-        let tokens: Vec<u32> = windows.iter().flatten().copied().collect();
-        let states = embed(&EmbeddingRows::Mapped(self.embedding()?), &tokens, &self.config)?;
-        Ok(Hidden::new(states, len))
+        Ok(Hidden::new(self.embed_texts(windows)?, len))
     }
 
-    /// The final norm and output projection.
+    /// The initial hidden states of texts of any length, one after the other.
+    fn embed_texts<T: AsRef<[u32]>>(&self, texts: &[T]) -> Result<Matrix, ModelError> {
+        let tokens: Vec<u32> = texts.iter().flat_map(|text| text.as_ref()).copied().collect();
+        let mut states = embed(&EmbeddingRows::Mapped(self.embedding()?), &tokens, &self.config)?;
+        if let Some(input) = &self.input {
+            let mut rest = states.data_mut();
+            for text in texts.iter().map(AsRef::as_ref) {
+                let (own, after) = rest.split_at_mut(text.len() * self.config.hidden);
+                input.finish(text, own);
+                rest = after;
+            }
+        }
+        Ok(states)
+    }
+
+    /// Refuses an encoder, which predicts no tokens.
+    pub fn check_decoder(&self) -> Result<(), ModelError> {
+        let (path, family) = (self.checkpoint.path().to_path_buf(), self.config.family.name);
+        match self.config.encoder {
+            Some(_) => Err(ModelError::Encoder { path, family }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a decoder, which gives no vectors of sentences.
+    pub fn check_encoder(&self) -> Result<(), ModelError> {
+        let (path, family) = (self.checkpoint.path().to_path_buf(), self.config.family.name);
+        let encoders = FAMILIES.iter().filter(|family| family.encoder.is_some());
+        let encoders = encoders.map(|family| family.name).collect::<Vec<_>>().join(", ");
+        match self.config.encoder {
+            Some(_) => Ok(()),
+            None => Err(ModelError::Decoder { path, family, encoders }),
+        }
+    }
+
+    /// The final norm and output projection; an encoder has none.
     pub fn head(&self) -> Result<Head<'_>, ModelError> {
         let rows = EmbeddingRows::Mapped(self.head_tensor()?);
-        Ok(Head { norm: &self.norm, rows, logits: LogitMap::new(&self.config) })
+        Ok(Head { norm: self.final_norm()?, rows, logits: LogitMap::new(&self.config) })
+    }
+
+    /// The norm before the head of a decoder.
+    fn final_norm(&self) -> Result<&Norm, ModelError> {
+        self.check_decoder()?;
+        Ok(self.norm.as_ref().expect("decoders have a final norm"))
     }
 
     /// Refuses tokens outside the vocabulary, before any work is done on them.
@@ -276,11 +369,12 @@ impl<'a> Model<'a> {
     /// The embedding, `[vocabulary, hidden]`.
     fn embedding(&self) -> Result<Tensor<'a>, ModelError> {
         let shape = [self.config.vocab, self.config.hidden];
-        Ok(self.checkpoint.tensor_with_shape("model.embed_tokens.weight", &shape)?)
+        Ok(self.checkpoint.tensor_with_shape(self.config.family.embedding(), &shape)?)
     }
 
     /// The head, `[vocabulary, hidden]`: the embedding, if tied.
     fn head_tensor(&self) -> Result<Tensor<'a>, ModelError> {
+        self.check_decoder()?;
         if self.config.tied {
             return self.embedding();
         }
@@ -320,7 +414,10 @@ fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<(), ModelEr
         (0..config.layers).flat_map(|i| Layer::tensors(config, i)).collect();
     // Also a tied head, and the RoPE tables of old files.
     let mut known: BTreeSet<&str> = of_layers.iter().map(|(name, _)| name.as_str()).collect();
-    known.extend(["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]);
+    match config.encoder {
+        None => known.extend(["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]),
+        Some(_) => known.extend(EncoderInput::tensors(config).iter().map(|(name, ..)| *name)),
+    }
     let foreign = checkpoint
         .names()
         .find(|name| !known.contains(name) && !name.ends_with(".rotary_emb.inv_freq"));

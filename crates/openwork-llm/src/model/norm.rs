@@ -1,4 +1,4 @@
-//! Root-mean-square normalization.
+//! Root-mean-square and layer normalization.
 
 use super::vector;
 use rayon::prelude::*;
@@ -11,9 +11,17 @@ const TASK: usize = 32;
 /// ```text
 /// y_i = x_i f_i / sqrt(mean(x^2) + eps)
 /// ```
+///
+/// With a bias it is a layer norm, which subtracts the mean first:
+///
+/// ```text
+/// y_i = (x_i - m) f_i / sqrt(mean((x - m)^2) + eps) + b_i        m = mean(x)
+/// ```
 #[derive(Clone, Debug)]
 pub struct Norm {
     factors: Vec<f32>,
+    /// Of a layer norm.
+    bias: Option<Vec<f32>>,
     eps: f32,
 }
 
@@ -23,7 +31,12 @@ impl Norm {
         if offset != 0.0 {
             weights.iter_mut().for_each(|w| *w += offset);
         }
-        Self { factors: weights, eps }
+        Self { factors: weights, bias: None, eps }
+    }
+
+    /// A layer norm.
+    pub fn layer(factors: Vec<f32>, bias: Vec<f32>, eps: f32) -> Self {
+        Self { factors, bias: Some(bias), eps }
     }
 
     /// Width of the rows.
@@ -51,6 +64,11 @@ impl Norm {
         let d = self.width();
         let task = |(x, out): (&[f32], &mut [f32])| {
             for (x, out) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
+                if self.bias.is_some() {
+                    out.copy_from_slice(x);
+                    self.in_place(out);
+                    continue;
+                }
                 vector::scaled_product(out, x, &self.factors, self.scale(x));
             }
         };
@@ -75,8 +93,21 @@ impl Norm {
         x.par_chunks_mut(TASK * d).zip(sum.par_chunks_mut(TASK * d)).for_each(task);
     }
 
+    /// Normalizes rows in place.
+    pub fn rows_in_place(&self, rows: &mut [f32]) {
+        let d = self.width();
+        rows.par_chunks_mut(TASK * d)
+            .for_each(|rows| rows.chunks_exact_mut(d).for_each(|row| self.in_place(row)));
+    }
+
     /// Normalizes one row in place.
     pub fn in_place(&self, row: &mut [f32]) {
+        if let Some(bias) = &self.bias {
+            let n = row.len() as f32;
+            let mean = vector::sum(row) / n;
+            let scale = (vector::sum_of_squares_from(row, mean) / n + self.eps).sqrt().recip();
+            return vector::scale_and_shift(row, mean, scale, &self.factors, bias);
+        }
         let scale = self.scale(row);
         for (x, f) in row.iter_mut().zip(&self.factors) {
             *x = *x * scale * f;

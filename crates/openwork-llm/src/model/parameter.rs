@@ -86,9 +86,9 @@ impl Layer {
 
     /// The tensor of layer `index` that has this name, as a parameter.
     pub fn parameter_named(config: &Config, index: usize, name: &str) -> Option<Parameter> {
-        let name = name.strip_prefix(&prefix(index))?;
-        if let Some((slot, _)) =
-            norm_names(config).find(|(_, (norm, _))| name.strip_suffix(".weight") == Some(norm))
+        let name = name.strip_prefix(&prefix(config, index))?;
+        if let Some((slot, _)) = norm_names(config, index)
+            .find(|(_, (norm, _))| name.strip_suffix(".weight") == Some(norm))
         {
             return Some(Parameter::Norm(slot));
         }

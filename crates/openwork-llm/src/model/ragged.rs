@@ -14,11 +14,12 @@
 //! positions and attention depend on the spans.
 
 use super::attention::GroupedQueryAttention;
+use super::delta_net::{DeltaNet, DeltaState, Projected};
 use super::hidden::Scratch;
 use super::keep_awake::keep_awake;
 use super::layer::Layer;
-use super::{EmbeddingRows, Model, ModelError, check_length, embed};
-use openwork::Matrix;
+use super::{Model, ModelError, check_length};
+use openwork::{Matrix, MatrixRef};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -42,7 +43,7 @@ pub struct RaggedBatch {
     scratch: Scratch,
 }
 
-/// Where a span and what it continues are among the rows.
+/// The rows of a span and of the spans it continues.
 #[derive(Debug)]
 struct PlacedSpan {
     rows: Range<usize>,
@@ -51,11 +52,11 @@ struct PlacedSpan {
 }
 
 impl RaggedBatch {
-    /// Embeds spans.
+    /// Embeds spans; in an encoder each is a text of its own.
     ///
     /// # Panics
     ///
-    /// If a span continues itself or a later one.
+    /// If a span continues itself or a later one, or, in an encoder, any.
     pub fn new(model: &Model<'_>, spans: &[Span]) -> Result<Self, ModelError> {
         if spans.iter().any(|span| span.tokens.is_empty()) {
             return Err(ModelError::Windows);
@@ -65,6 +66,7 @@ impl RaggedBatch {
             let before = match span.after {
                 None => Vec::new(),
                 Some(earlier) => {
+                    assert!(model.config().encoder.is_none(), "texts of an encoder are whole");
                     assert!(earlier < i, "span {i} continues span {earlier}");
                     let PlacedSpan { rows, before } = &placed[earlier];
                     before.iter().chain([rows]).cloned().collect()
@@ -76,9 +78,8 @@ impl RaggedBatch {
             positions.extend(start..start + length);
             placed.push(PlacedSpan { rows: first..first + length, before });
         }
-        let tokens: Vec<u32> = spans.iter().flat_map(|span| &span.tokens).copied().collect();
-        let rows = EmbeddingRows::Mapped(model.embedding()?);
-        let states = embed(&rows, &tokens, model.config())?;
+        let texts: Vec<&[u32]> = spans.iter().map(|span| span.tokens.as_slice()).collect();
+        let states = model.embed_texts(&texts)?;
         Ok(Self { states, spans: placed, positions, scratch: Scratch::default() })
     }
 
@@ -100,17 +101,49 @@ impl Layer {
         let h = states.data_mut();
         keep_awake(|| {
             self.attention_input(h, scratch, &mut super::NoTap);
-            self.project_heads(h.len(), scratch);
-            self.rotate_rows(h.len(), &|row| positions[row], scratch);
-            let mixed = scratch.mixed_rows(positions.len() * self.config().q_width());
-            attend_spans(&self.grouped_attention(), spans, mixed);
+            match &self.delta_net {
+                Some(net) => {
+                    self.project_delta(h.len(), scratch);
+                    mix_spans(net, spans, self.config().hidden, scratch);
+                }
+                None => {
+                    self.project_heads(h.len(), scratch);
+                    self.rotate_rows(h.len(), &|row| positions[row], scratch);
+                    let width = self.output_linear().weight().cols();
+                    let mixed = scratch.mixed_rows(positions.len() * width);
+                    attend_spans(&self.grouped_attention(), spans, mixed);
+                    self.gate_heads(scratch);
+                }
+            }
             self.attention_output(h, scratch);
             self.mlp(h, scratch, &mut super::NoTap);
         });
     }
 }
 
-/// Queries, keys and values of a batch, and room for what they attend to.
+/// Runs a gated delta net span by span, each after the spans before it.
+fn mix_spans(net: &DeltaNet, spans: &[PlacedSpan], hidden: usize, scratch: &mut Scratch) {
+    let Scratch { normed, q, v, mixed, .. } = scratch;
+    let tokens = normed.len() / hidden;
+    let width = v.len() / tokens;
+    mixed.resize(tokens * width, 0.0);
+    let mut states: Vec<DeltaState> = Vec::with_capacity(spans.len());
+    for PlacedSpan { rows, before } in spans {
+        let after = before.last().map(|last| spans.iter().position(|span| span.rows == *last));
+        let mut state = after.flatten().map_or_else(DeltaState::default, |i| states[i].clone());
+        let part = |x: usize| rows.start * x..rows.end * x;
+        let channels = q.len() / tokens;
+        let projected = Projected {
+            input: MatrixRef::new(&normed[part(hidden)], rows.len(), hidden),
+            mixed: &q[part(channels)],
+            gate: &v[part(width)],
+        };
+        net.mix(&projected, &mut state, &mut mixed[part(width)]);
+        states.push(state);
+    }
+}
+
+/// Queries, keys and values of a batch, and a buffer for the attention output.
 pub(super) struct Heads<'a> {
     pub q: &'a [f32],
     pub k: &'a [f32],

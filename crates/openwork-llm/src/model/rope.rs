@@ -47,7 +47,14 @@ pub enum Scaling {
         /// Factor of cosines and sines.
         attention: f64,
     },
-    /// LongRoPE: a divisor for every plane, others beyond the original context.
+    /// Only the first planes are rotated.
+    Proportional {
+        /// How many are.
+        planes: usize,
+        /// Divides their frequencies.
+        factor: f64,
+    },
+    /// LongRoPE: a divisor for every plane, and a second set beyond the original context.
     Long {
         /// Divisors within the original context.
         short: Vec<f64>,
@@ -68,6 +75,10 @@ impl Scaling {
         let scaled = |i: usize| match self {
             Scaling::None => plain(i),
             Scaling::Linear { factor } => plain(i) / factor,
+            Scaling::Proportional { planes, factor } => match i < *planes {
+                true => plain(i) / factor,
+                false => 0.0,
+            },
             Scaling::Llama3 { factor, low, high, original } => {
                 let f = plain(i);
                 let turns = *original as f64 * f / TAU;
@@ -176,7 +187,7 @@ impl Table {
     }
 }
 
-/// The rotation of a layer's heads; its table grows with the positions asked for.
+/// The rotation of a layer's heads; its table grows with the positions requested.
 #[derive(Debug)]
 pub struct Rope {
     parameters: RopeParameters,

@@ -10,10 +10,14 @@ use super::family::Family;
 use super::rope::{RopeParameters, Scaling};
 use serde_json::{Map, Value};
 
-/// What the rotation depends on besides its own keys.
+/// The settings outside the RoPE keys that the rotation depends on.
 pub struct HeadContext {
     /// Size of a head.
     pub head_dim: usize,
+    /// Number of key-value heads.
+    pub kv_heads: usize,
+    /// Size of a head in layers that attend to all tokens.
+    pub global_head_dim: usize,
     /// Maximum sequence length.
     pub max_positions: usize,
     /// Whether all of a head is rotated, and how.
@@ -22,7 +26,7 @@ pub struct HeadContext {
 
 /// The rotations of a model.
 pub struct Ropes {
-    /// Of layers that attend to all tokens.
+    /// Of global layers.
     pub global: RopeParameters,
     /// Of layers with a sliding window.
     pub sliding: RopeParameters,
@@ -76,6 +80,7 @@ impl<'a> ConfigReader<'a> {
             None => None,
         };
         let with_theta = |theta: f64| Outer { theta, ..outer };
+        let global_context = HeadContext { head_dim: context.global_head_dim, ..*context };
         let nested = new.filter(|new| new.get("full_attention").is_some()).zip(local);
         let [global, sliding] = match (nested, new, local) {
             (Some((new, local)), ..) => {
@@ -89,13 +94,18 @@ impl<'a> ConfigReader<'a> {
                         ));
                     }
                 }
-                let parse = |name: &str, theta: f64| {
+                let parse = |name: &str, theta: f64, context: &HeadContext| {
                     let key = format!("rope_parameters.{name}");
                     let missing = || ConfigError::Missing { key };
                     let json = new.get(name).ok_or_else(missing)?;
                     self.rope(Some(json), &with_theta(theta), context)
                 };
-                [parse(both[0], outer.theta)?, parse(both[1], local)?]
+                let global = parse(both[0], outer.theta, &global_context)?;
+                [global, parse(both[1], local, context)?]
+            }
+            // Its layers do not share one.
+            (None, ..) if family.differing_heads => {
+                return Err(ConfigError::Missing { key: "rope_parameters".into() });
             }
             (None, parameters, local) => {
                 let global = self.rope(parameters.or(old), &outer, context)?;
@@ -148,10 +158,23 @@ impl<'a> ConfigReader<'a> {
                 context.head_dim
             )));
         }
+        let proportion = keys.map.get("partial_rotary_factor").and_then(Value::as_f64);
         let old_name = keys.value("type");
         let kind = keys.value("rope_type").or(old_name);
         let scaling = match kind.and_then(Value::as_str).unwrap_or("default") {
             "default" => Scaling::None,
+            "proportional" => {
+                keys.value("partial_rotary_factor");
+                let share = proportion.unwrap_or(1.0);
+                let planes = (share * context.head_dim as f64 / 2.0).floor();
+                if !(0.0..=1.0).contains(&share) {
+                    return Err(ConfigError::Contradiction(format!(
+                        "partial_rotary_factor {share} is not between 0 and 1"
+                    )));
+                }
+                let factor = keys.number_or("factor", 1.0)?;
+                Scaling::Proportional { planes: planes as usize, factor }
+            }
             "linear" => Scaling::Linear { factor: keys.number("factor")? },
             "llama3" => {
                 let (low, high) =
@@ -165,7 +188,7 @@ impl<'a> ConfigReader<'a> {
                 let original = keys.size("original_max_position_embeddings")?;
                 Scaling::Llama3 { factor, low, high, original }
             }
-            // Phi-3 called it by these names.
+            // Phi-3 uses these names.
             "longrope" | "su" => keys.long_rope(outer, context, rotated / 2)?,
             "yarn" if context.family.name == "phi3" => {
                 keys.long_rope(outer, context, rotated / 2)?
@@ -175,10 +198,14 @@ impl<'a> ConfigReader<'a> {
                 return Err(self.unsupported(
                     "rope_type",
                     &Value::from(other),
-                    "only default, linear, llama3, yarn and longrope",
+                    "only default, linear, llama3, yarn, longrope and proportional",
                 ));
             }
         };
+        if context.family.rotation.has_sections {
+            keys.value("mrope_section");
+            keys.value("mrope_interleaved");
+        }
         if context.family.rotation.scales_queries {
             keys.value("llama_4_scaling_beta");
             keys.value("original_max_position_embeddings");

@@ -93,6 +93,50 @@ fn fold(mut sums: [f32; LANES]) -> f32 {
 }
 
 vectorized! {
+    /// The sum.
+    pub fn sum(x: &[f32]) -> f32 {
+        let mut sums = [0.0; LANES];
+        let (blocks, rest) = x.as_chunks::<LANES>();
+        for block in blocks {
+            for i in 0..LANES {
+                sums[i] += block[i];
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(rest) {
+            *sum += x;
+        }
+        fold(sums)
+    }
+}
+
+vectorized! {
+    /// The sum of `(x_i - from)^2`.
+    pub fn sum_of_squares_from(x: &[f32], from: f32) -> f32 {
+        let mut sums = [0.0; LANES];
+        let (blocks, rest) = x.as_chunks::<LANES>();
+        for block in blocks {
+            for i in 0..LANES {
+                let d = block[i] - from;
+                sums[i] = madd::<FMA>(d, d, sums[i]);
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(rest) {
+            *sum += (x - from) * (x - from);
+        }
+        fold(sums)
+    }
+}
+
+vectorized! {
+    /// `x_i <- (x_i - mean) scale w_i + b_i`.
+    pub fn scale_and_shift(x: &mut [f32], mean: f32, scale: f32, w: &[f32], b: &[f32]) {
+        for ((x, w), b) in x.iter_mut().zip(w).zip(b) {
+            *x = madd::<FMA>((*x - mean) * scale, *w, *b);
+        }
+    }
+}
+
+vectorized! {
     /// The sum of squares.
     pub fn sum_of_squares(x: &[f32]) -> f32 {
         let mut sums = [0.0; LANES];
@@ -239,6 +283,70 @@ vectorized! {
             let x = *g;
             let two_z = TWO_ROOT * (x + CUBIC * x * x * x);
             *g = x / (1.0 + exp::<FMA>(-two_z)) * u;
+        }
+    }
+}
+
+vectorized! {
+    /// `g_i <- g sigmoid(alpha g) (u + 1)`, where `g` is `g_i`, at most `limit`, and `u` is
+    /// `u_i`, within plus and minus `limit`.
+    pub fn clamped_swiglu_gate(g: &mut [f32], u: &[f32], alpha: f32, limit: f32) {
+        for (g, u) in g.iter_mut().zip(u) {
+            let (x, u) = (g.min(limit), u.clamp(-limit, limit));
+            *g = x / (1.0 + exp::<FMA>(-alpha * x)) * (u + 1.0);
+        }
+    }
+}
+
+vectorized! {
+    /// `x_i <- x_i (1 + erf(x_i / sqrt 2)) / 2`.
+    ///
+    /// erf by Abramowitz and Stegun 7.1.26, within 1.5e-7:
+    ///
+    /// ```text
+    /// erf z = 1 - (a_1 t + .. + a_5 t^5) e^(-z^2)        t = 1 / (1 + p z)        z >= 0
+    /// ```
+    pub fn gelu(x: &mut [f32]) {
+        const P: f32 = 0.327_591_1;
+        const A: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152, 1.061_405_4];
+        for x in x {
+            let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+            let t = 1.0 / madd::<FMA>(P, z, 1.0);
+            let p = madd::<FMA>(A[4], t, A[3]);
+            let p = madd::<FMA>(p, t, A[2]);
+            let p = madd::<FMA>(p, t, A[1]);
+            let p = madd::<FMA>(p, t, A[0]) * t;
+            // 1 - erf z, halved.
+            let tail = 0.5 * p * exp::<FMA>(-z * z);
+            *x *= if *x < 0.0 { tail } else { 1.0 - tail };
+        }
+    }
+}
+
+vectorized! {
+    /// `x_i <- x_i sigmoid(g_i)`.
+    pub fn sigmoid_gate(x: &mut [f32], g: &[f32]) {
+        for (x, g) in x.iter_mut().zip(g) {
+            *x /= 1.0 + exp::<FMA>(-*g);
+        }
+    }
+}
+
+vectorized! {
+    /// `x_i <- silu(x_i)`.
+    pub fn silu(x: &mut [f32]) {
+        for x in x {
+            *x /= 1.0 + exp::<FMA>(-*x);
+        }
+    }
+}
+
+vectorized! {
+    /// `x_i <- gelu(x_i)`, by its tanh approximation.
+    pub fn gelu_tanh(x: &mut [f32]) {
+        for x in x {
+            let two_z = TWO_ROOT * (*x + CUBIC * *x * *x * *x);
+            *x /= 1.0 + exp::<FMA>(-two_z);
         }
     }
 }
@@ -399,6 +507,25 @@ mod tests {
         }
         assert!(exp::<true>(f32::NEG_INFINITY) < 2e-38);
         assert!(exp::<true>(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn gelu_is_within_the_error_of_its_polynomial() {
+        // x / 2 (1 + erf(x / sqrt 2)), by Python's math.erf.
+        for (x, want) in [
+            (-9.0, 0.0),
+            (-3.0, -0.004_049_694_095_114_2),
+            (-1.0, -0.158_655_253_931_457_05),
+            (-0.1, -0.046_017_216_272_297_1),
+            (0.0, 0.0),
+            (0.5, 0.345_731_230_637_006_7),
+            (2.0, 1.954_499_736_103_641_5),
+            (12.0, 12.0),
+        ] {
+            let mut got = [x as f32; 33];
+            gelu(&mut got);
+            got.iter().for_each(|got| close(*got, want, "gelu"));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{PackModelError, storage_dtype};
 use crate::checkpoint::write::{Data, Part};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor};
-use crate::model::is_linear_name;
+use crate::model::{is_linear_name, split_layer_name};
 use crate::report::Record;
 use openwork::prune::Method;
 use openwork::sparse::{Encoding, Packed, ValueType};
@@ -24,7 +24,8 @@ pub struct ValueChoice {
 }
 
 /// Tensors that the head's choice applies to.
-const HEAD: [&str; 2] = ["model.embed_tokens.weight", "lm_head.weight"];
+const HEAD: [&str; 3] =
+    ["model.embed_tokens.weight", "lm_head.weight", "embeddings.word_embeddings.weight"];
 
 /// The pattern of a tensor that is not pruned.
 const DENSE: &str = "keep 100%";
@@ -65,7 +66,7 @@ impl ValueChoice {
     /// The choice for a tensor.
     pub fn of(&self, name: &str) -> Option<Encoding> {
         let linear = || {
-            let layer = name.strip_prefix("model.layers.")?.strip_suffix(".weight")?;
+            let layer = split_layer_name(name)?.1.strip_suffix(".weight")?;
             is_linear_name(layer).then_some(())
         };
         match HEAD.contains(&name) {

@@ -27,10 +27,10 @@ use std::sync::Arc;
 /// The method of the probe.
 const PROBE: &str = "wanda";
 
-/// The least density of a layer.
+/// The lowest density of a layer.
 const LEAST: f64 = 0.02;
 
-/// The farthest below the mean that errors are measured.
+/// The largest distance below the mean at which errors are measured.
 const FARTHEST: f64 = 0.25;
 
 /// The density of each layer.
@@ -81,9 +81,9 @@ pub(super) fn shares(
     Ok(solve(&fits, budget))
 }
 
-/// The mean over tokens of how far a state is from its target, squared and
-/// relative to it. Not relative to all states together: a few tokens have huge
-/// ones, beside which the errors of all others look like nothing.
+/// The mean over tokens of the squared distance of a state from its target, relative to
+/// the target. It is not relative to all states together, because a few tokens have huge
+/// states that would hide the errors of all others.
 fn token_error(states: &Matrix, target: &[f32]) -> f64 {
     let square = |x: f32| f64::from(x) * f64::from(x);
     let token = |(i, target): (usize, &[f32])| {
@@ -118,8 +118,8 @@ fn prune_all(
 }
 
 /// The densities at which errors are measured: the ends of the range, but not so
-/// far away that the curve between them says nothing about the mean. With all
-/// weights kept the error is zero, whose logarithm is no measurement.
+/// far away that the curve between them says nothing about the mean. Density 1 is not
+/// used, because the error would be zero, which has no logarithm.
 fn probes(Budget { density, spread }: Budget) -> (f64, f64) {
     let (below, above) = (spread.min(FARTHEST), spread.min((1.0 - density) / 2.0));
     ((density - below).max(LEAST), density + above)
@@ -130,7 +130,7 @@ fn range(budget: Budget) -> (f64, f64) {
     ((budget.density - budget.spread).max(LEAST), (budget.density + budget.spread).min(1.0))
 }
 
-/// `e^2 = a exp(-b d)` of a layer with so many weights.
+/// `e^2 = a exp(-b d)` of a layer with `weights` weights.
 #[derive(Clone, Copy, Debug)]
 struct Fit {
     weights: f64,
@@ -141,7 +141,7 @@ struct Fit {
 impl Fit {
     /// The curve through two measured squares.
     fn through((low, at_low): (f64, f64), (high, at_high): (f64, f64), weights: f64) -> Self {
-        // More weights never hurt much; noise may say so.
+        // More weights should not increase the error; noise may suggest it.
         let b = ((at_low / at_high).ln() / (high - low).max(1e-9)).max(0.1);
         Self { weights, a: at_low * (b * low).exp(), b }
     }
@@ -152,7 +152,7 @@ impl Fit {
     }
 }
 
-/// The densities with the least sum of squares, for the mean asked for.
+/// The densities with the smallest sum of squares for the requested mean.
 fn solve(fits: &[Fit], budget: Budget) -> Vec<f64> {
     let range = range(budget);
     let all: f64 = fits.iter().map(|fit| fit.weights).sum();

@@ -1,6 +1,7 @@
 //! The model card: README.md of a pruned model.
 
 use crate::format::{grouped, windows};
+use crate::model::{FAMILIES, split_layer_name};
 use crate::report::{Record, SizeChange};
 use crate::shrink::{Change, ranges};
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ pub(super) fn text(record: &Record) -> String {
     let calibration = &record.calibration;
     let how = match record.passes.is_empty() {
         true => {
-            format!("to the spec `{}` by the method `{}`", record.spec_as_written(), record.method)
+            format!("to the spec `{}` using method `{}`", record.spec_as_written(), record.method)
         }
         false => match record.passes.len() {
             1 => "in one pass".to_string(),
@@ -69,7 +70,7 @@ pub(super) fn text(record: &Record) -> String {
         let stages: Vec<String> =
             record.recovery.iter().map(|stage| format!("`{}`", stage.stage)).collect();
         put(&format!(
-            "What was left was then trained towards the dense model, with the zeros in place: {}.\n",
+            "The kept weights were then trained towards the dense model, with a fixed mask: {}.\n",
             stages.join(", then ")
         ));
     }
@@ -83,6 +84,12 @@ pub(super) fn text(record: &Record) -> String {
         }
         put(&format!("| pruned | {:.3} | {:.3} |\n", last.token_perplexity, last.word_perplexity));
     }
+    if let Some(found) = &record.similarity {
+        put(&format!(
+            "Its sentence vectors have a mean cosine similarity of {:.4} to those of the dense model ({:.4} at least), over {} texts of {}.\n",
+            found.mean, found.least, found.texts, found.text
+        ));
+    }
     let tasks = record.task_pairs();
     if !tasks.is_empty() {
         put("| task | documents | accuracy | dense |\n|---|---|---|---|");
@@ -92,9 +99,15 @@ pub(super) fn text(record: &Record) -> String {
         }
         put("");
     }
+    let encoder = FAMILIES.iter().any(|f| f.name == record.family && f.encoder.is_some());
     let mut by_name: BTreeMap<&str, (f64, f64, f64)> = BTreeMap::new();
     for linear in record.linears().filter(|linear| linear.method.is_some()) {
-        let name = linear.name.trim_end_matches(".weight").rsplit('.').next().unwrap_or_default();
+        let name = linear.name.trim_end_matches(".weight");
+        // Several linears of an encoder end with `dense`.
+        let name = match split_layer_name(name).filter(|_| encoder) {
+            Some((_, name)) => name,
+            None => name.rsplit('.').next().unwrap_or_default(),
+        };
         let sums = by_name.entry(name).or_default();
         *sums = (sums.0 + linear.error, sums.1 + linear.density, sums.2 + 1.0);
     }
@@ -113,9 +126,10 @@ pub(super) fn text(record: &Record) -> String {
         put(&format!("| {name} | {:.4} |{density}", error / count));
     }
     put("\nIt loads like the original model:\n");
-    put(
-        "```python\nfrom transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained(\"path/to/this/folder\")\n```\n",
-    );
+    let class = if encoder { "AutoModel" } else { "AutoModelForCausalLM" };
+    put(&format!(
+        "```python\nfrom transformers import {class}\nmodel = {class}.from_pretrained(\"path/to/this/folder\")\n```\n"
+    ));
     put("`openwork/record.json` has all measurements, `openwork/recipe.toml` the recipe.");
     text
 }

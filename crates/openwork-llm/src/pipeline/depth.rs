@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A sum of squares over all tokens would not work: a few tokens have states a
-//! hundred times longer than the others and would decide alone. The layer with the
+//! hundred times longer than the others and would dominate. The layer with the
 //! least effect is dropped, and the remaining ones are measured again.
 
 use super::PipelineError;

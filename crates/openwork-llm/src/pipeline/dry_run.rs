@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fmt;
 
 impl PreparedRun<'_> {
-    /// The plan, and what it needs.
+    /// The plan, and the resources it needs.
     pub fn dry_run(&self) -> DryRun<'_> {
         // Each pass sees the sizes that the one before leaves.
         let config = self.model.config();
@@ -20,7 +20,7 @@ impl PreparedRun<'_> {
     }
 }
 
-/// The plan of a run: text for a person (`Display`), or JSON.
+/// The plan of a run, as text (`Display`) or as JSON.
 #[derive(Debug)]
 pub struct DryRun<'a> {
     run: &'a PreparedRun<'a>,
@@ -38,7 +38,7 @@ impl DryRun<'_> {
         if self.run.spills() { needs.memory_spilled } else { needs.memory }
     }
 
-    /// For a program.
+    /// The plan as JSON.
     pub fn to_json(&self) -> Value {
         let tensors = |linears: &[PlannedLinear]| -> Vec<Value> {
             linears
@@ -202,7 +202,7 @@ struct PlannedLinear {
     shape: [usize; 2],
     /// Its pattern, unless it stays dense.
     pattern: Option<String>,
-    /// Its spec as the recipe has it, unless it stays dense.
+    /// Its spec as given in the recipe, unless it stays dense.
     written: Option<String>,
     /// Its method, unless it stays dense.
     method: Option<String>,

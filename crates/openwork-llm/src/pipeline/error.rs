@@ -1,7 +1,7 @@
 //! Why a run failed.
 //!
-//! A message names an option as `{max_memory}`: [`PipelineError::spelled`] writes
-//! it as the command or Python does.
+//! Messages contain options as `{max_memory}`; [`PipelineError::spelled`] replaces them
+//! by flags of the command or keywords of Python.
 
 use super::options::{RunOption, Spelling};
 use crate::checkpoint::CheckpointError;
@@ -40,7 +40,7 @@ pub enum PipelineError {
         /// What is wrong with it.
         why: String,
     },
-    /// A file of the run is not what it wrote.
+    /// A file of the run is damaged or missing.
     #[error("{}: {why}", path.display())]
     State {
         /// The file.
@@ -53,7 +53,7 @@ pub enum PipelineError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The inputs of a linear are not numbers.

@@ -3,7 +3,7 @@
 use super::plan::{LayerPlan, Plan, TaskPlan};
 use super::run::Job;
 use super::states::chunk_windows;
-use crate::model::{Config, LayerInfo, Model, Site};
+use crate::model::{Config, LayerInfo, Model, Site, split_layer_name};
 use crate::recover::{StageOptions, Unit};
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::Needs;
@@ -45,7 +45,7 @@ pub struct Estimate {
     pub forward_seconds: f64,
     /// Seconds of pruning, within a factor of about two.
     pub prune_seconds: f64,
-    /// Seconds of training what is left.
+    /// Seconds of recovery training.
     pub recovery_seconds: f64,
 }
 
@@ -105,7 +105,7 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
     let text = job.calibration.text_bytes + job.evaluation.as_ref().map_or(0, |e| e.scored.bytes);
     let base = BASE + PER_TOKEN * c.vocab as u64 + PER_BYTE * text as u64;
     // Mapped pages of the files: everything outside the layers, and one layer.
-    let in_layers = |name: &str| name.starts_with("model.layers.");
+    let in_layers = |name: &str| split_layer_name(name).is_some();
     let (inside, outside) = model.checkpoint().tensors().fold((0, 0), |(inside, outside), t| {
         let bytes = t.stored_bytes() as u64;
         if in_layers(t.name()) { (inside + bytes, outside) } else { (inside, outside + bytes) }
@@ -125,6 +125,8 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
             * scored
             * (c.layers as f64 * per_token + 2.0 * (c.vocab * c.hidden) as f64)
     });
+    let compared: usize = job.sentences.iter().flat_map(|texts| &texts.tokens).map(Vec::len).sum();
+    let evaluations = evaluations + 2.0 * compared as f64 * c.layers as f64 * per_token;
     let forward = total * passes * per_token + tokens as f64 * 1.3 * sums + evaluations;
     let prune: f64 = plan.layers.iter().flat_map(|layer| &layer.tasks).map(prune_flops).sum();
 
@@ -161,7 +163,7 @@ pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
         };
         let tokens = (trained * t) as f64;
         let mut flops = 3.0 * forward_flops(c, t) * c.layers as f64;
-        // Weights, gradients, both moments, and those to go back to.
+        // Weights, gradients, both moments of Adam, and a copy of the best weights.
         let mut memory = 5 * weights * float;
         memory += (t * (7 * c.hidden + 4 * c.q_width() + 4 * c.kv_width() + 7 * c.ff)) as u64
             * float
@@ -225,7 +227,7 @@ fn curvature(tasks: &[&TaskPlan]) -> u64 {
 
 /// Operations of one token through one layer.
 fn forward_flops(c: &Config, seq_len: usize) -> f64 {
-    // Of all layers' experts, a token sees a few.
+    // A token uses only a few of a layer's experts.
     let weights: usize =
         (0..c.layers).map(|index| LayerInfo::new(c, index).active_weights(c)).sum();
     2.0 * weights as f64 / c.layers as f64 + 2.0 * (seq_len * c.q_width()) as f64
@@ -256,7 +258,7 @@ fn prune_flops(task: &TaskPlan) -> f64 {
 /// Operations per second of a product of matrices, on all threads.
 fn gemm_rate() -> f64 {
     const N: usize = 512;
-    // Numbers with all their digits: some machines multiply others faster.
+    // Numbers that use the full mantissa: some machines multiply short ones faster.
     let a = Matrix::from_fn(N, N, |i, j| ((i * 7 + j) % 13) as f32 / 13.0);
     let mut c = Matrix::zeros(N, N);
     let view = MatrixRef::new(a.data(), N, N);
@@ -270,7 +272,7 @@ fn gemm_rate() -> f64 {
     2.0 * (N as f64).powi(3) / best.max(1e-9)
 }
 
-/// The most memory that this process had at once; 0 where the system does not say.
+/// Peak memory of this process, in bytes; 0 if the system does not report it.
 pub fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -2,7 +2,9 @@
 
 use super::PipelineError;
 use crate::recover::Progress;
-use crate::report::{EvaluationRecord, LayerRecord, LinearRecord, RecoveryRecord, TaskRecord};
+use crate::report::{
+    EvaluationRecord, LayerRecord, LinearRecord, RecoveryRecord, SimilarityRecord, TaskRecord,
+};
 use serde_json::{Value, json};
 
 /// Something that happened in a run.
@@ -14,23 +16,23 @@ pub enum Event<'a> {
         pass: usize,
         /// All passes.
         passes: usize,
-        /// Its spec, as the recipe has it.
+        /// Its spec, as given in the recipe.
         spec: &'a str,
         /// The first layer to prune.
         first: usize,
         /// All layers.
         layers: usize,
     },
-    /// A share of a stage of a layer is done, from 0 to 1.
+    /// Progress within a stage of a layer.
     Progress {
         /// The layer.
         layer: usize,
         /// The stage.
         stage: Stage,
-        /// How much of it is done.
+        /// The fraction of it that is done, from 0 to 1.
         share: f64,
     },
-    /// A share of a training is done.
+    /// Progress of recovery training.
     Training {
         /// The layer that is trained; `None` for the whole model.
         layer: Option<usize>,
@@ -50,6 +52,8 @@ pub enum Event<'a> {
     Recovered(&'a RecoveryRecord),
     /// A perplexity was measured.
     Evaluated(&'a EvaluationRecord),
+    /// The vectors of a pruned encoder were compared with those of the dense one.
+    Compared(&'a SimilarityRecord),
     /// The accuracy on a task was measured.
     Scored(&'a TaskRecord),
     /// Something the user should know.
@@ -57,12 +61,12 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
-    /// Whether it only tells how far the run is: such events come often.
+    /// Whether it only reports progress; such events are frequent.
     pub fn is_progress(&self) -> bool {
         matches!(self, Self::Progress { .. } | Self::Training { .. })
     }
 
-    /// The event as `--events` prints it and as Python's progress function gets it.
+    /// The event as `--events` prints it and as Python's progress function receives it.
     pub fn to_json(&self) -> Value {
         match self {
             Self::Start { pass, passes, spec, first, layers } => json!({
@@ -118,6 +122,11 @@ impl Event<'_> {
                     "tokens": tokens, "seconds": seconds,
                 })
             }
+            Self::Compared(record) => {
+                let mut event = json!(record);
+                event["event"] = json!("compared");
+                event
+            }
             Self::Scored(record) => {
                 let mut event = json!(record);
                 event["event"] = json!("scored");
@@ -139,7 +148,7 @@ pub enum Stage {
     Calibrate,
     /// Linears are pruned.
     Prune,
-    /// What is left is trained.
+    /// The kept weights are trained.
     Recover,
     /// Windows go through the pruned layer.
     Advance,
@@ -148,7 +157,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// One word for a person.
+    /// Its name in events and progress bars.
     pub fn name(self) -> &'static str {
         match self {
             Self::Replay => "replay",
@@ -188,7 +197,7 @@ impl Observer for () {
     fn on_event(&self, _: Event<'_>) {}
 }
 
-/// A stage of a layer as the pruning methods see it.
+/// Reports the progress of a pruning method as events of a stage.
 pub(super) struct StageObserver<'a> {
     pub observer: &'a dyn Observer,
     pub layer: usize,

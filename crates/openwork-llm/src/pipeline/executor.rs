@@ -30,7 +30,7 @@ pub struct Capture<'a> {
 /// The result must not depend on where stages are computed: sums are merged in chunk
 /// order, and every other stage is a function of its arguments.
 pub trait Executor {
-    /// Embeds the calibration windows. `folder` is the one that shards are written to.
+    /// Embeds the calibration windows. `folder` is the folder in which shards are written.
     fn start(&mut self, job: &Job, model: &Model<'_>, folder: &Path) -> Result<(), PipelineError>;
 
     /// Runs all windows through the layer and sums its inputs.
@@ -51,12 +51,12 @@ pub trait Executor {
         observer: &dyn Observer,
     ) -> Result<Vec<TaskResult>, PipelineError>;
 
-    /// Some linears of the layer have new weights.
+    /// Called after some linear layers of the layer received new weights.
     fn changed(&mut self, _: &Layer, _: &[usize]) -> Result<(), PipelineError> {
         Ok(())
     }
 
-    /// Runs all windows through the layer; the distance of every chunk's outputs
+    /// Runs all windows through the layer; returns the distance of each chunk's outputs
     /// from the targets, if there are any.
     fn advance(
         &mut self,
@@ -65,7 +65,7 @@ pub trait Executor {
         observer: &dyn Observer,
     ) -> Result<Vec<OutputError>, PipelineError>;
 
-    /// Measurements of its own, for the record.
+    /// Executor-specific measurements, for the record.
     fn record(&mut self) -> Option<Value> {
         None
     }

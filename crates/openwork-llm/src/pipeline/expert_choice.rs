@@ -1,14 +1,14 @@
-//! Which experts of a layer to keep.
+//! Chooses the experts of a layer to keep.
 //!
 //! With the experts `E(t)` of a token, their weights `w` and their outputs `f`, the layer
-//! adds `y_te = w_te f_e(x_t)` for each of them. An expert scores by
+//! adds `y_te = w_te f_e(x_t)` for each of them. The score of an expert is one of
 //!
 //! ```text
 //! reap    mean over its tokens of |y_te|            (REAP)
 //! load    number of its tokens
-//! s-obd   sum over its tokens of |y_te|^2           what the output loses
-//! s-obs   1 / [G^-1]_ee, G_ef = sum of y_te . y_tf  the same, if the others are scaled to
-//!                                                   make up for it; one after the other
+//! s-obd   sum over its tokens of |y_te|^2           the loss of the output
+//! s-obs   1 / [G^-1]_ee, G_ef = sum of y_te . y_tf  the same, if the other experts are scaled
+//!                                                   to compensate; dropped one at a time
 //! ```
 //!
 //! The statistics are those of the dense model on the calibration windows.
@@ -24,13 +24,13 @@ use std::fmt;
 /// How experts are scored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertScore {
-    /// Mean norm of what an expert adds to the output.
+    /// Mean norm of the expert's contribution to the output.
     Reap,
     /// Number of tokens.
     Load,
-    /// Energy of what it adds.
+    /// Squared norm of its contribution.
     SObd,
-    /// Energy of what it adds that the other experts cannot.
+    /// Squared norm of the part that the other experts cannot replace.
     SObs,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for ExpertScore {
     }
 }
 
-/// What the calibration windows say about the experts of a layer.
+/// Statistics of a layer's experts on the calibration windows.
 #[derive(Clone, Debug)]
 pub struct ExpertStatistics {
     tokens: Vec<usize>,
@@ -90,8 +90,8 @@ impl ExpertStatistics {
         }
     }
 
-    /// The `kept` experts to keep, in order, and the share of the score that the others
-    /// have.
+    /// The `kept` experts to keep, in order, and the other experts' fraction of the total
+    /// score.
     pub fn choose(&self, score: ExpertScore, kept: usize) -> (Vec<usize>, f64) {
         let mut left: Vec<usize> = (0..self.tokens.len()).collect();
         let all: f64 = self.scores(score, &left).iter().sum();
@@ -107,7 +107,7 @@ impl ExpertStatistics {
         (left, if all > 0.0 { lost / all } else { 0.0 })
     }
 
-    /// The score of each of `left`, in a layer of only these.
+    /// The score of each expert of `left`, in a layer with only these experts.
     fn scores(&self, score: ExpertScore, left: &[usize]) -> Vec<f64> {
         let energy = |&e: &usize| self.gram.row(e)[e];
         match score {
@@ -117,7 +117,7 @@ impl ExpertStatistics {
             ExpertScore::Load => left.iter().map(|&e| self.tokens[e] as f64).collect(),
             ExpertScore::SObd => left.iter().map(energy).collect(),
             ExpertScore::SObs => {
-                // Experts without tokens have zero rows, so a little is added.
+                // Experts without tokens have zero rows, so G needs a small damping.
                 let mean = left.iter().map(energy).sum::<f64>() / left.len() as f64;
                 let little = 1e-9 * mean.max(f64::MIN_POSITIVE);
                 let gram = Matrix::from_fn(left.len(), left.len(), |i, j| {
@@ -134,11 +134,11 @@ impl ExpertStatistics {
     }
 }
 
-/// The experts to keep in each layer; all of none, in a layer without.
+/// The experts to keep in each layer; none for a layer without experts.
 pub struct ExpertChoice {
     /// By layer.
     pub kept: Vec<Vec<usize>>,
-    /// The share of the score that the dropped ones have, as a mean over layers.
+    /// The dropped experts' fraction of the total score, averaged over layers.
     pub lost: f64,
 }
 

@@ -12,7 +12,7 @@ use super::stages::TaskResult;
 use super::statistics::SiteStatistics;
 use crate::checkpoint::write::{self, Data, Listed, Part};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor};
-use crate::model::{Half, Layer, Model, ModelError, Parameter, Site, Storage};
+use crate::model::{Half, Layer, Model, ModelError, Parameter, Site, Storage, split_layer_name};
 use crate::report::{EvaluationRecord, LayerRecord, LinearRecord};
 use openwork::prune::measure::OutputError;
 use std::borrow::Cow;
@@ -27,13 +27,13 @@ pub(super) struct LayerLoop<'a> {
     pub dir: &'a RunDir,
     pub observer: &'a dyn Observer,
     pub executor: &'a mut dyn Executor,
-    /// Trains each layer after it is pruned, if asked for.
+    /// Trains each layer after it is pruned, if requested.
     pub recoverer: Option<LayerRecoverer<'a>>,
 }
 
 impl LayerLoop<'_> {
-    /// Continues after the layers that are `done`; all layers at the end.
-    /// `evaluate` measures perplexity after a layer, where that is asked for.
+    /// Continues after the layers that are `done`; returns all layers. `evaluate` measures
+    /// perplexity after a layer, if requested.
     pub fn run(
         &mut self,
         mut done: Vec<LayerDone>,
@@ -91,7 +91,7 @@ impl LayerLoop<'_> {
         Ok(Some(densities))
     }
 
-    /// Prunes one layer, trains what is left, writes its shard, and runs the windows
+    /// Prunes one layer, trains its kept weights, writes its shard, and runs the windows
     /// through it, unless the pass prunes nothing.
     fn layer(
         &mut self,
@@ -164,7 +164,7 @@ impl LayerLoop<'_> {
         Ok((record, sha256))
     }
 
-    /// Runs the windows through a finished layer; the error of its outputs.
+    /// Runs the windows through a finished layer; returns the error of its outputs.
     fn advance(&mut self, layer: &Layer, plan: &LayerPlan) -> Result<f64, PipelineError> {
         if plan.captures.is_empty() {
             // Nothing to prune: the windows only go through the layer.
@@ -182,7 +182,7 @@ impl LayerLoop<'_> {
         Ok(decoder_error)
     }
 
-    /// Puts new weights, rounded as they will be written, into the layer.
+    /// Puts new weights, rounded to the output type, into the layer.
     fn update(
         &self,
         task: &TaskPlan,
@@ -212,7 +212,7 @@ impl LayerLoop<'_> {
         }
     }
 
-    /// Writes the shard of a layer; its hash.
+    /// Writes the shard of a layer; returns its hash.
     fn write_layer(&self, layer: &Layer, trained: bool) -> Result<String, PipelineError> {
         let tensors = tensor_parts(self.model, layer, trained)?;
         let parts: Vec<Part<'_>> =
@@ -239,8 +239,8 @@ impl LayerTensor<'_> {
     }
 }
 
-/// The tensors of a layer: weights of linears as the layer has them; norms and biases
-/// too, if they were `trained`, else as they are in the file.
+/// The tensors of a layer: the weights of linears from the layer, norms and biases from
+/// the layer if they were `trained`, otherwise from the file.
 pub(super) fn tensor_parts<'a>(
     model: &'a Model<'_>,
     layer: &'a Layer,
@@ -268,14 +268,14 @@ pub(super) fn pruned_layer(
     model.layer_from(&shard, index, Storage::F32)
 }
 
-/// Writes everything beside the layers and the index; the shards for the index.
+/// Writes everything except the layers and the index; returns the index entries.
 pub(super) fn write_rest(
     model: &Model<'_>,
     job: &Job,
     dir: &RunDir,
 ) -> Result<Vec<Listed>, PipelineError> {
     let source = model.checkpoint();
-    let in_layers = |name: &str| name.starts_with("model.layers.");
+    let in_layers = |name: &str| split_layer_name(name).is_some();
     let tied = model.config().tied;
     let parts: Vec<Part<'_>> = source
         .tensors()

@@ -1,4 +1,4 @@
-//! The measurements of layers over the passes of a run: sums, and what later passes change.
+//! Combines the measurements of layers over the passes of a run.
 
 use crate::model::{Config, LayerInfo, Role};
 use crate::report::{self, LayerRecord, LinearRecord, Record, Totals};
@@ -18,7 +18,7 @@ pub(super) fn totals(layers: &[LayerRecord]) -> Totals {
     }
 }
 
-/// Gives linears the specs and errors of the run that pruned them.
+/// Copies the specs and errors of linears from the record of the run that pruned them.
 pub(super) fn inherit(layers: &mut [LayerRecord], earlier: &Record) {
     for linear in layers.iter_mut().flat_map(|layer| &mut layer.linears) {
         if let Some(known) = earlier.linears().find(|known| known.name == linear.name) {
@@ -28,7 +28,7 @@ pub(super) fn inherit(layers: &mut [LayerRecord], earlier: &Record) {
     }
 }
 
-/// Leaves dropped layers out, and renumbers the others.
+/// Removes dropped layers and renumbers the others.
 pub(super) fn renumber(layers: &mut Vec<LayerRecord>, dropped: &[usize]) {
     layers.retain(|layer| !dropped.contains(&layer.index));
     for (number, LayerRecord { index, linears, .. }) in layers.iter_mut().enumerate() {
@@ -40,7 +40,7 @@ pub(super) fn renumber(layers: &mut Vec<LayerRecord>, dropped: &[usize]) {
     }
 }
 
-/// Leaves dropped experts out, and renumbers the others; `config` is that of the smaller
+/// Removes dropped experts and renumbers the others; `config` is that of the smaller
 /// model.
 pub(super) fn drop_experts(layers: &mut [LayerRecord], dropped: &[Vec<usize>], config: &Config) {
     for (layer, dropped) in layers.iter_mut().zip(dropped).filter(|(_, d)| !d.is_empty()) {
@@ -58,8 +58,8 @@ pub(super) fn drop_experts(layers: &mut [LayerRecord], dropped: &[Vec<usize>], c
     }
 }
 
-/// Gives linears that became smaller their new shapes: what was pruned of them is
-/// gone, so they are dense again.
+/// Updates the shapes of linears that became smaller. Their pruned part is removed, so
+/// they are dense again.
 pub(super) fn resize(layers: &mut [LayerRecord], config: &Config) {
     for layer in layers {
         let info = LayerInfo::new(config, layer.index);

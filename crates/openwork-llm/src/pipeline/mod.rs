@@ -8,7 +8,7 @@
 //!     shard and measurements            to the disk
 //! ```
 //!
-//! One entrance for the command, Python and the cluster:
+//! The command line, Python and clusters share one entry point:
 //!
 //! ```text
 //! RunOptions   what a user asks for          options.rs: the one list of options
@@ -18,8 +18,8 @@
 //!
 //! [`PreparedRun::run`] runs the passes of a recipe one after the other; a plain
 //! run has one. The layer loop of a pass is made of the functions in [`stages`],
-//! which an [`Executor`] computes: this process ([`LocalExecutor`]), or a cluster
-//! that gets the same bytes.
+//! which an [`Executor`] computes: this process ([`LocalExecutor`]), or a cluster,
+//! with byte-identical results.
 
 mod budget;
 mod calibration;
@@ -42,6 +42,7 @@ mod recovery;
 mod run;
 mod run_dir;
 mod run_status;
+mod sentences;
 mod site_inputs;
 pub mod stages;
 mod states;
@@ -65,5 +66,6 @@ pub use recovery::{RecoveryPlan, StageWindows};
 pub use run::{Evaluation, Job};
 pub use run_dir::{Fingerprint, LayerDone, RunDir, Start, check_folder};
 pub use run_status::{RunState, RunStatus, find_runs};
+pub use sentences::Sentences;
 pub use site_inputs::site_hessian;
 pub use states::{CHUNK_TOKENS, States};

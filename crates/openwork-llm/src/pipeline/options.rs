@@ -14,19 +14,21 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Tokens in a calibration window if not given, and if the model takes as many.
+/// Default number of tokens in a calibration window, unless the model's limit is lower.
 pub(super) const SEQ_LEN: usize = 1024;
+/// The same for encoders, whose texts are mostly sentences and paragraphs.
+pub(super) const ENCODER_SEQ_LEN: usize = 128;
 
 /// One option of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunOption {
     /// The field of [`RunOptions`] and Python's keyword, such as `seq_len`.
     pub name: &'static str,
-    /// What it takes.
+    /// The kind of its value.
     pub kind: OptionKind,
-    /// What the help calls its value; empty for a flag without one.
+    /// Placeholder of its value in the help; empty for a flag without a value.
     pub value: &'static str,
-    /// The default in words, if there is one.
+    /// The default as shown to the user, if there is one.
     pub default: Option<&'static str>,
     /// Whether it must be given.
     pub required: bool,
@@ -36,11 +38,11 @@ pub struct RunOption {
     pub aliases: &'static [&'static str],
     /// The heading that it is listed under.
     pub group: &'static str,
-    /// One line for a person.
+    /// The help text, on one line.
     pub help: &'static str,
 }
 
-/// What an option takes.
+/// The kind of value that an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionKind {
     /// On or off. The command's flag takes `on` or `off` if it has a value name.
@@ -58,7 +60,7 @@ pub enum OptionKind {
 }
 
 impl OptionKind {
-    /// The name under which Python knows it.
+    /// Its name in the Python bindings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flag => "flag",
@@ -117,7 +119,7 @@ impl Spelling {
         }
     }
 
-    /// Replaces `{name}` by the option of that name, in a message of the library.
+    /// Replaces `{name}` in a library message by the spelled option of that name.
     pub fn message(self, message: &str) -> String {
         OPTIONS.iter().fold(message.to_string(), |message, option| {
             let marker = format!("{{{}}}", option.name);
@@ -241,7 +243,7 @@ impl Field for Regex {
     }
 }
 
-/// The regular expression that a text is, or why it is not one.
+/// Parses a regular expression; the error says why it is not valid.
 pub(super) fn regular_expression(text: &str) -> Result<Regex, String> {
     Regex::new(text).map_err(|error| format!("not a valid regular expression: {error}"))
 }
@@ -270,7 +272,7 @@ impl OutputDtype {
     }
 }
 
-/// A number of bytes, with the text that gave it.
+/// A number of bytes, with the text from which it was parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByteCount {
     /// The number.
@@ -304,13 +306,13 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// Makes [`RunOptions`] and [`OPTIONS`] of one list: help, field, type, default,
-/// and what else [`RunOption`] has.
+/// Generates [`RunOptions`] and [`OPTIONS`] from one list: help, field, type, default,
+/// and the other fields of [`RunOption`].
 macro_rules! options {
     ($($(#[doc = $help:literal])+ $name:ident: $type:ty $(= $default:literal)? => {
         $($key:ident: $value:expr),+
     };)+) => {
-        /// A run as a user asks for it.
+        /// The options of a run, as requested by the user.
         #[derive(Clone, Debug)]
         pub struct RunOptions {
             $($(#[doc = $help])+ pub $name: $type,)+
@@ -364,21 +366,21 @@ const OUTPUT: &str = "Output";
 const EXECUTION: &str = "Execution";
 
 options! {
-    /// Sparsity pattern of every linear that no rule of the recipe matches
+    /// Sparsity pattern for every linear layer that no recipe rule matches
     spec: Option<String> => { group: PATTERN, value: "SPEC" };
     /// Pruning method (see `openwork methods`)
     method: Option<String> => {
         group: PATTERN, value: "METHOD", default: Some(super::METHOD), aliases: &["prune_method"]
     };
-    /// TOML file with patterns and methods by tensor, and passes
+    /// TOML file that assigns patterns and methods to tensors, in one or more passes
     recipe: Option<PathBuf> => { group: PATTERN, value: "FILE" };
     /// Prune only tensors whose names match this regular expression
     include: Option<Regex> => { group: PATTERN, value: "REGEX" };
-    /// Leave tensors whose names match this regular expression dense
+    /// Do not prune tensors whose names match this regular expression
     exclude: Option<Regex> => { group: PATTERN, value: "REGEX" };
-    /// Remove pruned heads and channels from the tensors: a smaller dense model
+    /// Remove pruned heads and channels, for a smaller dense model
     remove: bool => { group: PATTERN };
-    /// Train what is left, mask in place: blocks, halves, model or a chain such as blocks+model
+    /// Train the kept weights: blocks, halves, model, or a chain such as blocks+model
     recover: Option<Recovery> => { group: PATTERN, value: "STAGES" };
     /// Calibration text: a .txt file, a .jsonl file with a `text` field, or `demo`
     calib: PathBuf => { group: CALIBRATION, value: "TEXT" };
@@ -386,7 +388,7 @@ options! {
     samples: usize = 128 => { group: CALIBRATION, value: "N", aliases: &["nsamples"] };
     /// Tokens per calibration window
     seq_len: Option<usize> => {
-        group: CALIBRATION, value: "N", default: Some("1024, or the model's limit"),
+        group: CALIBRATION, value: "N", default: Some("1024, of an encoder 128, or the model's limit"),
         aliases: &["seqlen"]
     };
     /// Number of additional windows of a single token each
@@ -396,11 +398,12 @@ options! {
     };
     /// Random seed for sampling calibration windows
     seed: u64 = 0 => { group: CALIBRATION, value: "N" };
-    /// Capture inputs again after each of a layer's four sites: `on` or `off`
+    /// Recapture inputs after pruning each of q/k/v, o, gate/up and down: `on` or `off`
     sequential: bool => { group: CALIBRATION, value: "on|off", default: Some("off") };
-    /// Measure perplexity on this text, of the dense and of the pruned model
+    /// Measure perplexity on this text, of the dense and of the pruned model; of an encoder,
+    /// the cosine similarity of its vectors, one per line, to those of the dense model
     eval: Option<PathBuf> => { group: EVALUATION, value: "TEXT" };
-    /// Measure perplexity after every N layers as well
+    /// Also measure perplexity after every N layers
     eval_every: Option<usize> => { group: EVALUATION, value: "N" };
     /// Use only the first N tokens of the evaluation text
     eval_tokens: Option<usize> => { group: EVALUATION, value: "N", default: Some("all") };
@@ -408,11 +411,11 @@ options! {
     eval_seq_len: Option<usize> => {
         group: EVALUATION, value: "N", default: Some("2048, or the model's limit")
     };
-    /// Measure accuracy on this task, of the dense and of the pruned model; see `openwork eval`
+    /// Measure the accuracy of the dense and the pruned model on this task; see `openwork eval`
     task: Vec<PathBuf> => { group: EVALUATION, value: "FILE" };
     /// Use only the first N documents of every task
     task_limit: Option<usize> => { group: EVALUATION, value: "N", default: Some("all") };
-    /// Output folder: new or empty, unless a run is resumed or overwritten
+    /// Output folder; must be new or empty unless a run is resumed or overwritten
     out: PathBuf => {
         group: OUTPUT, value: "DIR", short: Some('o'), aliases: &["save", "save_model"]
     };
@@ -422,13 +425,13 @@ options! {
     };
     /// Resume an interrupted run, or start if there is none
     resume: bool => { group: OUTPUT };
-    /// Overwrite what an earlier run wrote
+    /// Overwrite the output of an earlier run
     force: bool => { group: OUTPUT };
-    /// Print the plan and what it needs; write nothing
+    /// Print the plan and the memory, disk and time it needs; write nothing
     dry_run: bool => { group: EXECUTION };
-    /// Limit the memory of a process, such as 4G; hidden states spill to a file if needed
+    /// Memory limit per process, such as 4G; hidden states spill to a file if needed
     max_memory: Option<ByteCount> => { group: EXECUTION, value: "BYTES" };
-    /// Keep at most this much of the hidden states in memory; the others spill to a file
+    /// Maximum size of hidden states in memory; the rest spills to a file
     spill_over: Option<ByteCount> => { group: EXECUTION, value: "BYTES", default: Some("all") };
     /// Print progress as JSON lines on stderr
     events: bool => { group: EXECUTION };

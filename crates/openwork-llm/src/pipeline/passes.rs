@@ -1,4 +1,4 @@
-//! The passes of a recipe, planned: each prunes what the one before leaves, and
+//! The planned passes of a recipe. Each pass prunes the result of the previous one, and
 //! may remove structures or drop whole layers.
 
 use super::PipelineError;
@@ -26,11 +26,11 @@ pub struct Passes {
 /// One pass: tensors are pruned, or layers are dropped.
 #[derive(Clone, Debug)]
 pub struct Pass {
-    /// The spec as the recipe has it; nothing if only rules have one.
+    /// The spec as given in the recipe; `None` if only rules have one.
     pub spec: Option<String>,
-    /// What is done to every tensor; nothing if layers are dropped.
+    /// What is done to every tensor; empty if layers or experts are dropped.
     pub plan: Plan,
-    /// What it drops as a whole, instead of pruning tensors.
+    /// Layers or experts to drop as a whole, instead of pruning tensors.
     pub dropped: Option<Dropped>,
     /// Whether pruned heads and channels are removed.
     pub remove: bool,
@@ -41,7 +41,7 @@ pub struct Pass {
 }
 
 impl Passes {
-    /// Binds a recipe to a model: each pass to the shapes that the one before leaves.
+    /// Binds a recipe to a model: each pass to the shapes left by the previous one.
     pub fn new(
         recipe: &Recipe,
         filter: &TensorFilter,
@@ -93,7 +93,7 @@ impl Passes {
         self.list.last().map_or(0, |pass| pass.change.after.layers)
     }
 
-    /// What the user should know about the plans.
+    /// Notes of all plans, for the user.
     pub fn notes(&self) -> Vec<String> {
         self.list.iter().flat_map(|pass| pass.plan.notes.iter().cloned()).collect()
     }
@@ -133,7 +133,14 @@ impl Pass {
         let builder = PlanBuilder::new(recipe, filter, sequential)?;
         let spec = builder.spec().map(ToString::to_string);
         let dropped = builder.spec().map(|spec| spec.dropped(config)).transpose();
-        if let Some(dropped) = dropped.map_err(plan_error)?.flatten() {
+        let dropped = dropped.map_err(plan_error)?.flatten();
+        if config.encoder.is_some() && (recipe.remove || dropped.is_some()) {
+            return Err(PipelineError::Plan(format!(
+                "{} models are encoders, from which nothing is removed: prune them to patterns, and leave out remove and `layers`",
+                config.family.name
+            )));
+        }
+        if let Some(dropped) = dropped {
             if recipe.budget.is_some() || !recipe.rules.is_empty() {
                 return wrong(
                     "a pass that drops layers or experts does nothing else; give rules and budget a [[pass]] of their own",
@@ -168,8 +175,8 @@ impl Pass {
         Ok(Self { spec, plan, dropped: None, remove: recipe.remove, change, builder })
     }
 
-    /// The plan for the model that the pass before left: its shapes are those that
-    /// were predicted, or smaller by chance.
+    /// The plan for the model left by the previous pass, whose shapes are the predicted
+    /// ones, or smaller by chance.
     pub(super) fn plan_for(&self, config: &Config) -> Result<Plan, PipelineError> {
         match &self.builder {
             Some(builder) if Sizes::new(config) != self.change.before => builder.plan(config),
@@ -202,7 +209,7 @@ fn plan_error(error: RecipeError) -> PipelineError {
     PipelineError::Plan(error.to_string())
 }
 
-/// The sizes that a plan leaves, found by removing blocks at random.
+/// The sizes after a plan, found by removing random blocks.
 fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
     // Without a random order the blocks of a 2:4 would line up in columns.
     let mut known: BTreeMap<String, Mask> = BTreeMap::new();
@@ -222,8 +229,8 @@ fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
         };
         spares.push(Removable::from_weights(
             config,
-            &weights(info.position(Role::Output)),
-            &weights(info.position(Role::Down)),
+            &weights(info.mixer - 1),
+            &info.position(Role::Down).map_or_else(Vec::new, &mut weights),
         ));
     }
     Ok(ShrinkPlan::new(config, &spares, Uneven::Refuse)?.change)

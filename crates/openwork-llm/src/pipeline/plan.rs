@@ -22,11 +22,11 @@ use std::sync::Arc;
 /// The default method.
 pub const METHOD: &str = openwork::prune::DEFAULT_METHOD;
 
-/// Rows of a band, at least: enough for matrix products at full speed, and few
-/// enough for many workers.
+/// Minimum number of rows in a band: enough for matrix products at full speed, and few
+/// enough to occupy many workers.
 const BAND_ROWS: usize = 192;
 
-/// The fewest blocks of a scope whose density can vary.
+/// Minimum number of blocks in a scope whose density can vary.
 const VARIABLE: usize = 16;
 
 /// The plan of a pass: what is done to every linear.
@@ -34,7 +34,7 @@ const VARIABLE: usize = 16;
 pub struct Plan {
     /// One per layer.
     pub layers: Vec<LayerPlan>,
-    /// What the user should know: rules that override others.
+    /// Notes for the user: rules that override others.
     pub notes: Vec<String>,
     /// A mean density to distribute over the layers.
     pub budget: Option<Budget>,
@@ -67,7 +67,7 @@ pub struct TaskPlan {
     pub spec: Spec,
     /// The method.
     pub method: Arc<Method>,
-    /// The spec as the recipe has it: `mlp keep 75%`.
+    /// The spec as given in the recipe, such as `mlp keep 75%`.
     pub written: String,
 }
 
@@ -115,8 +115,8 @@ impl TaskPlan {
     }
 
     /// Bands of rows that are pruned separately, from top to bottom; one band of all
-    /// rows if the pattern or the method needs them together. Part of the result: a band
-    /// is pruned as if it were alone.
+    /// rows if the pattern or the method needs them together. The choice of bands affects the
+    /// result, because each band is pruned independently.
     pub fn bands(&self) -> Vec<Band> {
         let cut = || bands(&self.pattern, &self.spec, BAND_ROWS);
         self.method.by_rows().then(cut).flatten().unwrap_or_else(|| {
@@ -125,7 +125,7 @@ impl TaskPlan {
         })
     }
 
-    /// The names of its tensors in layer `index`, for messages.
+    /// The names of its tensors, for messages.
     pub fn names(&self) -> String {
         self.names.join(", ")
     }
@@ -219,7 +219,7 @@ struct BoundRule<'a> {
     pattern: Option<(Parsed<Pattern>, String)>,
 }
 
-/// What the rules so far give to one tensor.
+/// The settings of one tensor after the rules applied so far.
 #[derive(Clone, Default, PartialEq)]
 struct Override {
     pattern: Option<(Parsed<Pattern>, String)>,
@@ -366,7 +366,7 @@ struct Binder<'a> {
     builder: &'a PlanBuilder,
     config: &'a Config,
     default_method: Arc<Method>,
-    /// What does not fit, with the tensors that it does not fit.
+    /// Problems found so far, each with the tensors it concerns.
     problems: BTreeMap<String, Vec<String>>,
     /// For how many tensors a later rule overrides an earlier one.
     overridden: BTreeMap<(usize, usize), usize>,
@@ -430,7 +430,7 @@ impl<'a> Binder<'a> {
         };
         if !(0..layers).any(matches) {
             return Err(RecipeError(format!(
-                "{} matches no linear; names are like {}",
+                "{} matches no linear layer; tensor names look like {}",
                 rule.name,
                 LayerInfo::new(self.config, 0).weight_name(0)
             )));
@@ -457,7 +457,7 @@ impl<'a> Binder<'a> {
         let before = current.clone();
         let rule = bound.rule;
         if rule.dense {
-            // A later rule that prunes the tensor after all continues from here.
+            // A later rule may prune the tensor again, with the settings so far.
             current.dense = true;
         } else {
             current.dense &= bound.pattern.is_none() && rule.density.is_none();
@@ -479,8 +479,8 @@ impl<'a> Binder<'a> {
         }
     }
 
-    /// The task that a tensor belongs to, and the tensors that it covers. `None`
-    /// if the tensor stays dense; no task if something does not fit.
+    /// The task that a tensor belongs to, and the tensors that the task covers. `None` if
+    /// the tensor stays dense; without a task if there is a problem.
     fn task(
         &mut self,
         info: &LayerInfo,
@@ -575,7 +575,7 @@ fn few(names: &[String]) -> String {
     }
 }
 
-/// Bytes of the statistics that one capture gathers, unless one task needs more.
+/// Maximum size of the statistics of one capture, in bytes, unless one task needs more.
 const CAPTURE_BYTES: usize = 1 << 30;
 
 /// Sites that are captured together. A task needs all of its inputs at once;

@@ -1,8 +1,8 @@
-//! From options to a run that can start: everything is read and checked here,
-//! for the command and for Python.
+//! Turns options into a [`PreparedRun`]: reads and checks all inputs, for the command
+//! line and for Python.
 
 use super::estimate::{Estimate, Workers, estimate, recovery};
-use super::options::{ByteCount, SEQ_LEN};
+use super::options::{ByteCount, ENCODER_SEQ_LEN, SEQ_LEN};
 use super::passes::Passes;
 use super::recovery::RecoveryPlan;
 use super::run::{Evaluation, Job};
@@ -14,8 +14,8 @@ use crate::disk;
 use crate::evaluate::{self, EvaluateError, ScoredWindows};
 use crate::format::format_bytes;
 use crate::inspect::{Check, inspect};
-use crate::model::Config;
 use crate::model::Model;
+use crate::model::{Config, embedding_name};
 use crate::output::{self, OutputError};
 use crate::recover::{Recovery, Unit};
 use crate::report::Record;
@@ -25,28 +25,28 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a recipe.
+/// Maximum size of a recipe, in bytes.
 const MAX_RECIPE: u64 = 1 << 20;
 
 /// A run that can start: the model is open, the plan fits it, and the texts are
 /// windows of tokens.
 #[derive(Debug)]
 pub struct PreparedRun<'a> {
-    /// The model, read as it will be written ([`Checkpoint::rounded`]).
+    /// The model, rounded to the output type when read ([`Checkpoint::rounded`]).
     pub model: Model<'a>,
-    /// The model that what is left is trained towards, if not the one that is pruned.
+    /// The reference model for recovery, if it is not the model that is pruned.
     pub reference: Option<Model<'a>>,
-    /// The record of the run that pruned the model, if it is only trained.
+    /// The record of the run that pruned the model, if this run only trains it.
     pub earlier: Option<Record>,
     /// What all passes share.
     pub job: Job,
     /// The passes, each with its plan.
     pub passes: Passes,
-    /// The resources that they need, at most.
+    /// Estimate of the resources they need.
     pub needs: Estimate,
     /// The workers that compute the stages, if not this process.
     pub workers: Option<Workers>,
-    /// What the user should know before the run starts.
+    /// Notes for the user before the run starts.
     pub notes: Vec<String>,
     pub(super) out: PathBuf,
     pub(super) start: Start,
@@ -66,7 +66,7 @@ impl<'a> PreparedRun<'a> {
         self.job.state_memory_limit.is_some_and(|limit| self.needs.spilled > limit)
     }
 
-    /// Uses no more memory than this.
+    /// Limits the memory of the run.
     fn limit_memory(&mut self, most: &ByteCount) -> Result<(), PipelineError> {
         let left = most.bytes.checked_sub(self.needs.memory_spilled).ok_or_else(|| {
             let why = format!(
@@ -81,7 +81,7 @@ impl<'a> PreparedRun<'a> {
     }
 
     fn check_disk(&self) -> Result<(), PipelineError> {
-        // What an earlier start has written need not fit again.
+        // Files written before the run was interrupted already have their space.
         match disk::free(&self.out) {
             Some(free) if free < self.needs.disk && self.start != Start::Resume => {
                 let (path, needed) = (self.out.clone(), self.needs.disk);
@@ -116,7 +116,7 @@ impl RunOptions {
         TensorFilter { include: self.include.clone(), exclude: self.exclude.clone() }
     }
 
-    /// Opens the model, to be read as it will be written.
+    /// Opens the model, rounded to the output type.
     pub fn open(&self, model: &Path) -> Result<Checkpoint, PipelineError> {
         let start = self.start()?;
         output::check_folder(&self.out, &[model])?;
@@ -158,6 +158,7 @@ impl RunOptions {
         reference: &'a Checkpoint,
     ) -> Result<PreparedRun<'a>, PipelineError> {
         let (model, dense) = (Model::open(source)?, Model::open(reference)?);
+        model.check_decoder()?;
         let earlier = Record::read(source.path()).ok();
         let recovery = self.recover.as_ref();
         let layers = recovery.is_some_and(|r| r.stages.iter().any(|s| s.unit != Unit::Model));
@@ -181,12 +182,25 @@ impl RunOptions {
         let tokenizer = source.tokenizer()?;
         let mut notes = model.config().notes.clone();
         notes.extend_from_slice(tokenizer.notes());
+        let encoder = model.config().encoder.is_some();
+        let sentences = match encoder {
+            true => self.sentences(&model, &tokenizer)?,
+            false => None,
+        };
+        notes.extend(sentences.iter().flat_map(|sentences| sentences.pooling.notes.clone()));
         let (calibration, recovery) = self.calibration(&model, &tokenizer)?;
         let job = Job {
             calibration,
             recovery,
-            evaluation: self.evaluation(&model, &tokenizer)?,
-            tasks: self.tasks(&model, &tokenizer)?,
+            sentences,
+            evaluation: match encoder {
+                true => None,
+                false => self.evaluation(&model, &tokenizer)?,
+            },
+            tasks: match encoder {
+                true => Vec::new(),
+                false => self.tasks(&model, &tokenizer)?,
+            },
             dtype: self.dtype(source)?,
             state_memory_limit: self.spill_over.as_ref().map(|limit| limit.bytes),
         };
@@ -214,7 +228,7 @@ impl RunOptions {
         Ok(run)
     }
 
-    /// The recipe of the file, with the spec and method that are given beside it.
+    /// The recipe from the file, with the spec and method options applied.
     fn recipe(&self) -> Result<Recipe, PipelineError> {
         let mut recipe = match &self.recipe {
             None => Recipe::default(),
@@ -240,7 +254,7 @@ impl RunOptions {
         if source.format() == Format::Gguf {
             return Ok(Dtype::BF16);
         }
-        Ok(match source.tensor("model.embed_tokens.weight")?.dtype() {
+        Ok(match source.tensor(embedding_name(source.config()))?.dtype() {
             dtype @ (Dtype::F16 | Dtype::F32) => dtype,
             _ => Dtype::BF16,
         })
@@ -252,7 +266,9 @@ impl RunOptions {
         tokenizer: &Tokenizer,
     ) -> Result<(Calibration, Option<RecoveryPlan>), PipelineError> {
         let text = load_text(&self.calib, TextUse::Calibrate)?;
-        let length = window("seq_len", self.seq_len, SEQ_LEN, model)?;
+        let encoder = model.config().encoder.is_some();
+        let usual = if encoder { ENCODER_SEQ_LEN } else { SEQ_LEN };
+        let length = window("seq_len", self.seq_len, usual, model)?;
         let name = file_name(&self.calib);
         let (samples, single_tokens, seed) = (self.samples, self.single_tokens, self.seed);
         let how = Sampling { samples, length, single_tokens, seed };
@@ -261,7 +277,11 @@ impl RunOptions {
             error => PipelineError::option("calib", &name, error.to_string()),
         };
         let tokens = tokenizer.encode(&text).map_err(|error| wrong(error.into()))?;
-        let drawn = Calibration::from_tokens(tokenizer, (&name, text.len()), &tokens, how);
+        let from = (name.as_str(), text.len());
+        let drawn = match encoder {
+            true => Calibration::for_encoder(tokenizer, from, &tokens, how),
+            false => Calibration::from_tokens(tokenizer, from, &tokens, how),
+        };
         let drawn = drawn.map_err(wrong)?;
         let plan = |recovery: &Recovery| {
             let limits = (drawn.windows.len(), model.config().max_positions);
@@ -374,8 +394,7 @@ impl RunOptions {
     }
 }
 
-/// Refuses a reference that a model cannot be trained towards; `layers` if layers are
-/// trained towards layers.
+/// Checks that a model can be trained towards a reference; with `layers`, layer by layer.
 fn check_reference(
     model: &Model<'_>,
     reference: &Model<'_>,
@@ -433,7 +452,7 @@ fn larger_output(source: &Checkpoint, run: &PreparedRun<'_>) -> Option<String> {
     let written: u64 = source.tensors().map(|t| (t.len() * dtype.block_bytes()) as u64).sum();
     (source.format() == Format::Gguf && written > stored).then(|| {
         format!(
-            "the {} of quantized weights become {} in {}: pruning needs them as numbers; `openwork pack {}` stores the result compactly",
+            "the {} of quantized weights become {} in {}, because they are dequantized for pruning; `openwork pack {}` stores the result compactly",
             format_bytes(stored),
             format_bytes(written),
             dtype.name().to_lowercase(),
@@ -442,12 +461,12 @@ fn larger_output(source: &Checkpoint, run: &PreparedRun<'_>) -> Option<String> {
     })
 }
 
-/// What all passes need, at most: time in all, memory of the largest.
+/// The resources of all passes: the total time, and the memory of the largest pass.
 fn needs(job: &Job, passes: &Passes, model: &Model<'_>) -> Estimate {
     let each = passes.list.iter().map(|pass| estimate(job, &pass.plan, model));
     let mut needs = each.reduce(|all, one| all.and(&one)).unwrap_or_default();
     if !passes.is_plain() {
-        // The folders of the passes, until the last is complete.
+        // Intermediate folders are kept until the last pass is complete.
         needs.disk *= 1 + passes.list.len() as u64;
     }
     let training = recovery(job, model);
@@ -468,7 +487,7 @@ fn recipe_text(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn file_name(path: &Path) -> String {
+pub(super) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 

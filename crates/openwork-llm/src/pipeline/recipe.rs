@@ -1,7 +1,7 @@
-//! Recipes: TOML files that give patterns and methods to some tensors.
+//! Recipes: TOML files that assign patterns and methods to tensors.
 //!
 //! ```toml
-//! spec = "2:4"                       # for every linear that no rule names
+//! spec = "2:4"                       # for every linear that no rule matches
 //! method = "sparsegpt+refit"
 //!
 //! [budget]                           # optional: densities by sensitivity
@@ -20,7 +20,7 @@
 //! spec = "mlp keep 75%"
 //! ```
 //!
-//! Passes are recipes that run one after the other, each on the result of the one before:
+//! Passes are recipes that run one after the other, each on the result of the previous one:
 //!
 //! ```toml
 //! method = "s-obs"                   # where a pass gives none
@@ -30,7 +30,7 @@
 //!
 //! [[pass]]
 //! spec = "mlp keep 75%"
-//! remove = true                      # the channels leave the tensors
+//! remove = true                      # remove the channels from the tensors
 //!
 //! [[pass]]
 //! spec = "2:4"
@@ -46,7 +46,7 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// The spec of every linear that no rule names; without it those stay dense.
+    /// The spec of every linear that no rule matches; without it these stay dense.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<String>,
     /// The method where a rule gives none.
@@ -58,7 +58,7 @@ pub struct Recipe {
     /// Densities by sensitivity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// Exceptions; where two name the same tensor, the later wins.
+    /// Exceptions; if several match the same tensor, the last one wins.
     #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
     /// Recipes to run one after the other, instead of a spec, a budget and rules.
@@ -66,7 +66,7 @@ pub struct Recipe {
     pub passes: Vec<Recipe>,
 }
 
-/// A mean density, shared among the layers by their sensitivity.
+/// A mean density, distributed over the layers by sensitivity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {

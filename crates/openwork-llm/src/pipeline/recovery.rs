@@ -1,5 +1,5 @@
-//! Recovery within a run: layers are trained as they are pruned, and the model when
-//! all its layers are.
+//! Recovery within a run: each layer is trained right after it is pruned, and the whole
+//! model after all of its layers are pruned.
 
 use super::PipelineError;
 use super::events::{Event, Observer};
@@ -35,14 +35,14 @@ pub struct StageWindows {
     pub held_out: Vec<Vec<u32>>,
 }
 
-/// Windows that a stage for the whole model measures its loss on.
+/// Number of held-out windows of a stage that trains the whole model.
 const HELD_OUT: usize = 8;
-/// The share of the text that they are drawn from: its end.
+/// Held-out windows are sampled from the last `1 / HELD_OUT_SHARE` of the text.
 const HELD_OUT_SHARE: usize = 16;
 
 impl RecoveryPlan {
-    /// Draws the windows of all stages from the tokens of the calibration text, of which
-    /// `calibration` windows were drawn already.
+    /// Samples the windows of all stages from the tokens of the calibration text, from which
+    /// `calibration` windows were sampled already.
     pub fn new(
         recovery: Recovery,
         tokenizer: &Tokenizer,
@@ -69,7 +69,7 @@ impl RecoveryPlan {
                     "seq_len={length}: the model takes at most {limit} tokens"
                 )));
             }
-            // Text for as many windows as are held out, if there is so much.
+            // The end of the text, with room for the held-out windows if possible.
             let tail = (tokens.len() / HELD_OUT_SHARE).max(2 * length).min(tokens.len() / 2);
             let (train, held_out) = tokens.split_at(tokens.len() - tail);
             let few = |text: &[u32]| (text.len() + 1).saturating_sub(length);
@@ -90,8 +90,7 @@ impl RecoveryPlan {
         Ok(Self { recovery, windows })
     }
 
-    /// What the user should know: stages that use windows several times, because the text
-    /// has too few.
+    /// Notes for the user: stages that repeat windows, because the text has too few.
     pub fn notes(&self) -> Vec<String> {
         let stages = self.recovery.model_stages().iter().zip(&self.windows);
         let short = stages.filter(|(stage, windows)| {
@@ -131,7 +130,7 @@ impl<'a> LayerRecoverer<'a> {
         Ok(Self { reference, options, dtype, seed, chain })
     }
 
-    /// Passes through a layer that is finished already.
+    /// Advances through a layer that is already finished.
     pub fn replay(&mut self, layer: &Layer) -> Result<(), PipelineError> {
         let dense = self.reference.layer(layer.index(), Storage::F32)?;
         Ok(self.chain.replay(layer, &dense)?)
@@ -152,7 +151,7 @@ impl<'a> LayerRecoverer<'a> {
         let trained = trainer.train(layer, &dense, &mut self.chain, &mut seen)?;
         if trained.lr.is_none() {
             let note = format!(
-                "layer {index}: training did not lower the held-out loss, so the layer is left as it was pruned"
+                "layer {index}: training did not lower the held-out loss, so the layer stays as pruned"
             );
             observer.on_event(Event::Note(&note));
         }

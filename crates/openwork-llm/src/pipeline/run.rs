@@ -1,7 +1,7 @@
 //! A run: its passes one after the other, evaluations, and the record.
 //!
-//! A plain run prunes straight into its folder. Several passes, or one that
-//! removes something, leave their results in the folder `work`:
+//! A plain run prunes directly into its output folder. If there are several passes, or
+//! one that removes structures, intermediate results are kept in the folder `work`:
 //!
 //! ```text
 //! DIR/openwork/work/pass-1/masked   the pruned model: a folder that can be resumed
@@ -23,6 +23,7 @@ use super::recovery::{LayerRecoverer, ModelStage, RecoveryPlan, layer_stage_reco
 use super::run_dir::{
     Fingerprint, RECIPE, RECORD, REDO, RunDir, Start, WORK, files, read_sealed, write_sealed,
 };
+use super::sentences::Sentences;
 use super::structure::Dropped;
 use super::{PipelineError, card, depth, expert_choice};
 use crate::checkpoint::write;
@@ -33,7 +34,7 @@ use crate::model::{Layer, LayerInfo, Model, ModelError, Storage};
 use crate::recover::StageOptions;
 use crate::report::{
     self, EvaluationRecord, EvaluationText, LayerRecord, LayerRecovery, ModelSize, PassRecord,
-    Record, RecoveryRecord, SizeChange, TaskRecord, Totals, distinct,
+    Record, RecoveryRecord, SimilarityRecord, SizeChange, TaskRecord, Totals, distinct,
 };
 use crate::shrink::{self, Removable, ShrinkError, ShrinkPlan, Sizes, Uneven};
 use crate::task::{self, Task, TaskError};
@@ -41,13 +42,15 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What all passes of a run share.
+/// The inputs and settings that all passes of a run share.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The windows that inputs are measured on.
     pub calibration: Calibration,
     /// The text that perplexity is measured on.
     pub evaluation: Option<Evaluation>,
+    /// The texts that the vectors of an encoder are compared on.
+    pub sentences: Option<Sentences>,
     /// The tasks that accuracy is measured on.
     pub tasks: Vec<Task>,
     /// Type of the written weights.
@@ -55,7 +58,7 @@ pub struct Job {
     /// Bytes of hidden states that one process keeps in memory; more of them
     /// spill to files.
     pub state_memory_limit: Option<u64>,
-    /// The training of what is left, if asked for.
+    /// The recovery after pruning, if requested.
     pub recovery: Option<RecoveryPlan>,
 }
 
@@ -66,7 +69,7 @@ pub struct Evaluation {
     pub text: String,
     /// The text as windows.
     pub scored: ScoredWindows,
-    /// Measure after every so many layers, as well as at the end.
+    /// Number of layers after which to measure, in addition to the end.
     pub every: Option<usize>,
 }
 
@@ -86,8 +89,8 @@ impl Evaluation {
 }
 
 impl PreparedRun<'_> {
-    /// Prunes, if all weights are finite: they are checked before anything is
-    /// written. Continues an interrupted run.
+    /// Runs all passes, or continues an interrupted run. First checks that all weights are
+    /// finite, before anything is written.
     pub fn run(
         &self,
         observer: &dyn Observer,
@@ -101,12 +104,12 @@ impl PreparedRun<'_> {
         Run { prepared: self, dir, work, observer, executor, started, earlier }.run()
     }
 
-    /// The model that what is left is trained towards.
+    /// The reference model for recovery.
     fn dense_model(&self) -> &Model<'_> {
         self.reference.as_ref().unwrap_or(&self.model)
     }
 
-    /// The stages that train the model when all its layers are pruned.
+    /// The stages that train the model after all its layers are pruned.
     fn model_stages(&self) -> &[StageOptions] {
         self.job.recovery.as_ref().map_or(&[], |plan| plan.recovery.model_stages())
     }
@@ -116,8 +119,8 @@ impl PreparedRun<'_> {
         self.passes.is_plain() && self.model_stages().is_empty()
     }
 
-    /// Everything that determines the result of pruning `model` by a recipe, whose
-    /// plan is given as lines, into a model of so many layers.
+    /// Everything that determines the result of pruning `model` with a recipe. `plan` is
+    /// the plan as lines, `layers` the number of layers of the result.
     fn fingerprint(
         &self,
         model: &Model<'_>,
@@ -152,25 +155,26 @@ struct Run<'a> {
     observer: &'a dyn Observer,
     executor: &'a mut dyn Executor,
     started: Instant,
-    /// Seconds of earlier starts.
+    /// Seconds spent before the run was resumed.
     earlier: f64,
 }
 
 /// What a pass did.
 struct PassResult {
-    /// The folder of its model; none if that is the run's own, without an index.
+    /// The folder of its model; `None` if that is the run's own folder, still without an index.
     folder: Option<PathBuf>,
-    /// The layers, with the perplexities that were measured between them; none
-    /// if it dropped layers.
+    /// The layers, and the perplexities measured between them; `None` if it dropped layers
+    /// or experts.
     pruned: Option<(Vec<LayerRecord>, Vec<EvaluationRecord>)>,
     record: PassRecord,
 }
 
-/// What is known of the result.
+/// The results collected so far.
 #[derive(Default)]
 struct Outcome {
     layers: Vec<LayerRecord>,
     evaluations: Vec<EvaluationRecord>,
+    similarity: Option<SimilarityRecord>,
     tasks: Vec<TaskRecord>,
     totals: Totals,
     passes: Vec<PassRecord>,
@@ -237,7 +241,7 @@ impl Run<'_> {
         }
     }
 
-    /// Runs stage `number` of those that train the whole model; the folder of its result.
+    /// Runs stage `number` of the whole-model training; returns the folder of its result.
     fn recover(
         &self,
         number: usize,
@@ -272,8 +276,8 @@ impl Run<'_> {
         Ok((out, record))
     }
 
-    /// The record of a run that is finished already. If perplexity is asked for and
-    /// was not measured, only that is added.
+    /// The record of a run that is already finished. If a requested perplexity or accuracy
+    /// is missing, only that is measured and added.
     fn finished(&self) -> Result<Option<Record>, PipelineError> {
         if self.prepared.in_place() && self.dir.done()?.len() < self.prepared.passes.layers() {
             return Ok(None);
@@ -281,13 +285,14 @@ impl Run<'_> {
         let Some(mut record) = self.dir.finished() else { return Ok(None) };
         let job = &self.prepared.job;
         let text_missing = job.evaluation.is_some() && record.last().is_none();
+        let vectors_missing = job.sentences.is_some() && record.similarity.is_none();
         let known = |task: &Task| {
             let same =
                 |other: &TaskRecord| (&other.name, &other.sha256) == (&task.name, &task.sha256);
             record.task_pairs().iter().any(|(_, other)| same(other))
         };
         let task_missing = !job.tasks.iter().all(known);
-        if text_missing || task_missing {
+        if text_missing || vectors_missing || task_missing {
             let source = Checkpoint::open(self.dir.folder())?.rounded(job.dtype);
             let model = Model::open(&source)?;
             let layer = |index| model.layer(index, Storage::F32);
@@ -295,6 +300,9 @@ impl Run<'_> {
             if text_missing {
                 record.evaluations = self.dense()?.into_iter().collect();
                 record.evaluations.extend(self.evaluate(&model, Some(last), &layer)?);
+            }
+            if vectors_missing {
+                record.similarity = self.compare(&model, &layer)?;
             }
             if task_missing {
                 record.tasks = self.dense_tasks()?;
@@ -315,6 +323,7 @@ impl Run<'_> {
         let last = model.config().layers - 1;
         outcome.evaluations.extend(self.evaluate_shards(last)?);
         let layer = |index| pruned_layer(model, &self.dir, index);
+        outcome.similarity = self.compare(model, &layer)?;
         outcome.tasks.extend(self.score(model, Some(last), &layer)?);
         let record = self.record(outcome);
         self.write_record(&record)?;
@@ -327,6 +336,7 @@ impl Run<'_> {
         let last = model.config().layers - 1;
         let layer = |index| model.layer(index, Storage::F32);
         outcome.evaluations.extend(self.evaluate(model, Some(last), &layer)?);
+        outcome.similarity = self.compare(model, &layer)?;
         outcome.tasks.extend(self.score(model, Some(last), &layer)?);
         outcome.size = Some(size(model));
         let (mut weights, mut kept) = (0, 0);
@@ -484,8 +494,7 @@ impl Run<'_> {
         self.observer.on_event(Event::Start { pass, passes: passes.len(), spec, first, layers });
     }
 
-    /// Writes a pruned model without what was pruned of every layer, or as it is;
-    /// its sizes.
+    /// Writes a pruned model, without its pruned structures if `remove`; returns its sizes.
     fn remove(&self, masked: &Path, remove: bool, target: &Path) -> Result<Sizes, PipelineError> {
         let pruned = Checkpoint::open(masked)?;
         let model = Model::open(&pruned)?;
@@ -576,6 +585,18 @@ impl Run<'_> {
         Ok(records)
     }
 
+    /// Compares the vectors of an encoder with these layers with those of the dense one;
+    /// nothing if no texts were given.
+    fn compare(
+        &self,
+        model: &Model<'_>,
+        layer: &dyn Fn(usize) -> Result<Layer, ModelError>,
+    ) -> Result<Option<SimilarityRecord>, PipelineError> {
+        let sentences = self.prepared.job.sentences.as_ref();
+        let dense = self.prepared.dense_model();
+        sentences.map(|texts| texts.compare(dense, model, layer, self.observer)).transpose()
+    }
+
     fn evaluate(
         &self,
         model: &Model<'_>,
@@ -592,8 +613,16 @@ impl Run<'_> {
     /// The record of the whole run. Its layers are those of the last pass that
     /// pruned, with the names and shapes that were written.
     fn record(&mut self, outcome: Outcome) -> Record {
-        let Outcome { layers, evaluations, tasks, mut totals, passes, recovery, size: after } =
-            outcome;
+        let Outcome {
+            layers,
+            evaluations,
+            similarity,
+            tasks,
+            mut totals,
+            passes,
+            recovery,
+            size: after,
+        } = outcome;
         let PreparedRun { model, job, passes: plan, .. } = self.prepared;
         totals.seconds = self.earlier + self.started.elapsed().as_secs_f64();
         totals.peak_rss_bytes = peak_rss_bytes();
@@ -618,6 +647,7 @@ impl Run<'_> {
             calibration: job.calibration.record(),
             layers,
             evaluations,
+            similarity,
             tasks,
             totals,
             evaluation: job.evaluation.as_ref().map(Evaluation::record),
@@ -650,8 +680,8 @@ fn evaluate_shards(
     evaluate(prepared, model, observer, Some(last), &layer)
 }
 
-/// Perplexity of a model with these layers; nothing if no text was given. `after`
-/// is the last layer that is pruned.
+/// Perplexity of a model with these layers; `None` if no text was given. `after` is the
+/// last pruned layer.
 fn evaluate(
     prepared: &PreparedRun<'_>,
     model: &Model<'_>,

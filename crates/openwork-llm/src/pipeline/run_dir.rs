@@ -79,11 +79,11 @@ pub struct Fingerprint {
     pub include: Option<String>,
     /// Leave tensors whose names match dense.
     pub exclude: Option<String>,
-    /// The recovery, if what is left is trained.
+    /// The recovery, if the kept weights are trained.
     #[serde(default)]
     pub recovery: Option<String>,
-    /// Files of the model that it is trained towards, if that is not the one that is
-    /// pruned, and their sha256.
+    /// Files of the reference model for recovery, if it is not the model that is pruned,
+    /// and their sha256.
     #[serde(default)]
     pub reference: Vec<(String, String)>,
     /// The recipe.
@@ -118,7 +118,7 @@ impl Fingerprint {
             differ("{single_tokens}", was.single_tokens.to_string(), is.single_tokens.to_string());
             differ("{seed}", self.seed.to_string(), other.seed.to_string());
         }
-        // Two texts can mean the same, such as a default that is written out.
+        // Different texts can be equivalent, such as a default that is given explicitly.
         if (&self.plan, &self.recipe.budget) != (&other.plan, &other.recipe.budget) {
             let (was, is) = (&self.recipe, &other.recipe);
             differ("{spec}", given(&was.spec), given(&is.spec));
@@ -168,7 +168,7 @@ fn changed_files(was: &[(String, String)], is: &[(String, String)]) -> String {
     };
     if names(was) != names(is) {
         let (was, is) = (names(was).join(", "), names(is).join(", "));
-        return format!("the files of the model were {was}, are {is}");
+        return format!("the files of the model were {was} and are now {is}");
     }
     let changed: Vec<&str> =
         is.iter().filter(|file| !was.contains(file)).map(|(name, _)| name.as_str()).collect();

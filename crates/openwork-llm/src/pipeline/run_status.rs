@@ -9,22 +9,22 @@ use std::path::{Path, PathBuf};
 const PLAN: &str = "openwork/plan.json";
 const LOCK: &str = "openwork/lock";
 const DENSE: &str = "openwork/layers/dense.json";
-/// The most layers that are read.
+/// Maximum number of layers that are read.
 const MAX_LAYERS: usize = 1 << 12;
 
-/// How far a run is.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState {
     /// A process holds its lock.
     Running,
-    /// No process works on it, and it is not finished: `--resume` continues it.
+    /// Not finished, and no process is working on it; `--resume` continues it.
     Stopped,
     /// All files are written.
     Finished,
 }
 
 impl RunState {
-    /// One word.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -34,10 +34,10 @@ impl RunState {
     }
 }
 
-/// What the folder of a run says.
+/// The status of a run, as read from its folder.
 #[derive(Clone, Debug)]
 pub struct RunStatus {
-    /// How far it is.
+    /// Whether it is running, stopped or finished.
     pub state: RunState,
     /// The options that it was started with; `None` in the folder of an earlier version.
     pub plan: Option<Fingerprint>,
@@ -45,7 +45,7 @@ pub struct RunStatus {
     pub record: Option<Record>,
     /// The layers that are done, in order.
     pub layers: Vec<LayerRecord>,
-    /// All layers, if that is known.
+    /// The number of layers, if known.
     pub all_layers: Option<usize>,
     /// Perplexities in the order of measurement.
     pub evaluations: Vec<EvaluationRecord>,
@@ -197,6 +197,7 @@ mod tests {
         let job = Job {
             calibration,
             evaluation,
+            sentences: None,
             tasks: Vec::new(),
             dtype,
             state_memory_limit: None,

@@ -70,6 +70,7 @@ mod tests {
         let job = Job {
             calibration: calibration.clone(),
             evaluation: None,
+            sentences: None,
             tasks: Vec::new(),
             dtype: crate::Dtype::BF16,
             state_memory_limit: None,

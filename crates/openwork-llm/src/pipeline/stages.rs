@@ -1,5 +1,5 @@
-//! The stages of a run. Each is a function of its arguments, so that one machine
-//! computes them in a loop and a cluster computes the same ones where the chunks are.
+//! The stages of a run. Each is a pure function of its arguments, so one machine can
+//! run them in a loop, and a cluster can run them on the workers that hold the chunks.
 //!
 //! ```text
 //! begin    windows of a chunk through the dense layer: its outputs, sums of X'X
@@ -73,8 +73,8 @@ impl Chunk {
         self.attended = true;
     }
 
-    /// Advances through the rest of the layer; the distance from the target, which is
-    /// dropped.
+    /// Advances through the rest of the layer; returns the distance from the target, and
+    /// drops the target.
     pub fn finish(&mut self, layer: &Layer) -> OutputError {
         match self.attended {
             true => layer.forward_mlp(&mut self.hidden, &mut NoTap),
@@ -134,7 +134,7 @@ impl Tap for Summing {
 /// The first tensor that reads the inputs of a site, for messages.
 fn input(layer: &LayerInfo, site: Site) -> String {
     let name = layer.linears.iter().find(|linear| linear.site() == site);
-    format!("model.layers.{}.{}", layer.index, name.map_or("", |linear| &linear.name))
+    format!("{}{}.{}", layer.prefix, layer.index, name.map_or("", |linear| &linear.name))
 }
 
 /// Adds the sums of the next chunk, in the order of the chunks.
@@ -145,7 +145,7 @@ pub fn merge(total: &mut Sums, next: Sums) -> Result<(), PipelineError> {
     }
     for (site, next) in next {
         match total.iter_mut().find(|(known, _)| *known == site) {
-            // Those of an expert follow each other, whatever tokens were routed elsewhere.
+            // An expert's samples are numbered without the tokens routed elsewhere.
             Some((_, sum)) if site.expert.is_some() => sum.merge_next(next),
             Some((_, sum)) => sum.merge(next),
             None => {
@@ -166,11 +166,11 @@ pub struct TaskResult {
     pub weights: Vec<Matrix>,
     /// The output error of each tensor.
     pub errors: Vec<OutputError>,
-    /// The damping that was used; none if the method uses none.
+    /// The damping that was used; `None` if the method uses none.
     pub damping: Option<Damping>,
-    /// Time it took; over bands, their sum.
+    /// Time taken, summed over bands.
     pub seconds: f64,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 

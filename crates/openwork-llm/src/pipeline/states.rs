@@ -8,8 +8,8 @@ use openwork::prune::measure::OutputError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Tokens per chunk, as nearly as whole windows allow. Part of the result: sums of
-/// X'X are closed at the end of every chunk.
+/// Tokens per chunk, as nearly as whole windows allow. It affects the result, because
+/// X'X is summed chunk by chunk.
 pub const CHUNK_TOKENS: usize = 8192;
 
 /// Windows in a chunk.
@@ -80,7 +80,7 @@ impl States {
         Ok(Self { inputs, targets, chunks, width, folder })
     }
 
-    /// How many chunks there are, with states or without.
+    /// Number of chunks, with or without states.
     pub fn len(&self) -> usize {
         self.chunks.len()
     }
@@ -139,7 +139,7 @@ impl States {
         let states = self.inputs.take(index).map_err(|error| self.io(error))?;
         if states.is_empty() {
             return Err(PipelineError::Executor(format!(
-                "the states of chunk {index} are not here"
+                "this process does not hold the states of chunk {index}"
             )));
         }
         let mut chunk = Chunk::new(chunk_state.first, states, chunk_state.window, self.width);

@@ -1,12 +1,14 @@
-//! Hessians of a capture. An expert sees only the tokens routed to it; where these are
-//! fewer than the inputs they describe, they are made up for.
+//! The Hessians of a capture. An expert sees only the tokens routed to it; if there are
+//! fewer of them than the width of its inputs, its statistics are supplemented:
 //!
 //! ```text
 //! gate, up   (n H + m H_all) / (n + m)    m = width - n    H_all: all tokens of the layer
 //! down       (n H + m h I) / (n + m)      h: the mean of H's diagonal, or 1
 //! ```
 //!
-//! Other experts say nothing about the inputs of down, which are an expert's own channels.
+//! The statistics of other tokens do not apply to the inputs of down, which are the
+//! expert's own channels. If experts have a norm of their own (Gemma 4), gate and up are
+//! treated like down.
 
 use super::PipelineError;
 use super::stages::Sums;
@@ -15,7 +17,7 @@ use crate::model::{Input, LayerInfo, Site};
 use openwork::Matrix;
 use openwork::hessian::{Hessian, HessianError};
 
-/// The Hessian of every site, and what a user should know about it.
+/// The Hessian of every site, with notes for the user.
 pub struct SiteStatistics {
     /// In the order of the sites.
     pub hessians: Vec<(Site, Hessian)>,
@@ -27,7 +29,7 @@ impl SiteStatistics {
     /// The Hessians of `sites` from their sums.
     pub fn new(info: &LayerInfo, sites: &[Site], sums: Sums) -> Result<Self, PipelineError> {
         let wrong = |site: Site, error: HessianError| PipelineError::Inputs {
-            tensor: format!("model.layers.{}, {site}", info.index),
+            tensor: format!("{}{}, {site}", info.prefix, info.index),
             error,
         };
         let mut found: Vec<(Site, Hessian)> = Vec::with_capacity(sums.len());
@@ -45,7 +47,9 @@ impl SiteStatistics {
                 continue;
             }
             let own = at.map(|at| &found[at].1);
-            let common = all.as_ref().filter(|_| site.input == Input::GateUp);
+            // Experts that run in parallel with an MLP have a norm of their own.
+            let same = site.input == Input::GateUp && !info.beside_mlp;
+            let common = all.as_ref().filter(|_| same);
             let mixed = mixed(own, tokens, common, width).map_err(|error| wrong(site, error))?;
             match at {
                 Some(at) => found[at].1 = mixed,
@@ -66,8 +70,8 @@ impl SiteStatistics {
     }
 }
 
-/// The Hessian of `tokens` tokens, filled up to `width` by common statistics or by
-/// uncorrelated inputs of the same size.
+/// The Hessian of `tokens` tokens, supplemented up to `width` tokens with common
+/// statistics, or with uncorrelated inputs of the same magnitude.
 fn mixed(
     own: Option<&Hessian>,
     tokens: usize,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! mlp [weight W] keep K          channels: rows of gate and up with columns of down
-//! heads [weight W] keep K        key heads with all that reads them: rows of q, k, v, columns of o
-//! query-heads [weight W] keep K  query heads, as many in each group: rows of q, columns of o
+//! heads [weight W] keep K        key heads and their query heads: rows of q, k, v, columns of o
+//! query-heads [weight W] keep K  query heads, equally many per group: rows of q, columns of o
 //! layers keep K                  whole decoder layers; a pass of its own
 //! experts [by SCORE] keep K      whole experts of every layer; a pass of its own
 //! ```
@@ -23,7 +23,7 @@ use std::fmt;
 pub struct Structure {
     /// The word that a spec begins with.
     pub name: &'static str,
-    /// One line for a person.
+    /// Its description, on one line.
     pub summary: &'static str,
     /// What is counted, for messages.
     unit: &'static str,
@@ -31,12 +31,11 @@ pub struct Structure {
     count: fn(&Config) -> usize,
     /// What it becomes.
     kind: Kind,
-    /// In how many scopes they compete.
+    /// Number of scopes in which they compete.
     scopes: fn(&Config) -> usize,
-    /// How much what is lost in the tensors that write into it (gate, up; q, k,
-    /// v) counts beside what is lost in the one that reads it (down; o), if a
-    /// spec does not say: what gave the lower perplexity in
-    /// bench/record/2026-11-16-structures.md.
+    /// Default weight of the loss in the tensors that compute it (gate, up; q, k, v),
+    /// relative to the loss in the tensor that reads it (down; o): the value with the
+    /// lower perplexity in bench/record/2026-11-16-structures.md.
     weight: &'static str,
 }
 
@@ -75,7 +74,12 @@ pub const STRUCTURES: &[Structure] = &[
         summary: "channels of the MLP: rows of gate and up with columns of down",
         unit: "channels",
         count: |c| c.ff,
-        kind: Kind::Pattern(|_, weight| {
+        kind: Kind::Pattern(|c, weight| {
+            if c.is_ungated() {
+                return format!(
+                    "blocks up weight {weight}: block (1,_) & down perm (1,0): block (_,1)"
+                );
+            }
             format!(
                 "blocks gate weight {weight}: block (1,_) & up weight {weight}: block (1,_) & down perm (1,0): block (_,1)"
             )
@@ -100,7 +104,7 @@ pub const STRUCTURES: &[Structure] = &[
     },
     Structure {
         name: "query-heads",
-        summary: "query heads, as many of each group: rows of q with columns of o",
+        summary: "query heads, equally many from each group: rows of q with columns of o",
         unit: "query heads",
         count: |c| c.heads,
         kind: Kind::Pattern(|c, weight| {
@@ -114,7 +118,7 @@ pub const STRUCTURES: &[Structure] = &[
     },
     Structure {
         name: "layers",
-        summary: "whole decoder layers, those that change their input least",
+        summary: "whole decoder layers; drops those that change their input least",
         unit: "layers",
         count: |c| c.layers,
         kind: Kind::Layers,
@@ -123,7 +127,7 @@ pub const STRUCTURES: &[Structure] = &[
     },
     Structure {
         name: "experts",
-        summary: "whole experts of every layer, those that add least to its output",
+        summary: "whole experts of every layer; drops those that contribute least to its output",
         unit: "experts",
         count: |c| c.experts.as_ref().map_or(0, |experts| experts.count),
         kind: Kind::Experts,
@@ -132,7 +136,7 @@ pub const STRUCTURES: &[Structure] = &[
     },
 ];
 
-/// How many of them stay.
+/// How many are kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Keep {
     Count(usize),
@@ -148,7 +152,7 @@ pub struct StructureSpec {
     weight: String,
     score: ExpertScore,
     keep: Keep,
-    /// As it was written.
+    /// The original text.
     source: String,
 }
 
@@ -227,6 +231,14 @@ impl StructureSpec {
                 "the MLPs of this model have different widths; write the coupling itself, as in docs/structures.md, with a percentage".to_string(),
             );
         }
+        if ["heads", "query-heads"].contains(&self.structure.name)
+            && (!config.has_equal_heads() || config.family.gated_attention)
+        {
+            return wrong(format!(
+                "the layers of a {} model differ in their heads, or have gates; heads cannot be removed",
+                config.family.name
+            ));
+        }
         if all / scopes == 1 && self.structure.name == "query-heads" {
             let why = "every key head of this model has one query head; use `heads` to remove both";
             return wrong(why.to_string());
@@ -301,7 +313,7 @@ impl RecipeSpec {
         }
     }
 
-    /// What it drops as a whole, if it does.
+    /// The layers or experts that it drops as a whole, if any.
     pub fn dropped(&self, config: &Config) -> Result<Option<Dropped>, RecipeError> {
         let Self::Structure(spec) = self else { return Ok(None) };
         Ok(match spec.structure.kind {
@@ -312,7 +324,7 @@ impl RecipeSpec {
     }
 }
 
-/// As a person writes it: structures are not expanded.
+/// The original text; structures are not expanded.
 impl fmt::Display for RecipeSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -28,7 +28,7 @@ pub struct LayerTrainer<'a> {
     pub round: &'a dyn Fn(&mut [f32]),
 }
 
-/// What training a layer did.
+/// The result of training a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainedLayer {
     /// Loss of the held-out windows before.
@@ -123,8 +123,8 @@ impl Training<'_> {
         Ok(TrainedLayer { before, after: before, lr: None, tokens })
     }
 
-    /// Trains with one learning rate; the parameters with the lowest held-out loss, if
-    /// that is below `before`.
+    /// Trains with one learning rate; returns the parameters with the lowest held-out loss,
+    /// if that is below `before`.
     fn attempt(
         &mut self,
         layer: &mut Layer,

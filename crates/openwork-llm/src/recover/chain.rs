@@ -19,8 +19,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The states of windows before the first layer. They take files in `folder` if
-    /// they exceed `memory` bytes.
+    /// The states of windows before the first layer. If they exceed `memory` bytes, they
+    /// are stored in files in `folder`.
     pub fn new(
         pruned: &Model<'_>,
         dense: &Model<'_>,

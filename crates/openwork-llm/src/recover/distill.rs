@@ -3,9 +3,9 @@
 //!
 //! The dense model runs once: its last hidden states are kept, and its logits are
 //! computed from them when they are needed. A step runs one batch of windows forward
-//! and backward. Several times in a stage the held-out loss is measured, and the
-//! weights with the lowest are kept; then the state of the optimizer is saved, from
-//! which an interrupted stage continues with the same bytes.
+//! and backward. The held-out loss is measured several times during a stage, and the
+//! weights with the lowest loss are kept. The state of the optimizer is saved at the
+//! same points, so that an interrupted stage continues to the same bytes.
 
 use super::block::shuffled;
 use super::optimizer::{Moments, Update, pull, scale, sum_of_squares};
@@ -42,7 +42,7 @@ const STATE_BYTES: u64 = 2 << 30;
 pub struct CurvePoint {
     /// Steps done.
     pub step: usize,
-    /// Mean loss of the windows that were trained on since the point before.
+    /// Mean loss of the training windows since the previous point.
     pub loss: Option<f64>,
     /// Loss of the held-out windows.
     pub held_out: f64,
@@ -92,7 +92,7 @@ pub struct Distilled {
 struct Student {
     layers: Vec<Layer>,
     norm: Norm,
-    /// What is added to the stored weights of the norm.
+    /// The family's offset, added to the stored weights of the norm.
     offset: f32,
 }
 
@@ -153,7 +153,7 @@ impl Student {
     }
 }
 
-/// What the windows are trained towards.
+/// The training targets of the windows.
 struct Targets {
     /// The dense model's last hidden states, by window; those that are held out come
     /// last.
@@ -311,8 +311,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Trains with one learning rate from where `saved` is. Whether the held-out loss
-    /// fell; the best weights are then in the state's folder.
+    /// Trains with one learning rate, continuing from `saved`. Returns whether the held-out
+    /// loss fell; if so, the best weights are in the state's folder.
     fn attempt(
         &mut self,
         student: &mut Student,

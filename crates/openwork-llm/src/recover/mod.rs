@@ -10,9 +10,9 @@
 //! optimizer   Adam on sparse weights, and the schedule of its learning rate
 //! ```
 //!
-//! Zero weights stay zero: that is the mask. Gradients of windows are computed one
-//! window at a time and added in order, so a result has the same bytes at any number
-//! of threads. Some windows are held out; a stage that does not lower their loss is
+//! Zero weights stay zero, which preserves the mask. Gradients are computed one window
+//! at a time and added in order, so the result does not depend on the number of
+//! threads. Some windows are held out; a stage that does not lower their loss is
 //! undone.
 
 mod block;
@@ -43,7 +43,7 @@ pub enum RecoverError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The state of the optimizer could not be written.
@@ -74,11 +74,11 @@ pub struct Progress {
 /// Receives progress; `false` stops the stage.
 pub type OnProgress<'a> = dyn FnMut(Progress) -> bool + 'a;
 
-/// Windows of a stage that are not trained on, of `windows` in total: an eighth, at
+/// Number of held-out windows of a stage with `windows` windows in total: an eighth, at
 /// least one and at most 16.
 pub fn held_out(windows: usize) -> usize {
     (windows / 8).clamp(1, 16)
 }
 
-/// Fewest windows that a stage can be trained on, including one held out.
+/// Minimum number of windows of a stage, including one that is held out.
 pub const MIN_WINDOWS: usize = 2;

@@ -10,20 +10,20 @@ const EPS: f32 = 1e-8;
 /// Numbers that one task updates.
 const CHUNK: usize = 1 << 14;
 
-/// How the learning rate falls after the warm-up.
+/// How the learning rate decays after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// In a straight line to a twentieth.
+    /// Linearly, to a twentieth of the peak.
     Linear,
-    /// Along half a cosine to a twentieth.
+    /// Along half a cosine, to a twentieth of the peak.
     Cosine,
-    /// Not at all.
+    /// It stays constant.
     Constant,
 }
 
 impl Schedule {
-    /// The share of the highest learning rate at a step, counted from 0. The first
-    /// steps, at most ten, rise to it.
+    /// The fraction of the peak learning rate at a step, counted from 0. The first steps,
+    /// at most ten, are a warm-up.
     pub fn share(self, step: usize, steps: usize) -> f64 {
         const LEAST: f64 = 0.05;
         let warm_up = (steps / 10).clamp(1, 10);

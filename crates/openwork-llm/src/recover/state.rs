@@ -1,7 +1,7 @@
 //! The state of a stage on disk, from which it continues with the same bytes.
 //!
 //! ```text
-//! state.json                what was done, and the hash of the file below
+//! state.json                the progress, and the hash of the file below
 //! state-STEP.safetensors    weights and moments after STEP steps
 //! best.safetensors          the weights with the lowest held-out loss
 //! ```
@@ -20,10 +20,10 @@ const STATE: &str = "state.json";
 const BEST: &str = "best.safetensors";
 const MAX_STATE: u64 = 1 << 24;
 
-/// What was done of a stage.
+/// The saved progress of a stage.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Saved {
-    /// Which learning rate is in use.
+    /// Index of the learning rate in use.
     pub attempt: usize,
     /// Steps done with it.
     pub step: usize,
@@ -63,7 +63,7 @@ impl StateDir {
         std::fs::create_dir_all(&self.folder).map_err(|error| RecoverError::io(&self.folder, error))
     }
 
-    /// Saves the state of the optimizer; the one before is removed.
+    /// Saves the state of the optimizer and removes the previous one.
     pub fn save(
         &self,
         student: &mut impl Parameters,

@@ -33,31 +33,31 @@ const EPOCHS: OptionInfo = OptionInfo {
     name: "epochs",
     values: "a whole number",
     default: "4",
-    help: "how often every calibration window is used",
+    help: "number of passes over the calibration windows",
 };
 const STEPS: OptionInfo = OptionInfo {
     name: "steps",
     values: "a whole number",
     default: "400",
-    help: "steps of the optimizer",
+    help: "number of optimizer steps",
 };
 const SEQ_LEN: OptionInfo = OptionInfo {
     name: "seq_len",
     values: "a whole number | auto",
     default: "auto",
-    help: "tokens per window, which are drawn anew from the calibration text; auto is 512, or the model's limit",
+    help: "tokens per window, sampled afresh from the calibration text; auto is 512, or the model's limit",
 };
 const LR: OptionInfo = OptionInfo {
     name: "lr",
     values: "a number | auto",
     default: "auto",
-    help: "highest learning rate of Adam; auto lowers it until the held-out loss falls",
+    help: "peak learning rate of Adam; auto lowers it until training reduces the held-out loss",
 };
 const SCHEDULE: OptionInfo = OptionInfo {
     name: "schedule",
     values: "linear | cosine | constant",
     default: "linear",
-    help: "how the learning rate falls after the warm-up",
+    help: "how the learning rate decays after the warm-up",
 };
 const BATCH: OptionInfo =
     OptionInfo { name: "batch", values: "a whole number", default: "1", help: "windows per step" };
@@ -71,19 +71,19 @@ const DECAY: OptionInfo = OptionInfo {
     name: "decay",
     values: "a number | 0",
     default: "0",
-    help: "pull towards the pruned weights, per step and learning rate",
+    help: "weight decay towards the pruned weights, times the learning rate",
 };
 const LOSS: OptionInfo = OptionInfo {
     name: "loss",
     values: "kl | ce | mix",
     default: "kl",
-    help: "distance to the dense model's distribution, loss of the next token, or their mean",
+    help: "divergence from the dense model's distribution, next-token loss, or their mean",
 };
 const TEMPERATURE: OptionInfo = OptionInfo {
     name: "temperature",
     values: "a number",
     default: "1",
-    help: "softens both distributions of kl",
+    help: "softmax temperature of both distributions in the kl loss",
 };
 
 /// The options of a stage that trains layers.
@@ -99,13 +99,13 @@ pub const STAGES: &[StageInfo] = &[
     },
     StageInfo {
         name: "halves",
-        summary: "as blocks, attention and MLP one after the other",
+        summary: "as blocks, but trains attention and MLP one after the other",
         unit: Unit::Half,
         options: LAYER_OPTIONS,
     },
     StageInfo {
         name: "model",
-        summary: "trains all layers together towards the dense model's distribution of tokens",
+        summary: "trains all layers together towards the dense model's token distribution",
         unit: Unit::Model,
         options: &[STEPS, SEQ_LEN, LR, SCHEDULE, BATCH, TRAIN, DECAY, LOSS, TEMPERATURE],
     },
@@ -154,15 +154,15 @@ pub enum LossKind {
 pub struct StageOptions {
     /// What it trains at a time.
     pub unit: Unit,
-    /// How often every window is used, if it trains layers.
+    /// Number of passes over the windows, if it trains layers.
     pub epochs: usize,
     /// Steps of the optimizer, if it trains the model.
     pub steps: usize,
     /// Tokens per window, if it trains the model; 512 or the model's limit if not given.
     pub seq_len: Option<usize>,
-    /// The highest learning rate; chosen if none is given.
+    /// The peak learning rate; chosen automatically if not given.
     pub lr: Option<f64>,
-    /// How it falls.
+    /// How it decays.
     pub schedule: Schedule,
     /// Windows per step.
     pub batch: usize,
@@ -172,7 +172,7 @@ pub struct StageOptions {
     pub decay: f64,
     /// The loss, if it trains the model.
     pub loss: LossKind,
-    /// Softens the distributions.
+    /// Softmax temperature of both distributions.
     pub temperature: f64,
     text: String,
 }

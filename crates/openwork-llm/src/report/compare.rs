@@ -171,7 +171,10 @@ fn table(runs: &[(String, Record)], group: &[usize], bars: Option<Bars>) -> Stri
             spec_code(record),
             escape_html(&record.method),
             short(length),
-            bold(measured(record.last()), best(&pruned, record)),
+            match &record.similarity {
+                Some(found) => format!("cosine {:.4}", found.mean),
+                None => bold(measured(record.last()), best(&pruned, record)),
+            },
             measured(record.dense()),
             bold(number(record.totals.mean_error), best(&|r| r.totals.mean_error, record)),
             kept(record),

@@ -207,21 +207,34 @@ fn notes(record: &Record) -> String {
 /// Tables of all figures, folded away.
 pub(super) fn tables(record: &Record) -> String {
     let mut out = "<details class=\"data\"><summary>All figures</summary>".to_string();
-    out.push_str(&table(
-        "Perplexity",
-        &["after layer", "per token", "per word", "tokens scored", "time"],
-        record.evaluations.iter().map(|e| {
-            let after = e.after_layer.map_or("dense".to_string(), |layer| layer.to_string());
-            let tokens = grouped(e.tokens as u64);
-            vec![
-                after,
-                number(e.token_perplexity),
-                number(e.word_perplexity),
-                tokens,
-                format_seconds(e.seconds),
-            ]
-        }),
-    ));
+    if record.similarity.is_none() {
+        out.push_str(&table(
+            "Perplexity",
+            &["after layer", "per token", "per word", "tokens scored", "time"],
+            record.evaluations.iter().map(|e| {
+                let after = e.after_layer.map_or("dense".to_string(), |layer| layer.to_string());
+                let tokens = grouped(e.tokens as u64);
+                vec![
+                    after,
+                    number(e.token_perplexity),
+                    number(e.word_perplexity),
+                    tokens,
+                    format_seconds(e.seconds),
+                ]
+            }),
+        ));
+    }
+    if let Some(found) = &record.similarity {
+        let row = vec![
+            grouped(found.texts as u64),
+            number(found.mean),
+            number(found.least),
+            grouped(found.tokens as u64),
+            format_seconds(found.seconds),
+        ];
+        let head = ["texts", "mean cosine", "least cosine", "tokens", "time"];
+        out.push_str(&table("Similarity to the dense vectors", &head, [row].into_iter()));
+    }
     if !record.tasks.is_empty() {
         let head = [
             "task",

@@ -23,7 +23,7 @@ pub use html::{is_page, page};
 pub(crate) use record::distinct;
 pub use record::{
     Calibration, EvaluationRecord, EvaluationText, LayerRecord, LayerRecovery, LinearRecord,
-    ModelSize, Options, PassRecord, Record, RecordError, RecoveryRecord, SizeChange, TaskRecord,
-    Totals, mean,
+    ModelSize, Options, PassRecord, Record, RecordError, RecoveryRecord, SimilarityRecord,
+    SizeChange, TaskRecord, Totals, mean,
 };
 pub use summary::summary;

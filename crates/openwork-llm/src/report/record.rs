@@ -42,6 +42,9 @@ pub struct Record {
     pub layers: Vec<LayerRecord>,
     /// Perplexities in the order of measurement.
     pub evaluations: Vec<EvaluationRecord>,
+    /// How similar the sentence vectors of an encoder are to those of the dense model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub similarity: Option<SimilarityRecord>,
     /// Accuracies on tasks, of the dense model first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskRecord>,
@@ -276,6 +279,28 @@ pub struct EvaluationRecord {
     /// Scored tokens.
     pub tokens: usize,
     /// Wall time.
+    #[serde(deserialize_with = "number")]
+    pub seconds: f64,
+}
+
+/// Cosine similarities of the sentence vectors of a pruned encoder and of the dense one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SimilarityRecord {
+    /// File name of the texts, without its path.
+    pub text: String,
+    /// Number of texts.
+    pub texts: usize,
+    /// Tokens of all texts.
+    pub tokens: usize,
+    /// Mean over texts.
+    #[serde(deserialize_with = "number")]
+    pub mean: f64,
+    /// The least of any text.
+    #[serde(deserialize_with = "number")]
+    pub least: f64,
+    /// Hash of all token ids as little-endian u32.
+    pub sha256: String,
+    /// Wall time, of both models.
     #[serde(deserialize_with = "number")]
     pub seconds: f64,
 }

@@ -41,11 +41,25 @@ pub(super) fn headline(record: &Record) -> String {
     };
     let scored = dense.or(last).map_or(String::new(), |e| count(e.tokens, "token"));
     let totals = &record.totals;
-    let mut tiles = vec![
-        ("Perplexity, dense", perplexity(dense), scored),
-        ("Perplexity, pruned", perplexity(last), factor),
-        ("Mean error", number(totals.mean_error), "over all pruned linears".to_string()),
-    ];
+    let mut tiles = match &record.similarity {
+        Some(found) => vec![
+            (
+                "Similarity, mean",
+                format!("{:.4}", found.mean),
+                "cosine to the dense vectors".to_string(),
+            ),
+            (
+                "Similarity, least",
+                format!("{:.4}", found.least),
+                format!("of {}", count(found.texts, "text")),
+            ),
+        ],
+        None => vec![
+            ("Perplexity, dense", perplexity(dense), scored),
+            ("Perplexity, pruned", perplexity(last), factor),
+        ],
+    };
+    tiles.push(("Mean error", number(totals.mean_error), "over all pruned linears".to_string()));
     if let Some(sizes) = record.sizes.filter(|sizes| sizes.before != sizes.after) {
         let (before, after) = (sizes.before, sizes.after);
         let from = |text: String, before: u64, after: u64| {

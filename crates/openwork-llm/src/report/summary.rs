@@ -1,7 +1,7 @@
 //! Summarizes a run in a few lines for the terminal.
 
 use super::{Record, SizeChange};
-use crate::format::{format_bytes, format_seconds, grouped, percent};
+use crate::format::{count, format_bytes, format_seconds, grouped, percent};
 use crate::shrink::{Change, ranges};
 use std::fmt::Write;
 
@@ -66,6 +66,14 @@ pub fn summary(record: &Record) -> String {
             .map_or(String::new(), |dense| format!(" (dense {:.3})", dense.token_perplexity));
         put(format!("perplexity   {:.3} per token{dense}", last.token_perplexity));
         put(format!("             {:.3} per word", last.word_perplexity));
+    }
+    if let Some(found) = &record.similarity {
+        put(format!(
+            "similarity   {:.4} mean cosine to the dense vectors of {}",
+            found.mean,
+            count(found.texts, "text")
+        ));
+        put(format!("             {:.4} least", found.least));
     }
     for (i, (dense, task)) in record.task_pairs().into_iter().enumerate() {
         let name = if i == 0 { "tasks" } else { "" };

@@ -82,6 +82,7 @@ fn fake(layers: usize, quality: f64) -> Record {
     };
     let evaluations = std::iter::once(None).chain((0..layers).step_by(5).map(Some));
     Record {
+        similarity: None,
         openwork: "0.1.0".to_string(),
         model: "SmolLM2-135M".to_string(),
         family: "Llama".to_string(),

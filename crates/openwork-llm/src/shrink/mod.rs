@@ -115,6 +115,12 @@ impl Sizes {
         config.attention.truncate(self.layers);
         config.layers = self.layers;
         (config.heads, config.kv_heads, config.ff) = (self.heads, self.kv_heads, self.channels);
+        if config.has_equal_heads() {
+            config.attention.iter_mut().for_each(|a| a.kv_heads = self.kv_heads);
+        }
+        if let Some(nets) = &mut config.delta_nets {
+            nets.layers.truncate(self.layers);
+        }
         if let Some(experts) = &mut config.experts {
             experts.layers.truncate(self.layers);
             experts.count = self.experts;
@@ -211,26 +217,30 @@ pub struct Removable {
 impl Removable {
     /// Found from the weights of `o` and `down`, or anything with the same zeros.
     pub fn from_weights(config: &Config, o: &[f32], down: &[f32]) -> Self {
-        let head_zero: Vec<bool> = zero_columns(o, config.q_width())
-            .chunks(config.head_dim)
-            .map(|columns| columns.iter().all(|zero| *zero))
-            .collect();
+        // Layers that differ in their heads keep them.
+        let heads = match config.has_equal_heads() && !config.family.gated_attention {
+            false => vec![false; config.heads],
+            true => zero_columns(o, config.q_width())
+                .chunks(config.head_dim)
+                .map(|columns| columns.iter().all(|zero| *zero))
+                .collect(),
+        };
         // Experts have channels of their own, which are kept.
         let channels = match config.experts {
             Some(_) => vec![false; config.ff],
             None => zero_columns(down, config.ff),
         };
-        Self { channels, heads: head_zero }
+        Self { channels, heads }
     }
 
     /// Found from a layer of a checkpoint.
     pub fn read(model: &Model<'_>, layer: usize) -> Result<Self, ShrinkError> {
         let info = LayerInfo::new(model.config(), layer);
-        let read = |role: Role| -> Result<Vec<f32>, CheckpointError> {
-            let name = info.weight_name(info.position(role));
-            Ok(model.checkpoint().tensor(&name)?.to_f32())
+        let read = |linear: usize| -> Result<Vec<f32>, CheckpointError> {
+            Ok(model.checkpoint().tensor(&info.weight_name(linear))?.to_f32())
         };
-        Ok(Self::from_weights(model.config(), &read(Role::Output)?, &read(Role::Down)?))
+        let down = info.position(Role::Down).map_or_else(|| Ok(Vec::new()), read)?;
+        Ok(Self::from_weights(model.config(), &read(info.mixer - 1)?, &down))
     }
 }
 
@@ -431,8 +441,9 @@ pub fn shrink(
     dtype: Option<Dtype>,
     uneven: Uneven,
 ) -> Result<Change, ShrinkError> {
-    let folder = StagedFolder::create(out)?;
     let model = Model::open(source)?;
+    model.check_decoder()?;
+    let folder = StagedFolder::create(out)?;
     let removable = (0..model.config().layers)
         .into_par_iter()
         .map(|layer| Removable::read(&model, layer))

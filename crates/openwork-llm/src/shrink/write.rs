@@ -56,7 +56,7 @@ pub fn write(
     }
     let main = match dtype {
         Some(dtype) => dtype,
-        None => storage_dtype(&source.tensor("model.embed_tokens.weight")?),
+        None => storage_dtype(&source.tensor(model.config().family.embedding())?),
     };
     write::companions(source, out, main, |json| change_config(json, model.config(), plan))?;
     write::index(out, &listed)?;
@@ -65,29 +65,32 @@ pub fn write(
 
 /// Shape and numbers of the kept part of a tensor; no numbers if all of it is kept.
 fn kept(config: &Config, layer: &KeptLayer, tensor: &Tensor<'_>) -> (Vec<usize>, Option<Vec<f32>>) {
-    let heads = |heads: &[usize]| -> Vec<usize> {
-        let d = config.head_dim;
+    let heads = |heads: &[usize], all: usize, axis: usize| -> Vec<usize> {
+        // Of q_proj, with the gates of attention if it has them.
+        let d = tensor.shape().get(axis).map_or(0, |size| size / all);
         heads.iter().flat_map(|head| head * d..(head + 1) * d).collect()
     };
     // The end of its name tells what its rows and columns are.
     let mut parts = tensor.name().rsplit('.');
     let (kind, linear) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let names = &config.family.names;
+    let (names, kv_heads) = (&config.family.names, config.kv_heads);
     let router =
-        !layer.experts.is_empty() && tensor.name().ends_with(&format!("{}.weight", names.router));
+        !layer.experts.is_empty() && tensor.name().ends_with(&format!("{}.{kind}", names.router));
     let (rows, columns) = match (linear, kind) {
         _ if router => (Some(layer.experts.clone()), None),
+        ("router", "per_expert_scale") => (Some(layer.experts.clone()), None),
         // Channels of experts are kept.
         _ if config.experts.is_some() && tensor.name().contains(".mlp.") => (None, None),
-        ("q_proj", _) => (Some(heads(&layer.heads)), None),
-        ("k_proj" | "v_proj", _) => (Some(heads(&layer.kv_heads)), None),
+        ("q_proj", _) => (Some(heads(&layer.heads, config.heads, 0)), None),
+        ("k_proj" | "v_proj", _) => (Some(heads(&layer.kv_heads, kv_heads, 0)), None),
         ("q_norm", _) if config.family.qk_norm == QkNorm::AllHeads => {
-            (Some(heads(&layer.heads)), None)
+            (Some(heads(&layer.heads, config.heads, 0)), None)
         }
         ("k_norm", _) if config.family.qk_norm == QkNorm::AllHeads => {
-            (Some(heads(&layer.kv_heads)), None)
+            (Some(heads(&layer.kv_heads, kv_heads, 0)), None)
         }
-        ("o_proj", "weight") => (None, Some(heads(&layer.heads))),
+        ("self_attn", "sinks") => (Some(layer.heads.clone()), None),
+        ("o_proj", "weight") => (None, Some(heads(&layer.heads, config.heads, 1))),
         ("gate_proj" | "up_proj", _) => (Some(layer.channels.clone()), None),
         ("down_proj", "weight") => (None, Some(layer.channels.clone())),
         _ => (None, None),
@@ -168,6 +171,13 @@ fn change_config(json: &mut Map<String, Value>, config: &Config, plan: &ShrinkPl
         config.family.window,
         SlidingWindow::Never | SlidingWindow::AllIfSet { .. } | SlidingWindow::AllIfEnabled
     );
+    if let Some(nets) = &config.delta_nets {
+        let kind = |&index: &usize| match nets.layers[index] {
+            true => "linear_attention",
+            false => "full_attention",
+        };
+        json.insert("layer_types".into(), json!(kept.iter().map(kind).collect::<Vec<_>>()));
+    }
     if by_index {
         // Without `layer_types`, a layer's index decides whether it slides.
         let kind = |&index: &usize| match config.attention[index].window {

@@ -31,6 +31,8 @@ pub enum TextError {
     Samples { tokens: usize, length: usize, starts: usize, samples: usize },
     #[error("token id {id} is out of range: the tokenizer has {count} tokens")]
     Token { id: u32, count: usize },
+    #[error("a text has no tokens")]
+    NoTokens,
     #[error("the tokenizer failed: {0}")]
     Tokenizer(String),
 }

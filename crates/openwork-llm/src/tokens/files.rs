@@ -174,13 +174,19 @@ fn disable_training_options(inner: &mut tokenizers::Tokenizer) -> tokenizers::Re
     Ok(())
 }
 
-/// The token that the tokenizer's template prepends to every text, if any.
-fn leading(inner: &tokenizers::Tokenizer) -> tokenizers::Result<Option<u32>> {
+/// The tokens that the tokenizer's template puts before and after every text.
+pub(super) fn around(inner: &tokenizers::Tokenizer) -> tokenizers::Result<(Vec<u32>, Vec<u32>)> {
     // The template does not depend on the text.
     let text = Encoding::from_tokens(vec![Token::new(0, "x".to_string(), (0, 1))], 0);
     let all = inner.post_process(text, None, true)?;
-    let special = all.get_special_tokens_mask().first() == Some(&1);
-    Ok(all.get_ids().first().copied().filter(|_| special))
+    let (ids, special) = (all.get_ids(), all.get_special_tokens_mask());
+    let at = special.iter().position(|flag| *flag == 0).unwrap_or(ids.len());
+    Ok((ids[..at].to_vec(), ids.get(at + 1..).unwrap_or_default().to_vec()))
+}
+
+/// The token that the tokenizer's template prepends to every text, if any.
+fn leading(inner: &tokenizers::Tokenizer) -> tokenizers::Result<Option<u32>> {
+    Ok(around(inner)?.0.first().copied())
 }
 
 /// Checks that every merge of a BPE model in a `tokenizer.json` forms a token:

@@ -28,12 +28,14 @@ enum Splitting {
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// OpenAI's o200k, of Phi-4-mini.
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Every supported pre-tokenizer. The expressions are those of the models' own
 /// `tokenizer.json`.
 const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer {
-        names: &["default", "gpt-2"],
+        names: &["default", "gpt-2", "olmo"],
         cut: Splitting::Gpt2,
         nfc: false,
         ignore_merges: false,
@@ -52,6 +54,21 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
         nfc: false,
         ignore_merges: true,
         adds_bos: true,
+    },
+    // OpenAI's cl100k, of OLMo 2, Phi-4 and GLM-4.
+    PreTokenizer {
+        names: &["dbrx", "chatglm-bpe", "glm4"],
+        cut: Splitting::Split(LLAMA3),
+        nfc: false,
+        ignore_merges: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["gpt-4o"],
+        cut: Splitting::Split(GPT4O),
+        nfc: false,
+        ignore_merges: false,
+        adds_bos: false,
     },
     PreTokenizer {
         names: &["qwen2", "deepseek-r1-qwen", "megrez"],

@@ -2,6 +2,7 @@
 
 use super::decode_stream::DecodeStream;
 use super::error::TextError;
+use super::files;
 use super::validate;
 use serde_json::Value;
 
@@ -54,6 +55,12 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
         let encoding = call_library(|| self.inner.encode_fast(text, false))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The special tokens that the tokenizer's template puts before and after every text,
+    /// such as `[CLS]` and `[SEP]`.
+    pub fn template(&self) -> Result<(Vec<u32>, Vec<u32>), TextError> {
+        call_library(|| files::around(&self.inner))
     }
 
     /// The tokens of `text`, without special tokens, and the end of each as a

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 /// Runs windows of a calibration text through each layer, prunes the layer's
 /// linears with the statistics of their inputs, and continues with the outputs
 /// of the pruned layer. The output folder is a Hugging Face model that
-/// transformers loads as it is.
+/// transformers loads unchanged.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   openwork prune smollm2.gguf --spec 2:4 --calib c4.jsonl --out pruned
@@ -33,26 +33,26 @@ use std::path::PathBuf;
   openwork prune MODEL --spec 'layers keep 24' --calib c4.jsonl --out shorter
   openwork prune MODEL --spec 2:4 --recover blocks+model --calib c4.jsonl --out pruned
 
-mlp, heads, query-heads and layers are structures of the model (docs/structures.md).
+mlp, heads, query-heads, experts and layers are structures of the model (docs/structures.md).
 
-A recipe gives other specs, methods or densities to some tensors:
+A recipe assigns different specs, methods or densities to some tensors:
   spec = \"2:4\"
   method = \"admm\"
   [[rule]]
   match = \"layers.(0|1).*down_proj\"
   dense = true
 
-Passes run one after the other:
+A recipe can have several passes, which run one after the other:
   [[pass]]
   spec = \"mlp keep 75%\"
   remove = true
   [[pass]]
   spec = \"2:4\"
 
-Names from Wanda that work too:
+Flags of Wanda that are accepted as well:
   --model, --prune_method, --sparsity_type, --sparsity_ratio, --nsamples, --save")]
 pub struct Prune {
-    /// A Hugging Face folder, a .gguf file, a name on the Hugging Face Hub, or `demo`
+    /// Hugging Face folder, .gguf file, name on the Hugging Face Hub, or `demo`
     #[arg(required_unless_present = "model_flag")]
     model: Option<PathBuf>,
     #[command(flatten)]

@@ -187,6 +187,10 @@ impl Observer for Screen {
                     found.token_perplexity, found.word_perplexity
                 ));
             }
+            Event::Compared(found) => self.line(format!(
+                "similarity to the dense vectors: {:.4} mean cosine, {:.4} least, of {} texts",
+                found.mean, found.least, found.texts
+            )),
             Event::Scored(found) => {
                 let what = match found.after_layer {
                     None => "dense".to_string(),

@@ -32,14 +32,14 @@ docs/spec-language.md describes the spec language; `openwork presets` lists the 
 pub struct Show {
     /// The spec, for example `2:4` or `block (1,4) scope (1,_) keep 50%`
     spec: String,
-    /// Dims of the tensor: `16,32`; for a coupling, one per tensor with its name:
-    /// `q=16,32`
+    /// Shape of the tensor, such as `16,32`; for a coupling, one per tensor with its name,
+    /// such as `q=16,32`
     #[arg(long, value_name = "[NAME=]DIMS", required = true)]
     shape: Vec<String>,
     /// With --json, list the weights of every block and the blocks of every scope
     #[arg(long)]
     elements: bool,
-    /// Write the drawing (with --fragment, that of the fragment) as SVG to FILE
+    /// Write the drawing of the spec, or of the fragment with --fragment, to this SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Replace the SVG file if it exists

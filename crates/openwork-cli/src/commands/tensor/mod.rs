@@ -15,9 +15,9 @@ use sources::{Files, Statistics, Weights};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
-TENSOR may be omitted if the file has only one tensor (of a Hessian's file: only one square
-matrix). Weights are f64, f32, f16 or bf16 of any rank; the first axis is the rows, all others
-together are the columns.
+TENSOR may be omitted if the file has only one tensor (for a Hessian: only one square
+matrix). Weights are f64, f32, f16 or bf16 of any rank; the first axis gives the rows, all
+other axes together the columns.
 
 Examples:
   openwork tensor w.safetensors --spec 2:4 --method magnitude --out pruned.safetensors
@@ -47,10 +47,10 @@ pub struct Tensor {
     /// list compares methods
     #[arg(long)]
     method: String,
-    /// Hessian H = X'X/n of the inputs; without a name, of all weights
+    /// Hessian H = X'X/n of the inputs; without NAME, it applies to all weights
     #[arg(long, value_name = "[NAME=]FILE[:TENSOR]")]
     hessian: Vec<String>,
-    /// Inputs X, [samples, columns]; without a name, of all weights
+    /// Inputs X, [samples, columns]; without NAME, they apply to all weights
     #[arg(long, value_name = "[NAME=]FILE[:TENSOR]")]
     inputs: Vec<String>,
     /// Write the pruned weights to this safetensors file, in their own type

@@ -1,31 +1,44 @@
 //! Building a `config.json` from GGUF metadata.
 
+use super::experts::ExpertSizes;
 use super::metadata::{Metadata, MetadataValue};
-use super::names::Architecture;
+use super::names::{Architecture, Layout};
+use super::rope::Factors;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::tensor::{Tensor, TensorInfo};
+use crate::checkpoint::tensor::TensorInfo;
+use crate::model::{Bias, Family, SlidingWindow};
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Unsupported options that change the computation, and the values at which they
-/// have no effect.
-const NEUTRAL: &[(&str, f64)] = &[
-    ("attention.clamp_kqv", 0.0),
-    ("attention.max_alibi_bias", 0.0),
-    ("attention.scale", 0.0),
-    ("attention.temperature_scale", 0.0),
-    ("attn_logit_softcapping", 0.0),
-    ("embedding_scale", 1.0),
-    ("expert_count", 0.0),
-    ("final_logit_softcapping", 0.0),
-    ("logit_scale", 1.0),
-    ("residual_scale", 1.0),
-    ("rope.scaling.attn_factor", 1.0),
+/// Options that change the computation, and the values at which they have no effect. Those
+/// that the architecture does not read are refused with any other value.
+const NEUTRAL: &[(&str, &[f64])] = &[
+    ("attention.clamp_kqv", &[0.0]),
+    ("attention.max_alibi_bias", &[0.0]),
+    ("attention.scale", &[0.0]),
+    ("attention.temperature_scale", &[0.0]),
+    ("attn_logit_softcapping", &[0.0]),
+    ("embedding_scale", &[0.0, 1.0]),
+    ("expert_count", &[0.0]),
+    // Softmax over the experts.
+    ("expert_gating_func", &[0.0, 1.0]),
+    ("expert_group_count", &[0.0, 1.0]),
+    ("expert_shared_count", &[0.0]),
+    ("expert_weights_scale", &[0.0, 1.0]),
+    ("final_logit_softcapping", &[0.0]),
+    ("interleave_moe_layer_step", &[0.0, 1.0]),
+    ("leading_dense_block_count", &[0.0]),
+    ("logit_scale", &[0.0, 1.0]),
+    ("nextn_predict_layers", &[0.0]),
+    ("residual_scale", &[0.0, 1.0]),
+    ("rope.scaling.attn_factor", &[1.0]),
+    ("router_logit_softcapping", &[0.0]),
 ];
 
 /// Keys that do not affect the computation.
 const IGNORED: &[&str] = &[
+    "expert_group_used_count",
     "expert_used_count",
     "pooling_type",
     "rope.scaling.finetuned",
@@ -36,38 +49,51 @@ const IGNORED: &[&str] = &[
 
 /// Default RoPE base.
 const BASE: f64 = 10_000.0;
-/// Gemma 3's defaults: five sliding layers, then a global one; RoPE base 10,000 in
-/// sliding layers and a million in global ones.
-const GEMMA_PATTERN: u32 = 6;
-const GEMMA_LOCAL_BASE: f64 = 10_000.0;
-const GEMMA_GLOBAL_BASE: f64 = 1_000_000.0;
-/// Number of layers of Gemma 3 27B, the only size that scales queries by hidden
-/// size over heads.
-const GEMMA_27B_LAYERS: u32 = 62;
+/// Gemma 3's defaults: RoPE base 10,000 in sliding layers and a million in global ones.
+const GEMMA3_LOCAL_BASE: f64 = 10_000.0;
+const GEMMA3_GLOBAL_BASE: f64 = 1_000_000.0;
+/// Gemma 2's default window.
+const GEMMA2_WINDOW: u32 = 4096;
+/// Architectures and the number of layers of their 27B, the only size that scales queries
+/// by hidden size over heads.
+const GEMMA_27B_LAYERS: &[(&str, u32)] = &[("gemma3", 62), ("gemma2", 46)];
+/// Every fourth layer of SmolLM3 is not rotated; llama.cpp has no key for it.
+pub(super) const SMOLLM3_INTERVAL: usize = 4;
 
 /// Reads the keys of an architecture and records which were read.
 pub(super) struct ConfigBuilder<'a> {
-    architecture: &'static Architecture,
+    pub architecture: &'static Architecture,
+    pub family: &'static Family,
     metadata: &'a Metadata,
     /// The file, for values that are lists.
     bytes: &'a [u8],
     asked: RefCell<BTreeSet<String>>,
 }
 
+/// The size of heads, and how much of them is rotated.
+#[derive(Clone, Copy)]
+struct HeadSize {
+    dim: u32,
+    rotated: u32,
+}
+
 impl<'a> ConfigBuilder<'a> {
-    pub fn new(
-        architecture: &'static Architecture,
-        metadata: &'a Metadata,
-        bytes: &'a [u8],
-    ) -> Self {
-        Self { architecture, metadata, bytes, asked: RefCell::default() }
+    /// For a file of a known architecture.
+    pub fn new(metadata: &'a Metadata, bytes: &'a [u8]) -> Result<Self, Fault> {
+        let architecture = Architecture::find(metadata)?;
+        let family = architecture.family();
+        Ok(Self { architecture, family, metadata, bytes, asked: RefCell::default() })
     }
 
     /// The full name of a key, which is recorded as read.
     fn key(&self, key: &str) -> String {
-        let key = format!("{}.{key}", self.architecture.name);
+        let key = self.full(key);
         self.asked.borrow_mut().insert(key.clone());
         key
+    }
+
+    fn full(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture.name)
     }
 
     /// Notes on the architecture's keys that were not read.
@@ -84,16 +110,16 @@ impl<'a> ConfigBuilder<'a> {
         notes
     }
 
-    fn refuse(&self, key: &str, why: String) -> Fault {
+    pub fn refuse(&self, key: &str, why: String) -> Fault {
         Fault::Metadata { key: self.key(key), why }
     }
 
-    fn number(&self, key: &str) -> Result<Option<u32>, Fault> {
+    pub fn number(&self, key: &str) -> Result<Option<u32>, Fault> {
         self.metadata.number(&self.key(key))
     }
 
     /// A required, nonzero number.
-    fn needed(&self, key: &str) -> Result<u32, Fault> {
+    pub fn needed(&self, key: &str) -> Result<u32, Fault> {
         match self.number(key)? {
             Some(0) => Err(self.refuse(key, "is 0".to_string())),
             Some(n) => Ok(n),
@@ -101,12 +127,20 @@ impl<'a> ConfigBuilder<'a> {
         }
     }
 
-    fn float(&self, key: &str) -> Result<Option<f64>, Fault> {
+    pub fn float(&self, key: &str) -> Result<Option<f64>, Fault> {
         self.metadata.float(&self.key(key))
     }
 
+    pub fn flag(&self, key: &str) -> Result<Option<bool>, Fault> {
+        self.metadata.flag(&self.key(key))
+    }
+
+    pub fn text(&self, key: &str) -> Result<Option<String>, Fault> {
+        self.metadata.text(&self.key(key))
+    }
+
     /// The value of the first key that exists.
-    fn first_float(&self, keys: &[&str]) -> Result<Option<f64>, Fault> {
+    pub fn first_float(&self, keys: &[&str]) -> Result<Option<f64>, Fault> {
         let mut found = None;
         for key in keys {
             found = found.or(self.float(key)?);
@@ -114,7 +148,7 @@ impl<'a> ConfigBuilder<'a> {
         Ok(found)
     }
 
-    pub fn heads(&self) -> Result<(usize, usize), Fault> {
+    fn heads(&self) -> Result<(usize, usize), Fault> {
         let heads = self.needed("attention.head_count")?;
         let kv_heads = self.number("attention.head_count_kv")?.unwrap_or(heads);
         if kv_heads == 0 || heads % kv_heads != 0 {
@@ -124,16 +158,23 @@ impl<'a> ConfigBuilder<'a> {
         Ok((heads as usize, kv_heads as usize))
     }
 
-    /// The config. `tensors` have Hugging Face's names; `factors` is the tensor
-    /// `rope_freqs.weight`, if any.
-    pub fn config(&self, tensors: &[TensorInfo], factors: Option<Tensor>) -> Result<Value, Fault> {
-        self.refuse_unknown_mathematics()?;
+    /// What the names and sizes of tensors depend on.
+    pub fn layout(&self) -> Result<Layout, Fault> {
+        let (heads, kv_heads) = self.heads()?;
+        let head_dim = self.head_size(self.needed("embedding_length")?, heads)?.dim as usize;
+        let experts = self.experts()?.map_or(0, |experts| experts.count as usize);
+        let Self { architecture, family, .. } = *self;
+        Ok(Layout { architecture, family, heads, kv_heads, head_dim, experts })
+    }
+
+    /// The config. `tensors` have Hugging Face's names.
+    pub fn config(&self, tensors: &[TensorInfo], factors: &Factors<'_>) -> Result<Value, Fault> {
+        let family = self.family;
         let (heads, kv_heads) = self.heads()?;
         let hidden = self.needed("embedding_length")?;
         let layers = self.needed("block_count")?;
-        let head_dim = self.head_dim(hidden, heads)?;
+        let size = self.head_size(hidden, heads)?;
         let context = self.needed("context_length")?;
-        let window = self.number("attention.sliding_window")?.filter(|&window| window > 0);
         let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
         let embedding = tensors.iter().find(|t| t.name == "model.embed_tokens.weight");
         let Some([vocab, _]) = embedding.map(|tensor| &tensor.shape[..]) else {
@@ -143,102 +184,233 @@ impl<'a> ConfigBuilder<'a> {
 
         let mut config = Map::new();
         let mut set = |key: &str, value: Value| config.insert(key.to_string(), value);
-        let gemma = self.architecture.model_type == "gemma3_text";
-        // Ollama's files use other names for Gemma's two bases.
-        let theta = match gemma {
-            true => self
-                .first_float(&["rope.freq_base", "rope.global.freq_base"])?
-                .unwrap_or(GEMMA_GLOBAL_BASE),
-            false => self.float("rope.freq_base")?.unwrap_or(BASE),
-        };
-        // Mistral's files say llama; only early Mistral models have a window.
-        let mistral = self.architecture.name == "llama" && window.is_some();
-        let (class, model_type) = match mistral {
-            true => ("MistralForCausalLM", "mistral"),
-            false => (self.architecture.class, self.architecture.model_type),
-        };
-        set("architectures", json!([class]));
-        set("model_type", json!(model_type));
+        set("architectures", json!([family.architectures[0]]));
+        set("model_type", json!(family.model_type));
         set("hidden_size", json!(hidden));
         set("num_hidden_layers", json!(layers));
         set("num_attention_heads", json!(heads));
         set("num_key_value_heads", json!(kv_heads));
-        set("head_dim", json!(head_dim));
-        set("intermediate_size", json!(self.needed("feed_forward_length")?));
+        set("head_dim", json!(size.dim));
+        set("max_position_embeddings", json!(context));
+        set("vocab_size", json!(vocab));
+        set("tie_word_embeddings", json!(!has("lm_head.weight")));
         let eps = self.float("attention.layer_norm_rms_epsilon")?;
         let eps = eps.ok_or_else(|| {
             self.refuse("attention.layer_norm_rms_epsilon", "is missing".to_string())
         })?;
         set("rms_norm_eps", json!(eps));
-        set("rope_theta", json!(theta));
-        set("rope_scaling", self.rope_scaling(theta, head_dim, factors)?);
-        set("max_position_embeddings", json!(context));
-        set("vocab_size", json!(vocab));
-        set("tie_word_embeddings", json!(!has("lm_head.weight")));
-        if gemma {
-            set("hidden_activation", json!("gelu_pytorch_tanh"));
-            set("sliding_window", json!(self.needed("attention.sliding_window")?));
-            let (key, layers_that_slide) = self.sliding(layers)?;
-            set(key, layers_that_slide);
-            let local = self.first_float(&["rope.freq_base_swa", "rope.local.freq_base"])?;
-            set("rope_local_base_freq", json!(local.unwrap_or(GEMMA_LOCAL_BASE)));
-            let scale = if layers == GEMMA_27B_LAYERS { hidden / heads as u32 } else { head_dim };
+        match self.experts()? {
+            Some(experts) => self.set_experts(&experts, &mut set),
+            None => drop(set("intermediate_size", json!(self.needed("feed_forward_length")?))),
+        }
+        let gelu = family.activation_key == "hidden_activation";
+        set(family.activation_key, json!(if gelu { "gelu_pytorch_tanh" } else { "silu" }));
+        let bias_key = match family.bias {
+            Bias::QkvUnless { key } => key,
+            _ => "attention_bias",
+        };
+        set(bias_key, json!(has("model.layers.0.self_attn.q_proj.bias")));
+        if has("model.layers.0.mlp.up_proj.bias") {
+            set("mlp_bias", json!(true));
+        }
+        if family.query_scalar {
+            let large = GEMMA_27B_LAYERS.contains(&(self.architecture.name, layers));
+            let scale = if large { hidden / heads as u32 } else { size.dim };
             set("query_pre_attn_scalar", json!(scale));
-        } else {
-            set("hidden_act", json!("silu"));
-            set("attention_bias", json!(has("model.layers.0.self_attn.q_proj.bias")));
-            if has("model.layers.0.mlp.up_proj.bias") {
-                set("mlp_bias", json!(true));
-            }
-            if let Some(window) = window {
-                set("sliding_window", json!(window));
-            }
         }
-        for (key, there) in [("bos_token_id", "bos_token_id"), ("eos_token_id", "eos_token_id")] {
+        self.set_multipliers(size.dim, &mut set)?;
+        self.set_rope(size, context, factors, &mut set)?;
+        self.set_window(layers, &mut set)?;
+        for key in ["bos_token_id", "eos_token_id"] {
             if let Some(id) = self.metadata.number(&format!("tokenizer.ggml.{key}"))? {
-                set(there, json!(id));
+                set(key, json!(id));
             }
         }
+        self.refuse_unknown_mathematics()?;
         Ok(Value::Object(config))
     }
 
+    /// Refuses options that change the computation and were not read.
     fn refuse_unknown_mathematics(&self) -> Result<(), Fault> {
         let not_read = |found: String| format!("is {found}, which is not supported");
         for &(key, neutral) in NEUTRAL {
-            if let Some(value) = self.float(key)?.filter(|&value| value != neutral) {
+            if self.asked.borrow().contains(&self.full(key)) {
+                continue;
+            }
+            if let Some(value) = self.float(key)?.filter(|value| !neutral.contains(value)) {
                 return Err(self.refuse(key, not_read(value.to_string())));
             }
         }
-        for (key, neutral) in [("attention.causal", true), ("use_parallel_residual", false)] {
-            if let Some(value) = self.metadata.flag(&self.key(key))?.filter(|&v| v != neutral) {
+        let rotates = ("rope.scaling.finetuned", true);
+        let flags = [("attention.causal", true), ("use_parallel_residual", false)];
+        // Granite's files without rotation say so by this key.
+        for (key, neutral) in flags.into_iter().chain(self.family.multipliers.then_some(rotates)) {
+            if let Some(value) = self.flag(key)?.filter(|&value| value != neutral) {
                 return Err(self.refuse(key, not_read(value.to_string())));
+            }
+        }
+        if let Some(sections) = self.metadata.get(&self.key("rope.dimension_sections")) {
+            return Err(self.refuse("rope.dimension_sections", not_read(sections.to_string())));
+        }
+        Ok(())
+    }
+
+    /// Factors, bounds and clamps.
+    fn set_multipliers(
+        &self,
+        head_dim: u32,
+        set: &mut impl FnMut(&str, Value) -> Option<Value>,
+    ) -> Result<(), Fault> {
+        let nonzero = |key: &str| -> Result<Option<f64>, Fault> {
+            Ok(self.float(key)?.filter(|&value| value != 0.0))
+        };
+        if self.family.multipliers {
+            let scale = nonzero("attention.scale")?;
+            let scale = scale.unwrap_or_else(|| f64::from(head_dim).powf(-0.5));
+            set("attention_multiplier", json!(scale));
+            for (there, key) in [
+                ("embedding_multiplier", "embedding_scale"),
+                ("residual_multiplier", "residual_scale"),
+                ("logits_scaling", "logit_scale"),
+            ] {
+                set(there, json!(nonzero(key)?.unwrap_or(1.0)));
+            }
+        }
+        if let Some(defaults) = self.family.softcaps {
+            let keys = ["attn_logit_softcapping", "final_logit_softcapping"];
+            for (key, default) in keys.into_iter().zip(defaults) {
+                let cap = self.float(key)?.unwrap_or(default);
+                set(key, if cap == 0.0 { Value::Null } else { json!(cap) });
+            }
+        }
+        if self.family.clip_qkv
+            && let Some(clip) = nonzero("attention.clamp_kqv")?
+        {
+            set("clip_qkv", json!(clip));
+        }
+        Ok(())
+    }
+
+    /// How heads are rotated.
+    fn set_rope(
+        &self,
+        HeadSize { dim, rotated }: HeadSize,
+        context: u32,
+        factors: &Factors<'_>,
+        set: &mut impl FnMut(&str, Value) -> Option<Value>,
+    ) -> Result<(), Fault> {
+        let family = self.family;
+        let gemma3 = family.name == "gemma3";
+        // Ollama's files use other names for Gemma's two bases.
+        let keys: &[&str] = match gemma3 {
+            true => &["rope.freq_base", "rope.global.freq_base"],
+            false => &["rope.freq_base"],
+        };
+        let default = if gemma3 { GEMMA3_GLOBAL_BASE } else { BASE };
+        let theta = self.first_float(keys)?.unwrap_or(default);
+        let mut scaling = self.rope_scaling(theta, rotated, context, factors)?;
+        if let Some(original) = scaling.get("original_max_position_embeddings")
+            && family.rotation.partial.is_some()
+        {
+            set("original_max_position_embeddings", original.clone());
+        }
+        if family.rotation.partial.is_some() {
+            set("partial_rotary_factor", json!(share(rotated, dim)));
+        }
+        if family.rotation.skips_layers {
+            set("no_rope_layer_interval", json!(SMOLLM3_INTERVAL));
+        }
+        if family.rotation.scales_queries {
+            let beta = self.float("attention.temperature_scale")?;
+            let Some(Value::Object(scaling)) = beta.map(|_| &mut scaling) else {
+                let why = "is not \"yarn\", which attention.temperature_scale needs".to_string();
+                return Err(self.refuse("rope.scaling.type", why));
+            };
+            scaling.insert("llama_4_scaling_beta".to_string(), json!(beta));
+        }
+        let local = match family.local_rope {
+            Some(_) => {
+                let local = self.first_float(&["rope.freq_base_swa", "rope.local.freq_base"])?;
+                Some(local.unwrap_or(if gemma3 { GEMMA3_LOCAL_BASE } else { theta }))
+            }
+            None => None,
+        };
+        match local.filter(|_| !gemma3) {
+            // As transformers 5 writes it: older ones have one base for all layers.
+            Some(local) => {
+                let mut global = json!({"rope_type": "default"});
+                if let Value::Object(scaling) = scaling {
+                    global = Value::Object(scaling);
+                }
+                global["rope_theta"] = json!(theta);
+                let sliding = json!({"rope_type": "default", "rope_theta": local});
+                let both = json!({"full_attention": global, "sliding_attention": sliding});
+                set("rope_parameters", both);
+            }
+            None => {
+                set("rope_theta", json!(theta));
+                set("rope_scaling", scaling);
+                if let Some(local) = local {
+                    set("rope_local_base_freq", json!(local));
+                }
             }
         }
         Ok(())
     }
 
-    /// Which of Gemma's layers use sliding attention, as a key of `config.json`:
-    /// all but every n-th, or a list with one entry per layer.
-    fn sliding(&self, layers: u32) -> Result<(&'static str, Value), Fault> {
+    /// Which layers have a sliding window.
+    fn set_window(
+        &self,
+        layers: u32,
+        set: &mut impl FnMut(&str, Value) -> Option<Value>,
+    ) -> Result<(), Fault> {
+        const KEY: &str = "attention.sliding_window";
+        let window = self.number(KEY)?.filter(|&window| window > 0);
+        match (self.family.window, window) {
+            (SlidingWindow::Pattern(every), window) => {
+                let default = (self.family.name == "gemma2").then_some(GEMMA2_WINDOW);
+                let Some(window) = window.or(default) else { return self.needed(KEY).map(drop) };
+                set("sliding_window", json!(window));
+                let (key, value) = self.sliding(layers, every as u32)?;
+                set(key, value);
+            }
+            (SlidingWindow::AllIfSet { .. }, window) => drop(set("sliding_window", json!(window))),
+            (_, Some(window)) => drop(set("sliding_window", json!(window))),
+            (_, None) => {}
+        }
+        Ok(())
+    }
+
+    /// Which layers use sliding attention, as a key of `config.json`: all but every n-th, or
+    /// a list with one entry per layer.
+    fn sliding(&self, layers: u32, every: u32) -> Result<(&'static str, Value), Fault> {
         const KEY: &str = "attention.sliding_window_pattern";
         let key = self.key(KEY);
-        let Some(MetadataValue::List { .. }) = self.metadata.get(&key) else {
-            return match self.metadata.number(&key)?.unwrap_or(GEMMA_PATTERN) {
-                0 => Err(self.refuse(KEY, "is 0".to_string())),
-                every => Ok(("sliding_window_pattern", json!(every))),
-            };
+        let slides = match self.metadata.get(&key) {
+            Some(MetadataValue::List { .. }) => {
+                let slides = self.metadata.flags(&key, self.bytes)?.unwrap_or_default();
+                if slides.len() != layers as usize {
+                    let why = format!("has {} entries for {layers} layers", slides.len());
+                    return Err(self.refuse(KEY, why));
+                }
+                slides
+            }
+            _ => match self.metadata.number(&key)?.unwrap_or(every) {
+                0 => return Err(self.refuse(KEY, "is 0".to_string())),
+                // The key is Gemma 3's only.
+                every if self.family.name == "gemma3" => {
+                    return Ok(("sliding_window_pattern", json!(every)));
+                }
+                every => (1..=layers).map(|layer| !layer.is_multiple_of(every)).collect(),
+            },
         };
-        let slides = self.metadata.flags(&key, self.bytes)?.unwrap_or_default();
-        if slides.len() != layers as usize {
-            let why = format!("has {} entries for {layers} layers", slides.len());
-            return Err(self.refuse(KEY, why));
-        }
         let name = |slides: bool| if slides { "sliding_attention" } else { "full_attention" };
         Ok(("layer_types", slides.into_iter().map(name).collect()))
     }
 
-    /// The head size, on which keys, values and RoPE must agree.
-    fn head_dim(&self, hidden: u32, heads: usize) -> Result<u32, Fault> {
+    /// The head size, on which keys and values must agree, and RoPE unless the family
+    /// rotates parts of heads.
+    fn head_size(&self, hidden: u32, heads: usize) -> Result<HeadSize, Fault> {
         let key = self.number("attention.key_length")?;
         let dim = match key {
             Some(dim) => dim,
@@ -251,6 +423,9 @@ impl<'a> ConfigBuilder<'a> {
             "rope.dimension_count",
             "rope.dimension_count_swa",
         ] {
+            if other == "rope.dimension_count" && self.family.rotation.partial.is_some() {
+                continue;
+            }
             if let Some(found) = self.number(other)?.filter(|&found| found != dim) {
                 let why = format!(
                     "is {found}, but the head size is {dim}; different sizes are not supported"
@@ -264,86 +439,27 @@ impl<'a> ConfigBuilder<'a> {
                 format!("is {dim}; the head size must be even and positive"),
             ));
         }
-        Ok(dim)
+        let rotated = self.number("rope.dimension_count")?.unwrap_or(dim);
+        if rotated == 0 || rotated % 2 != 0 || rotated > dim {
+            let why = format!("is {rotated}, not an even number of the {dim} entries of a head");
+            return Err(self.refuse("rope.dimension_count", why));
+        }
+        Ok(HeadSize { dim, rotated })
     }
 
-    fn rope_scaling(
-        &self,
-        theta: f64,
-        head_dim: u32,
-        factors: Option<Tensor>,
-    ) -> Result<Value, Fault> {
-        let kind = self.metadata.text(&self.key("rope.scaling.type"))?;
-        // The second name was used in 2023.
-        let factor = self.first_float(&["rope.scaling.factor", "rope.scale_linear"])?;
-        let factor = factor.filter(|&factor| factor != 0.0 && factor != 1.0);
-        let linear = match (kind.as_deref(), factor) {
-            (Some("none"), _) | (None | Some("linear"), None) => Value::Null,
-            // Without a type, ggml treats a factor as linear.
-            (None | Some("linear"), Some(factor)) => {
-                json!({"rope_type": "linear", "factor": factor})
-            }
-            (Some(other), _) => {
-                let why = format!("is {other:?}, which is not supported");
-                return Err(self.refuse("rope.scaling.type", why));
-            }
-        };
-        let Some(factors) = factors else { return Ok(linear) };
-        let refuse = |why: &str| Fault::Tensor {
-            tensor: factors.name().to_string(),
-            why: format!("{why}, which is not supported"),
-        };
-        if !linear.is_null() {
-            return Err(refuse("contains RoPE factors in addition to those of the metadata"));
+    /// Sizes of the experts, if the family has any.
+    pub fn experts(&self) -> Result<Option<ExpertSizes>, Fault> {
+        match self.family.experts {
+            Some(rules) => ExpertSizes::new(self, &rules).map(Some),
+            None => Ok(None),
         }
-        llama3_scaling(theta, head_dim, &factors.to_f32())
-            .ok_or_else(|| refuse("contains RoPE factors other than Llama 3's"))
     }
 }
 
-/// Llama 3's RoPE scaling, if it gives these factors. GGUF stores the factor of
-/// each frequency instead of the rule:
-///
-/// ```text
-/// wavelength_i = 2 pi theta^(2i/d)
-/// f_i = 1            if wavelength_i < original / high
-///       factor       if wavelength_i > original / low
-///       1 / ((1 - s) / factor + s),  s = (original / wavelength_i - low) / (high - low)   else
-/// ```
-///
-/// with low = 1, high = 4, original = 8192 in all of Llama 3.1, 3.2 and 3.3.
-pub(super) fn llama3_scaling(theta: f64, head_dim: u32, factors: &[f32]) -> Option<Value> {
-    const LOW: f64 = 1.0;
-    const HIGH: f64 = 4.0;
-    const ORIGINAL: f64 = 8192.0;
-    /// The factors were rounded to f32 more than once.
-    const TOLERANCE: f64 = 1e-4;
-    let factor = f64::from(factors.iter().copied().reduce(f32::max)?);
-    let expected = |i: usize| {
-        let wavelength =
-            2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / f64::from(head_dim));
-        if wavelength < ORIGINAL / HIGH {
-            1.0
-        } else if wavelength > ORIGINAL / LOW {
-            factor
-        } else {
-            let s = (ORIGINAL / wavelength - LOW) / (HIGH - LOW);
-            1.0 / ((1.0 - s) / factor + s)
-        }
-    };
-    let same = |(i, &found): (usize, &f32)| {
-        (f64::from(found) - expected(i)).abs() <= TOLERANCE * expected(i)
-    };
-    let all = factors.len() == head_dim as usize / 2 && factors.iter().enumerate().all(same);
-    all.then(|| {
-        json!({
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": LOW,
-            "high_freq_factor": HIGH,
-            "original_max_position_embeddings": ORIGINAL as u64,
-        })
-    })
+/// `part / whole` such that `whole` times it is not less than `part` when rounded down.
+fn share(part: u32, whole: u32) -> f64 {
+    let share = f64::from(part) / f64::from(whole);
+    if ((f64::from(whole) * share) as u32) < part { share.next_up() } else { share }
 }
 
 #[cfg(test)]
@@ -351,20 +467,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn llama_3_2_is_known_by_its_factors() {
-        // What transformers makes of Llama 3.2's config: theta 500,000, heads of 64, factor 32.
-        let mut factors = vec![1.0; 32];
-        factors[15..18].copy_from_slice(&[1.651329, 3.292263, 9.66673]);
-        factors[18..].fill(32.0);
-        let scaling = llama3_scaling(500_000.0, 64, &factors).unwrap();
-        assert_eq!(scaling["rope_type"], "llama3");
-        assert_eq!(scaling["factor"], 32.0);
-        assert_eq!(scaling["original_max_position_embeddings"], 8192);
-        assert!(llama3_scaling(10_000.0, 64, &factors).is_none());
-        assert!(llama3_scaling(500_000.0, 128, &factors).is_none());
-        factors[16] = 3.3;
-        assert!(llama3_scaling(500_000.0, 64, &factors).is_none());
-        assert!(llama3_scaling(500_000.0, 64, &[]).is_none());
-        assert!(llama3_scaling(500_000.0, 64, &[f32::NAN; 32]).is_none());
+    fn a_share_of_a_head_is_as_many_entries() {
+        for whole in 1..=512u32 {
+            for part in 1..=whole {
+                assert_eq!((f64::from(whole) * share(part, whole)) as u32, part);
+            }
+        }
     }
 }

@@ -4,10 +4,9 @@
 //! A model that GGUF cannot express, or that our reader would not read back as
 //! the same model, is refused with the reason.
 
-use super::FACTORS;
-use super::config::llama3_scaling;
 use super::metadata_writer::MetadataWriter;
-use super::names::Architecture;
+use super::names::{ARCHITECTURES, Architecture, Layout};
+use super::settings::settings;
 use super::write::{ALIGNMENT, Job, file_type, job, write};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::dtype::Dtype;
@@ -15,14 +14,14 @@ use crate::checkpoint::error::{CheckpointError, Fault};
 use crate::checkpoint::tensor::{RowOrder, TensorInfo};
 use crate::checkpoint::write::WriteError;
 use crate::disk::Written;
-use crate::model::{Config, Scaling};
+use crate::model::Config;
 use crate::tokens::{GgufVocab, Tokenizer};
+use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Families and their GGUF architectures. Gemma is missing because a
-/// `tokenizer.json` does not contain the scores of its SentencePiece tokens.
-const FAMILIES: &[(&str, &str)] =
-    &[("llama", "llama"), ("mistral", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3")];
+/// Families that are not exported: a `tokenizer.json` does not contain the scores of
+/// Gemma's SentencePiece tokens.
+const NOT_EXPORTED: &[&str] = &["gemma2", "gemma3"];
 
 /// Writes the weights of `source` to `out`, matrices as F16, BF16 or Q8_0 and
 /// vectors as F32. Zeros stay exact zeros.
@@ -35,13 +34,15 @@ pub(crate) fn export(
     let wrong = |fault: Fault| CheckpointError::new(source.path(), fault);
     let refuse = |why: String| wrong(Fault::NoGguf(why));
     let family = config.family.name;
-    let known = FAMILIES.iter().find(|(name, _)| *name == family);
-    let Some((_, name)) = known else {
-        let names: Vec<&str> = FAMILIES.iter().map(|(name, _)| *name).collect();
+    let exported = |name: &str| !NOT_EXPORTED.contains(&name);
+    let Some(architecture) = Architecture::of_family(family).filter(|_| exported(family)) else {
+        let mut names: Vec<&str> = ARCHITECTURES.iter().map(|known| known.family).collect();
+        names.retain(|name| exported(name));
+        names.sort_unstable();
+        names.dedup();
         let why = format!("the family {family} is not supported (supported: {})", names.join(", "));
         return Err(refuse(why).into());
     };
-    let architecture = Architecture::find(name).map_err(wrong)?;
     let tokenizer = source.tokenizer()?;
     // Not the file itself: other files may add tokens.
     let vocab = GgufVocab::new(tokenizer.json().as_bytes(), config.vocab).map_err(refuse)?;
@@ -52,37 +53,52 @@ pub(crate) fn export(
     entries.text("general.name", &title);
     entries.number("general.alignment", ALIGNMENT as u32);
     entries.number("general.file_type", file_type(dtype));
-    let factors = settings(&mut entries, architecture, config).map_err(refuse)?;
+    let vectors = settings(&mut entries, architecture, config, source.config()).map_err(refuse)?;
     tokenizer_metadata(&mut entries, source, &tokenizer, &vocab);
 
-    let heads = (config.heads, config.kv_heads);
+    let layout = Layout {
+        architecture,
+        family: config.family,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        experts: config.experts.as_ref().map_or(0, |experts| experts.count),
+    };
     let mut jobs = Vec::new();
+    let mut written = BTreeSet::new();
     for tensor in source.tensors() {
         // Some folders store a tied head too.
         if config.tied && tensor.name() == "lm_head.weight" {
             continue;
         }
-        let name = architecture.untranslate(tensor.name()).ok_or_else(|| {
-            let architecture = architecture.name.to_string();
-            wrong(Fault::Foreign { tensor: tensor.name().to_string(), architecture })
-        })?;
-        let stored = TensorInfo { name, shape: tensor.shape().to_vec(), ..empty() };
-        jobs.push(job(source, &[], architecture, heads, stored, dtype).map_err(
-            |error| match error {
-                Ok(fault) => wrong(fault),
-                Err(error) => error,
-            },
-        )?);
+        let foreign = || {
+            let (tensor, architecture) = (tensor.name().to_string(), architecture.name.to_string());
+            wrong(Fault::Foreign { tensor, architecture })
+        };
+        let name = layout.holder(tensor.name()).ok_or_else(foreign)?;
+        // One tensor may hold several of the folder's.
+        if !written.insert(name.clone()) {
+            continue;
+        }
+        let mut shapes = Vec::new();
+        for part in layout.names(&name).ok_or_else(foreign)? {
+            shapes.push(source.tensor(&part)?.shape());
+        }
+        let shape = layout.shape(&name, &shapes).ok_or_else(foreign)?;
+        let stored = TensorInfo { name, shape, ..empty() };
+        jobs.push(job(source, &[], &layout, stored, dtype).map_err(|error| match error {
+            Ok(fault) => wrong(fault),
+            Err(error) => error,
+        })?);
     }
-    if !factors.is_empty() {
+    for (name, bytes) in &vectors {
         jobs.push(Job {
-            name: FACTORS.to_string(),
-            shape: vec![factors.len() / 4],
+            name: name.to_string(),
+            shape: vec![bytes.len() / 4],
             dtype: Dtype::F32,
-            order: RowOrder::AsStored,
+            parts: Vec::new(),
             shift: 0.0,
-            from: None,
-            copied: &factors,
+            copied: bytes,
         });
     }
     write(out, &entries.bytes, entries.count, &jobs)
@@ -99,61 +115,6 @@ fn empty() -> TensorInfo {
         order: RowOrder::AsStored,
         shift: 0.0,
         packed: None,
-    }
-}
-
-/// Writes the config's settings; returns the bytes of Llama 3's RoPE factors, if
-/// any.
-fn settings(
-    entries: &mut MetadataWriter,
-    architecture: &Architecture,
-    config: &Config,
-) -> Result<Vec<u8>, String> {
-    let key = |key: &str| format!("{}.{key}", architecture.name);
-    // The sizes of a config fit 32 bits.
-    let mut number = |name: &str, value: usize| entries.number(&key(name), value as u32);
-    number("block_count", config.layers);
-    number("context_length", config.max_positions);
-    number("embedding_length", config.hidden);
-    number("feed_forward_length", config.ff);
-    number("vocab_size", config.vocab);
-    number("attention.head_count", config.heads);
-    number("attention.head_count_kv", config.kv_heads);
-    number("attention.key_length", config.head_dim);
-    number("attention.value_length", config.head_dim);
-    number("rope.dimension_count", config.head_dim);
-    let first = &config.attention[0];
-    if config.attention.iter().any(|layer| layer != first) {
-        return Err("its layers have different attention settings".to_string());
-    }
-    if let Some(window) = first.window {
-        if config.family.name != "mistral" {
-            return Err(format!("GGUF has no sliding window for {}", config.family.name));
-        }
-        number("attention.sliding_window", window);
-    }
-    entries.float(&key("attention.layer_norm_rms_epsilon"), config.norm_eps);
-    let Some(rope) = &first.rope else {
-        return Err("its layers do not rotate their heads".to_string());
-    };
-    entries.float(&key("rope.freq_base"), rope.theta as f32);
-    match &rope.scaling {
-        Scaling::None => Ok(Vec::new()),
-        Scaling::Linear { factor } => {
-            entries.text(&key("rope.scaling.type"), "linear");
-            entries.float(&key("rope.scaling.factor"), *factor as f32);
-            Ok(Vec::new())
-        }
-        scaling @ Scaling::Llama3 { .. } => {
-            let factors = scaling.divisors(rope.theta, config.head_dim / 2);
-            match llama3_scaling(rope.theta, config.head_dim as u32, &factors) {
-                Some(_) => Ok(factors.iter().flat_map(|factor| factor.to_le_bytes()).collect()),
-                None => Err("its rope_scaling differs from that of Llama 3.1 to 3.3".to_string()),
-            }
-        }
-        Scaling::Yarn { .. } | Scaling::Long { .. } => {
-            Err("its rope_scaling is not exported".to_string())
-        }
     }
 }
 
@@ -232,14 +193,31 @@ mod tests {
     #[test]
     fn a_folder_comes_back_from_gguf() {
         let place = tempfile::tempdir().unwrap();
-        let folders = [
+        let mut models = vec![
             folder("llama-tied"),
             folder("mistral"),
+            folder("mixtral"),
             folder("qwen3"),
+            folder("phi3"),
+            folder("glm4"),
             amended("qwen2", place.path()),
             amended("llama", place.path()),
         ];
-        for path in folders {
+        // Of the others, with what llama.cpp assumes.
+        for name in [
+            "granite",
+            "mistral3",
+            "mixtral-old",
+            "olmo2",
+            "olmo3",
+            "olmoe",
+            "qwen2moe",
+            "qwen3moe",
+            "smollm3",
+        ] {
+            models.push(folder(&format!("../gguf/{name}.gguf")));
+        }
+        for path in models {
             let name = path.display();
             let source = Checkpoint::open(&path).unwrap();
             let config = Config::new(source.config()).unwrap();
@@ -289,6 +267,9 @@ mod tests {
             ("gemma3", "the family gemma3 is not supported"),
             ("llama", "rope_scaling"),
             ("qwen2", "its layers have different attention settings"),
+            ("qwen3-moe", "layer 2 has no experts, but in GGUF all layers of qwen3moe do"),
+            ("smollm3", "its layer 1 does not rotate its heads"),
+            ("olmoe", "olmoe has no clip_qkv"),
         ] {
             let source = Checkpoint::open(&folder(name)).unwrap();
             let config = Config::new(source.config()).unwrap();

@@ -89,7 +89,7 @@ impl ScalarType {
 
 /// The f64 with the fewest digits that rounds to `number`: an f32 of 1e-5 means
 /// 1e-5, not 9.999999747378752e-6.
-fn shortest(number: f32) -> f64 {
+pub(super) fn shortest(number: f32) -> f64 {
     // Rust prints the shortest digits that read back as the same f32.
     number.to_string().parse().unwrap_or(f64::from(number))
 }

@@ -60,6 +60,11 @@ impl MetadataWriter {
         values.iter().for_each(|value| text(&mut self.bytes, value));
     }
 
+    pub fn flags(&mut self, key: &str, values: &[bool]) {
+        self.array(key, BOOL, values.len());
+        self.bytes.extend(values.iter().map(|&flag| u8::from(flag)));
+    }
+
     pub fn integers(&mut self, key: &str, values: &[i32]) {
         self.array(key, INT32, values.len());
         values.iter().for_each(|value| self.bytes.extend(value.to_le_bytes()));

@@ -1,11 +1,14 @@
 //! GGUF files: weights, config and tokenizer in one file.
 
 mod config;
+mod experts;
 pub(crate) mod export;
 mod metadata;
 mod metadata_writer;
 mod names;
 mod read;
+mod rope;
+mod settings;
 pub(crate) mod write;
 
 pub(crate) use metadata::Metadata;
@@ -15,11 +18,9 @@ use super::error::{CheckpointError, Fault};
 use super::mapped::Mapped;
 use super::tensor::{Tensor, TensorInfo};
 use config::ConfigBuilder;
-use names::Architecture;
+use rope::Factors;
 use serde_json::Value;
-
-/// The tensor of RoPE frequency factors, which Hugging Face keeps in the config.
-const FACTORS: &str = "rope_freqs.weight";
+use std::collections::BTreeSet;
 
 /// The contents of a GGUF file in Hugging Face's terms.
 pub(super) struct GgufContents {
@@ -38,23 +39,40 @@ pub(super) fn open(file: &Mapped) -> Result<GgufContents, CheckpointError> {
 }
 
 fn parse(bytes: &[u8]) -> Result<GgufContents, Fault> {
-    const KEY: &str = "general.architecture";
-    let (metadata, mut tensors) = read::read(bytes)?;
-    let missing = || Fault::Metadata { key: KEY.to_string(), why: "is missing".to_string() };
-    let architecture = Architecture::find(&metadata.text(KEY)?.ok_or_else(missing)?)?;
-    let keys = ConfigBuilder::new(architecture, &metadata, bytes);
-    let (heads, kv_heads) = keys.heads()?;
-    let at = tensors.iter().position(|tensor| tensor.name == FACTORS);
-    let factors = at.map(|at| tensors.swap_remove(at));
-    for tensor in &mut tensors {
-        architecture.adopt(tensor, heads, kv_heads)?;
+    let (metadata, tensors) = read::read(bytes)?;
+    let keys = ConfigBuilder::new(&metadata, bytes)?;
+    let layout = keys.layout()?;
+    let (factors, tensors): (Vec<_>, Vec<_>) =
+        tensors.into_iter().partition(|tensor| is_factors(&tensor.name));
+    let factors = {
+        let find = |name: &str| {
+            let stored = factors.iter().find(|tensor| tensor.name == name)?;
+            Some(Tensor { stored, data: &bytes[stored.range.clone()], rounded: None })
+        };
+        Factors {
+            frequencies: find(rope::FREQUENCIES),
+            long: find(rope::LONG),
+            short: find(rope::SHORT),
+        }
+    };
+    if let Some(experts) = keys.experts()? {
+        experts.check(&tensors, keys.needed("block_count")?, keys.needed("embedding_length")?)?;
     }
-    let factors = factors.as_ref().map(|stored| Tensor {
-        stored,
-        data: &bytes[stored.range.clone()],
-        rounded: None,
-    });
-    let config = keys.config(&tensors, factors)?;
+    let mut adopted = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        adopted.extend(layout.adopt(tensor)?);
+    }
+    // Two tensors of the file may hold the same one.
+    let mut names = BTreeSet::new();
+    if let Some(twice) = adopted.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
+        return Err(Fault::Twice { tensor: twice.name.clone() });
+    }
+    let config = keys.config(&adopted, &factors)?;
     let notes = keys.notes();
-    Ok(GgufContents { config, metadata, tensors, notes })
+    Ok(GgufContents { config, metadata, tensors: adopted, notes })
+}
+
+/// Whether a tensor holds RoPE factors.
+fn is_factors(name: &str) -> bool {
+    [rope::FREQUENCIES, rope::LONG, rope::SHORT].contains(&name)
 }

@@ -1,34 +1,110 @@
-//! GGUF architectures, and tensor names in GGUF and Hugging Face.
+//! GGUF architectures, and which of Hugging Face's tensors their tensors hold.
+//!
+//! Names of norms, fused linear layers and experts follow from the [`Family`].
 
+use super::metadata::Metadata;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensor::{RowOrder, TensorInfo};
+use crate::model::{FAMILIES, Family, QkNorm};
 
-/// A GGUF architecture.
+/// A GGUF architecture and the family of its models. Several families may share the name
+/// of an architecture.
+#[derive(Debug)]
 pub(super) struct Architecture {
     /// Its name in `general.architecture`.
     pub name: &'static str,
-    /// Class and model type in Hugging Face's config.
-    pub class: &'static str,
-    pub model_type: &'static str,
+    /// The name of its family in [`FAMILIES`].
+    pub family: &'static str,
+    /// Which files of that name it describes.
+    when: When,
     /// Whether the rows of q and k are interleaved for ggml's RoPE.
-    pub interleaved: bool,
-    /// Whether norms are stored as `1 + w` where Hugging Face stores `w`.
-    pub shifted_norms: bool,
-    /// Names of modules in a layer, in addition to [`COMMON`].
-    modules: &'static [(&'static str, &'static str)],
+    interleaved: bool,
+    /// Whether llama.cpp makes the weights of a token's experts sum to 1.
+    pub normalized: bool,
 }
 
-/// Modules in the layers of every architecture.
-const COMMON: &[(&str, &str)] = &[
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
+/// A property of a file that distinguishes families.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    Always,
+    /// It has experts.
+    Experts,
+    /// It has a sliding window.
+    Window,
+    /// Its queries are scaled by position.
+    QueryScaling,
+}
+
+const fn row(name: &'static str, family: &'static str) -> Architecture {
+    Architecture { name, family, when: When::Always, interleaved: false, normalized: false }
+}
+
+/// Every supported architecture; of several with the same name, the first that fits. To
+/// add one, list it here.
+pub(super) const ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        when: When::Experts,
+        interleaved: true,
+        normalized: true,
+        ..row("llama", "mixtral")
+    },
+    // Only early Mistral models have a window; without it they are like Llama.
+    Architecture { when: When::Window, interleaved: true, ..row("llama", "mistral") },
+    Architecture { interleaved: true, ..row("llama", "llama") },
+    row("qwen2", "qwen2"),
+    row("qwen3", "qwen3"),
+    row("gemma3", "gemma3"),
+    row("gemma2", "gemma2"),
+    Architecture { normalized: true, ..row("qwen3moe", "qwen3-moe") },
+    row("qwen2moe", "qwen2-moe"),
+    row("olmoe", "olmoe"),
+    Architecture { when: When::Window, ..row("olmo2", "olmo3") },
+    row("olmo2", "olmo2"),
+    row("phi3", "phi3"),
+    Architecture { interleaved: true, ..row("smollm3", "smollm3") },
+    Architecture { interleaved: true, ..row("granite", "granite") },
+    row("glm4", "glm4"),
+    Architecture { when: When::QueryScaling, interleaved: true, ..row("mistral3", "ministral3") },
+    // The text models of Mistral Small 3.1 and later.
+    Architecture { interleaved: true, ..row("mistral3", "mistral") },
 ];
+
+impl Architecture {
+    /// The architecture of a file.
+    pub fn find(metadata: &Metadata) -> Result<&'static Self, Fault> {
+        const KEY: &str = "general.architecture";
+        let missing = || Fault::Metadata { key: KEY.to_string(), why: "is missing".to_string() };
+        let name = metadata.text(KEY)?.ok_or_else(missing)?;
+        for known in ARCHITECTURES.iter().filter(|known| known.name == name) {
+            let positive = |key: &str| -> Result<bool, Fault> {
+                Ok(metadata.float(&format!("{name}.{key}"))?.is_some_and(|value| value > 0.0))
+            };
+            let fits = match known.when {
+                When::Always => true,
+                When::Experts => positive("expert_count")?,
+                When::Window => positive("attention.sliding_window")?,
+                When::QueryScaling => positive("attention.temperature_scale")?,
+            };
+            if fits {
+                return Ok(known);
+            }
+        }
+        let mut known: Vec<&str> = ARCHITECTURES.iter().map(|known| known.name).collect();
+        known.dedup();
+        Err(Fault::Architecture { found: name, known: known.join(", ") })
+    }
+
+    /// The architecture that models of a family are exported to.
+    pub fn of_family(family: &str) -> Option<&'static Self> {
+        ARCHITECTURES.iter().find(|known| known.family == family)
+    }
+
+    /// The family of its models.
+    pub fn family(&self) -> &'static Family {
+        let found = FAMILIES.iter().find(|family| family.name == self.family);
+        found.expect("a test compares the tables")
+    }
+}
 
 /// Tensors outside the layers.
 const OUTSIDE: &[(&str, &str)] = &[
@@ -37,125 +113,313 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("output.weight", "lm_head.weight"),
 ];
 
-/// Every supported architecture. To add one, list it here.
-pub(super) const ARCHITECTURES: &[Architecture] = &[
-    Architecture {
-        name: "llama",
-        class: "LlamaForCausalLM",
-        model_type: "llama",
-        interleaved: true,
-        shifted_norms: false,
-        modules: &[("ffn_norm", "post_attention_layernorm")],
-    },
-    Architecture {
-        name: "qwen2",
-        class: "Qwen2ForCausalLM",
-        model_type: "qwen2",
-        interleaved: false,
-        shifted_norms: false,
-        modules: &[("ffn_norm", "post_attention_layernorm")],
-    },
-    Architecture {
-        name: "qwen3",
-        class: "Qwen3ForCausalLM",
-        model_type: "qwen3",
-        interleaved: false,
-        shifted_norms: false,
-        modules: &[
-            ("ffn_norm", "post_attention_layernorm"),
-            ("attn_q_norm", "self_attn.q_norm"),
-            ("attn_k_norm", "self_attn.k_norm"),
-        ],
-    },
-    Architecture {
-        name: "gemma3",
-        class: "Gemma3ForCausalLM",
-        model_type: "gemma3_text",
-        interleaved: false,
-        shifted_norms: true,
-        modules: &[
-            ("post_attention_norm", "post_attention_layernorm"),
-            ("ffn_norm", "pre_feedforward_layernorm"),
-            ("post_ffw_norm", "post_feedforward_layernorm"),
-            ("attn_q_norm", "self_attn.q_norm"),
-            ("attn_k_norm", "self_attn.k_norm"),
-        ],
-    },
-];
+/// Gate, up and down of an MLP.
+pub(super) const MLP: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
+const MLP_THERE: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
-impl Architecture {
-    pub fn find(name: &str) -> Result<&'static Self, Fault> {
-        ARCHITECTURES.iter().find(|architecture| architecture.name == name).ok_or_else(|| {
-            let known = ARCHITECTURES.iter().map(|known| known.name).collect::<Vec<_>>();
-            Fault::Architecture { found: name.to_string(), known: known.join(", ") }
+/// What a module of a layer holds in Hugging Face's terms, within the layer.
+#[derive(Debug, PartialEq)]
+enum Held {
+    One(String),
+    /// Linear layers, one after the other.
+    Rows(&'static [&'static str]),
+    /// Gate (0), up (1) or down (2) of every expert.
+    Experts(&'static [usize]),
+}
+
+const QKV: &[&str] = &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
+
+/// What the names and sizes of a file's tensors depend on.
+pub(super) struct Layout {
+    pub architecture: &'static Architecture,
+    pub family: &'static Family,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Experts of a layer.
+    pub experts: usize,
+}
+
+/// One of Hugging Face's tensors in a tensor of the file.
+#[derive(Debug, PartialEq)]
+pub(super) struct Part {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub order: RowOrder,
+    pub shift: f32,
+}
+
+impl Layout {
+    /// Modules of a layer, with the names that are written.
+    fn modules(&self) -> Vec<(&'static str, Held)> {
+        let family = self.family;
+        let one = |name: &str| Held::One(name.to_string());
+        let mut modules = vec![("attn_output", one("self_attn.o_proj"))];
+        for (here, there) in [
+            ("attn_norm", family.norms.before_attention),
+            ("post_attention_norm", family.norms.after_attention),
+            ("ffn_norm", family.norms.before_mlp),
+            ("post_ffw_norm", family.norms.after_mlp),
+        ] {
+            modules.extend(there.map(|there| (here, one(there))));
+        }
+        if family.qk_norm != QkNorm::None {
+            modules.push(("attn_q_norm", one("self_attn.q_norm")));
+            modules.push(("attn_k_norm", one("self_attn.k_norm")));
+        }
+        let fused = |name: &str| family.fused.iter().find(|fused| fused.name == name);
+        match fused("self_attn.qkv_proj") {
+            Some(fused) => modules.push(("attn_qkv", Held::Rows(fused.parts))),
+            None => modules.extend(
+                ["attn_q", "attn_k", "attn_v"].into_iter().zip(QKV.iter().map(|&n| one(n))),
+            ),
+        }
+        match fused("mlp.gate_up_proj") {
+            Some(fused) => modules.push(("ffn_up", Held::Rows(fused.parts))),
+            None => {
+                modules.extend([("ffn_gate", one("mlp.gate_proj")), ("ffn_up", one("mlp.up_proj"))])
+            }
+        }
+        modules.push(("ffn_down", one("mlp.down_proj")));
+        if let Some(experts) = family.experts {
+            let names = &family.names;
+            modules.extend([
+                ("ffn_gate_inp", one(names.router)),
+                ("ffn_gate_exps", Held::Experts(&[0])),
+                ("ffn_up_exps", Held::Experts(&[1])),
+                ("ffn_down_exps", Held::Experts(&[2])),
+            ]);
+            if experts.shared {
+                modules.push(("ffn_gate_inp_shexp", one(names.shared_gate)));
+                let shared = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
+                for (here, there) in shared.into_iter().zip(MLP_THERE) {
+                    modules.push((here, Held::One(format!("{}.{there}", names.shared))));
+                }
+            }
+        }
+        modules
+    }
+
+    /// What the module `part` of a layer holds.
+    fn module(&self, part: &str) -> Option<Held> {
+        if let Some((_, held)) = self.modules().into_iter().find(|(here, _)| *here == part) {
+            return Some(held);
+        }
+        // Other spellings, which are only read.
+        let single = ["attn_q", "attn_k", "attn_v"].into_iter().zip(QKV);
+        if let Some((_, there)) = single.into_iter().find(|(here, _)| *here == part) {
+            return Some(Held::One(there.to_string()));
+        }
+        if part == "attn_qkv" {
+            return Some(Held::Rows(QKV));
+        }
+        self.family.experts?;
+        if part == "ffn_gate_up_exps" {
+            return Some(Held::Experts(&[0, 1]));
+        }
+        // Of each expert, as files of 2023 and 2024 have them.
+        let (here, number) = part.split_once('.')?;
+        let role = MLP.iter().position(|name| *name == here)?;
+        let expert = canonical(number).filter(|&expert| expert < self.experts)?;
+        Some(Held::One(self.expert(expert, role)))
+    }
+
+    /// Gate, up or down of an expert, within the layer.
+    fn expert(&self, expert: usize, role: usize) -> String {
+        let names = &self.family.names;
+        format!("{}.{expert}.{}", names.experts, names.expert_parts[role])
+    }
+
+    /// What the tensor `name` of the file holds: the prefix of its layer, the tensors within
+    /// it, and `weight` or `bias`.
+    fn held<'a>(&self, name: &'a str) -> Option<(String, Held, &'a str)> {
+        if let Some((_, there)) = OUTSIDE.iter().find(|(here, _)| *here == name) {
+            let (there, kind) = there.rsplit_once('.')?;
+            let kind = &name[name.len() - kind.len()..];
+            return Some((String::new(), Held::One(there.to_string()), kind));
+        }
+        let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
+        let layer = canonical(layer)?;
+        let (part, kind) = part.rsplit_once('.')?;
+        let held = self.module(part)?;
+        let merged = matches!(held, Held::Experts(_));
+        (kind == "weight" || kind == "bias" && !merged)
+            .then(|| (format!("model.layers.{layer}."), held, kind))
+    }
+
+    /// Hugging Face's names of the tensors in the tensor `name`, one after the other.
+    pub fn names(&self, name: &str) -> Option<Vec<String>> {
+        let (prefix, held, kind) = self.held(name)?;
+        let full = |there: &str| format!("{prefix}{there}.{kind}");
+        Some(match held {
+            Held::One(there) => vec![full(&there)],
+            Held::Rows(all) => all.iter().map(|there| full(there)).collect(),
+            Held::Experts(roles) => (0..self.experts)
+                .flat_map(|expert| roles.iter().map(move |&role| (expert, role)))
+                .map(|(expert, role)| full(&self.expert(expert, role)))
+                .collect(),
         })
     }
 
-    /// Hugging Face's name for the tensor that GGUF calls `name`.
-    pub fn translate(&self, name: &str) -> Option<String> {
-        if let Some((_, there)) = OUTSIDE.iter().find(|(here, _)| *here == name) {
-            return Some(there.to_string());
-        }
-        let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
-        let number: u32 = layer.parse().ok()?;
-        let (part, kind) = part.rsplit_once('.')?;
-        let (_, there) = COMMON.iter().chain(self.modules).find(|(here, _)| *here == part)?;
-        // Numbers have one spelling, so distinct names stay distinct.
-        let known = number.to_string() == layer && ["weight", "bias"].contains(&kind);
-        known.then(|| format!("model.layers.{number}.{there}.{kind}"))
-    }
-
-    /// GGUF's name for the tensor that Hugging Face calls `name`.
-    pub fn untranslate(&self, name: &str) -> Option<String> {
+    /// The name of the tensor that holds Hugging Face's tensor `name`.
+    pub fn holder(&self, name: &str) -> Option<String> {
         if let Some((here, _)) = OUTSIDE.iter().find(|(_, there)| *there == name) {
             return Some(here.to_string());
         }
         let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
+        let layer = canonical(layer)?;
         let (part, kind) = part.rsplit_once('.')?;
-        let (here, _) = COMMON.iter().chain(self.modules).find(|(_, there)| *there == part)?;
+        let expert = part
+            .strip_prefix(self.family.names.experts)
+            .and_then(|rest| rest.strip_prefix('.')?.split_once('.'))
+            .and_then(|(expert, part)| {
+                canonical(expert).filter(|&expert| expert < self.experts)?;
+                self.family.names.expert_parts.iter().position(|known| *known == part)
+            });
+        let holds = |held: &Held| match held {
+            Held::One(there) => there == part,
+            Held::Rows(all) => all.contains(&part),
+            Held::Experts(roles) => expert.is_some_and(|role| roles.contains(&role)),
+        };
+        let (here, _) = self.modules().into_iter().find(|(_, held)| holds(held))?;
         let found = format!("blk.{layer}.{here}.{kind}");
-        // Translating back refuses other spellings.
-        (self.translate(&found).as_deref() == Some(name)).then_some(found)
+        self.names(&found)?.iter().any(|there| there == name).then_some(found)
     }
 
-    /// Gives `tensor` Hugging Face's name, row order and convention.
-    pub fn adopt(
-        &self,
-        tensor: &mut TensorInfo,
-        heads: usize,
-        kv_heads: usize,
-    ) -> Result<(), Fault> {
-        let Some(name) = self.translate(&tensor.name) else {
-            let (tensor, architecture) = (tensor.name.clone(), self.name.to_string());
+    /// The shape of the tensor `name`, if its parts have these shapes.
+    pub fn shape(&self, name: &str, parts: &[&[usize]]) -> Option<Vec<usize>> {
+        let mut shape = parts.first()?.to_vec();
+        match self.held(name)?.1 {
+            // A vector in GGUF.
+            Held::One(there) if there == self.family.names.shared_gate => drop(shape.remove(0)),
+            Held::One(_) => {}
+            Held::Rows(_) => shape[0] = parts.iter().map(|part| part[0]).sum(),
+            Held::Experts(roles) => {
+                shape[0] *= roles.len();
+                shape.insert(0, self.experts);
+            }
+        }
+        Some(shape)
+    }
+
+    /// Hugging Face's tensors in the tensor `name` of this shape, one after the other.
+    pub fn parts(&self, name: &str, shape: &[usize]) -> Result<Vec<Part>, Fault> {
+        let (Some((_, held, _)), Some(names)) = (self.held(name), self.names(name)) else {
+            let (tensor, architecture) = (name.to_string(), self.architecture.name.to_string());
             return Err(Fault::Foreign { tensor, architecture });
         };
-        let heads = [("self_attn.q_proj", heads), ("self_attn.k_proj", kv_heads)]
-            .into_iter()
-            .find_map(|(part, heads)| name.contains(part).then_some(heads));
-        if let Some(heads) = heads.filter(|_| self.interleaved) {
-            let rows = tensor.shape.first().copied().unwrap_or(1);
-            if !rows.is_multiple_of(2 * heads) {
-                let why = format!("has {rows} rows, not {heads} heads of an even number of rows");
-                return Err(Fault::Tensor { tensor: tensor.name.clone(), why });
+        let refuse = |why: String| Fault::Tensor { tensor: name.to_string(), why };
+        let rows = shape.first().copied().unwrap_or(1);
+        let with_rows = |rows: usize| {
+            let mut shape = shape.to_vec();
+            if let Some(first) = shape.first_mut() {
+                *first = rows;
             }
-            tensor.order = RowOrder::Interleaved { heads };
+            shape
+        };
+        let shapes: Vec<Vec<usize>> = match held {
+            Held::One(there) if there == self.family.names.shared_gate && shape.len() == 1 => {
+                vec![vec![1, rows]]
+            }
+            Held::One(_) => vec![shape.to_vec()],
+            Held::Rows(all) if all == QKV => {
+                let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+                if rows != q + 2 * kv {
+                    let wanted = q + 2 * kv;
+                    return Err(refuse(format!("has {rows} rows, not the {wanted} of q, k and v")));
+                }
+                [q, kv, kv].map(with_rows).to_vec()
+            }
+            Held::Rows(all) => {
+                if !rows.is_multiple_of(all.len()) {
+                    return Err(refuse(format!("has {rows} rows, not as many of gate as of up")));
+                }
+                vec![with_rows(rows / all.len()); all.len()]
+            }
+            Held::Experts(roles) => {
+                let [count, rows, columns] = *shape else {
+                    return Err(refuse(format!("has shape {shape:?}, not one matrix per expert")));
+                };
+                if count != self.experts || !rows.is_multiple_of(roles.len()) {
+                    let experts = self.experts;
+                    let why = format!("has shape {shape:?}, but expert_count is {experts}");
+                    return Err(refuse(why));
+                }
+                vec![vec![rows / roles.len(), columns]; names.len()]
+            }
+        };
+        let mut parts = Vec::with_capacity(names.len());
+        for (part, shape) in names.into_iter().zip(shapes) {
+            let order = self.order(name, &part, &shape)?;
+            let shifted = self.family.norm_offset != 0.0 && part.ends_with("norm.weight");
+            let shift = if shifted { -self.family.norm_offset } else { 0.0 };
+            parts.push(Part { name: part, shape, order, shift });
         }
-        if self.shifted_norms && name.ends_with("norm.weight") {
-            tensor.shift = -1.0;
-        }
-        tensor.name = name;
-        Ok(())
+        Ok(parts)
     }
+
+    /// The order of the rows of a part.
+    fn order(&self, tensor: &str, part: &str, shape: &[usize]) -> Result<RowOrder, Fault> {
+        let heads = [(QKV[0], self.heads), (QKV[1], self.kv_heads)]
+            .into_iter()
+            .find_map(|(name, heads)| part.contains(name).then_some(heads));
+        let Some(heads) = heads.filter(|_| self.architecture.interleaved) else {
+            return Ok(RowOrder::AsStored);
+        };
+        let rows = shape.first().copied().unwrap_or(1);
+        if !rows.is_multiple_of(2 * heads) {
+            let why = format!("has {rows} rows, not {heads} heads of an even number of rows");
+            return Err(Fault::Tensor { tensor: tensor.to_string(), why });
+        }
+        Ok(RowOrder::Interleaved { heads })
+    }
+
+    /// The tensors in `tensor`, with Hugging Face's names, row order and convention.
+    pub fn adopt(&self, tensor: TensorInfo) -> Result<Vec<TensorInfo>, Fault> {
+        let mut adopted = Vec::new();
+        let mut at = tensor.range.start;
+        for Part { name, shape, order, shift } in self.parts(&tensor.name, &tensor.shape)? {
+            let len = shape.iter().map(|&n| n as u64).product();
+            // Rows are whole blocks; the parts of a vector need not be.
+            let Some(bytes) = tensor.dtype.bytes_for(len) else {
+                let why = format!("of {} is cut within a block", tensor.dtype);
+                return Err(Fault::Tensor { tensor: tensor.name, why });
+            };
+            let range = at..at + bytes as usize;
+            at = range.end;
+            adopted.push(TensorInfo { name, shape, range, order, shift, ..tensor.clone() });
+        }
+        Ok(adopted)
+    }
+}
+
+/// A number in its one spelling, so that distinct names stay distinct.
+fn canonical(text: &str) -> Option<usize> {
+    let number: u32 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number as usize)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn layout(family: &str, experts: usize) -> Layout {
+        let architecture = Architecture::of_family(family).unwrap();
+        let family = architecture.family();
+        Layout { architecture, family, heads: 4, kv_heads: 2, head_dim: 8, experts }
+    }
+
+    #[test]
+    fn every_architecture_has_a_family() {
+        for architecture in ARCHITECTURES {
+            assert_eq!(architecture.family().name, architecture.family);
+        }
+    }
+
     #[test]
     fn names_become_hugging_faces() {
-        let llama = Architecture::find("llama").unwrap();
-        let name = |name| llama.translate(name);
+        let llama = layout("llama", 0);
+        let name = |name| llama.names(name).map(|names| names.join(" "));
         assert_eq!(name("token_embd.weight").unwrap(), "model.embed_tokens.weight");
         assert_eq!(name("blk.12.attn_q.bias").unwrap(), "model.layers.12.self_attn.q_proj.bias");
         assert_eq!(
@@ -167,14 +431,61 @@ mod tests {
             "blk.0.attn_q",
             "blk.+1.attn_q.weight",
             "blk.0.attn_q_norm.weight",
+            "blk.0.ffn_gate_exps.weight",
+            "blk.0.ffn_gate.0.weight",
             "x",
         ] {
             assert_eq!(name(foreign), None, "{foreign}");
         }
-        let gemma = Architecture::find("gemma3").unwrap();
+        let gemma = layout("gemma3", 0);
         assert_eq!(
-            gemma.translate("blk.3.ffn_norm.weight").unwrap(),
-            "model.layers.3.pre_feedforward_layernorm.weight"
+            gemma.names("blk.3.ffn_norm.weight").unwrap(),
+            ["model.layers.3.pre_feedforward_layernorm.weight"]
+        );
+    }
+
+    #[test]
+    fn merged_experts_are_one_tensor_each() {
+        let mixtral = layout("mixtral", 3);
+        let prefix = "model.layers.1.block_sparse_moe.experts";
+        let down = mixtral.parts("blk.1.ffn_down_exps.weight", &[3, 5, 7]).unwrap();
+        let names: Vec<&str> = down.iter().map(|part| part.name.as_str()).collect();
+        let want = [0, 1, 2].map(|expert| format!("{prefix}.{expert}.w2.weight"));
+        assert_eq!(names, want);
+        assert!(down.iter().all(|part| part.shape == [5, 7]));
+        let both = mixtral.parts("blk.1.ffn_gate_up_exps.weight", &[3, 10, 7]).unwrap();
+        assert_eq!(both[3].name, format!("{prefix}.1.w3.weight"));
+        assert_eq!((both.len(), &both[3].shape[..]), (6, &[5, 7][..]));
+        let old = mixtral.names("blk.1.ffn_up.2.weight").unwrap();
+        assert_eq!(old, [format!("{prefix}.2.w3.weight")]);
+        assert_eq!(mixtral.names("blk.1.ffn_up.3.weight"), None);
+    }
+
+    /// What holds a tensor names it among its own.
+    #[test]
+    fn names_there_and_back_are_the_same() {
+        for architecture in ARCHITECTURES {
+            let layout = layout(architecture.family, 3);
+            let modules = layout.modules().into_iter().map(|(here, _)| here);
+            for here in modules.map(|here| format!("blk.2.{here}.weight")) {
+                for there in layout.names(&here).unwrap() {
+                    assert_eq!(layout.holder(&there).as_ref(), Some(&here), "{there}");
+                }
+            }
+        }
+        assert_eq!(layout("llama", 0).holder("model.layers.02.self_attn.q_proj.weight"), None);
+    }
+
+    #[test]
+    fn fused_rows_are_cut_between_heads() {
+        let parts = layout("phi3", 0).parts("blk.0.attn_qkv.weight", &[64, 32]).unwrap();
+        assert_eq!(parts.iter().map(|part| part.shape[0]).collect::<Vec<_>>(), [32, 16, 16]);
+        // Any file may have them so; the rows of q and k keep their order.
+        let parts = layout("llama", 0).parts("blk.0.attn_qkv.weight", &[64, 32]).unwrap();
+        let order = |heads| RowOrder::Interleaved { heads };
+        assert_eq!(
+            parts.iter().map(|part| part.order).collect::<Vec<_>>(),
+            [order(4), order(2), RowOrder::AsStored]
         );
     }
 }

@@ -1,9 +1,9 @@
 //! Writing a GGUF file with the metadata of an existing one and new weights.
 
 use super::metadata_writer::text;
-use super::names::Architecture;
+use super::names::Layout;
 use super::read::{self, MAGIC};
-use super::{ConfigBuilder, FACTORS};
+use super::{ConfigBuilder, is_factors};
 use crate::checkpoint::dtype::Dtype;
 use crate::checkpoint::error::{CheckpointError, Fault};
 use crate::checkpoint::mapped::Mapped;
@@ -27,10 +27,10 @@ pub(super) struct Job<'a> {
     pub name: String,
     pub shape: Vec<usize>,
     pub dtype: Dtype,
-    pub order: RowOrder,
+    /// Hugging Face's tensors in it, one after the other, and the order of each one's rows
+    /// in the file; none for a tensor whose bytes are copied.
+    pub parts: Vec<(Tensor<'a>, RowOrder)>,
     pub shift: f32,
-    /// `None` for a tensor whose bytes are copied.
-    pub from: Option<Tensor<'a>>,
     pub copied: &'a [u8],
 }
 
@@ -59,16 +59,13 @@ pub(crate) fn like(
     }
     let (metadata, tensors) = read::read(bytes).map_err(wrong)?;
     let entries = read::entries(bytes).map_err(wrong)?;
-    let name = metadata.text("general.architecture").map_err(wrong)?.unwrap_or_default();
-    let architecture = Architecture::find(&name).map_err(wrong)?;
-    let heads = ConfigBuilder::new(architecture, &metadata, bytes).heads().map_err(wrong)?;
+    let layout = ConfigBuilder::new(&metadata, bytes).and_then(|keys| keys.layout());
+    let layout = layout.map_err(wrong)?;
     let mut jobs = Vec::with_capacity(tensors.len());
     for tensor in tensors {
-        jobs.push(job(source, bytes, architecture, heads, tensor, dtype).map_err(|error| {
-            match error {
-                Ok(fault) => wrong(fault),
-                Err(error) => error,
-            }
+        jobs.push(job(source, bytes, &layout, tensor, dtype).map_err(|error| match error {
+            Ok(fault) => wrong(fault),
+            Err(error) => error,
         })?);
     }
     write(out, &entries_of(bytes, &entries, dtype), entries.len(), &jobs)
@@ -78,28 +75,31 @@ pub(crate) fn like(
 pub(super) fn job<'a>(
     source: &'a Checkpoint,
     bytes: &'a [u8],
-    architecture: &Architecture,
-    (heads, kv_heads): (usize, usize),
+    layout: &Layout,
     tensor: TensorInfo,
     dtype: Dtype,
 ) -> Result<Job<'a>, Result<Fault, CheckpointError>> {
-    let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
-    let copied = &bytes[tensor.range.clone()];
-    let mut adopted = tensor;
-    if name == FACTORS {
-        let (order, dtype) = (RowOrder::AsStored, adopted.dtype);
-        return Ok(Job { name, shape, dtype, order, shift: 0.0, from: None, copied });
+    let TensorInfo { name, shape, .. } = tensor;
+    if is_factors(&name) {
+        let copied = &bytes[tensor.range];
+        return Ok(Job { name, shape, dtype: tensor.dtype, parts: vec![], shift: 0.0, copied });
     }
-    architecture.adopt(&mut adopted, heads, kv_heads).map_err(Ok)?;
-    let from = source.tensor_with_shape(&adopted.name, &shape).map_err(Err)?;
+    let mut parts = Vec::new();
+    let mut shift = 0.0;
+    for part in layout.parts(&name, &shape).map_err(Ok)? {
+        let from = source.tensor_with_shape(&part.name, &part.shape).map_err(Err)?;
+        parts.push((from, part.order));
+        shift = part.shift;
+    }
     let whole = shape.last().is_some_and(|row| row.is_multiple_of(Q8_BLOCK));
     let dtype = match (shape.len(), dtype) {
         (0 | 1, _) => Dtype::F32,
+        // llama.cpp keeps routers so.
+        _ if name.contains(".ffn_gate_inp") => Dtype::F32,
         (_, Dtype::Q8_0) if !whole => Dtype::F16,
         (_, dtype) => dtype,
     };
-    let (order, shift) = (adopted.order, adopted.shift);
-    Ok(Job { name, shape, dtype, order, shift, from: Some(from), copied })
+    Ok(Job { name, shape, dtype, parts, shift, copied: &[] })
 }
 
 /// The other file's metadata, with the new file type.
@@ -169,34 +169,38 @@ pub(super) fn write(
 /// Writes the values of a tensor, in the file's row order.
 fn fill(out: &mut PendingFile, path: &Path, job: &Job<'_>) -> Result<(), WriteError> {
     let io = |error| WriteError::io(path, error);
-    let Some(tensor) = &job.from else { return out.write_all(job.copied).map_err(io) };
-    let mut wide = tensor.to_f32();
-    if job.order != RowOrder::AsStored {
-        // The order applies to the elements of a bias as to the rows of its matrix.
-        let rows = if job.shape.len() < 2 { wide.len() } else { tensor.rows() };
-        let n = wide.len() / rows.max(1);
-        let mut stored = vec![0.0; wide.len()];
-        for row in 0..rows {
-            let at = job.order.stored_row(row, rows) * n;
-            stored[at..at + n].copy_from_slice(&wide[row * n..][..n]);
-        }
-        wide = stored;
-    }
-    // The reader adds the shift.
-    if job.shift != 0.0 {
-        wide.iter_mut().for_each(|w| *w -= job.shift);
+    if job.parts.is_empty() {
+        return out.write_all(job.copied).map_err(io);
     }
     let mut bytes = Vec::new();
-    for values in wide.chunks(PIECE) {
-        match job.dtype {
-            Dtype::Q8_0 => q8_0(values, &mut bytes),
-            dtype => encode(dtype, values, &mut bytes).map_err(|value| WriteError::Range {
-                tensor: job.name.clone(),
-                value,
-                dtype,
-            })?,
+    for &(tensor, order) in &job.parts {
+        let mut wide = tensor.to_f32();
+        if order != RowOrder::AsStored {
+            // The order applies to the elements of a bias as to the rows of its matrix.
+            let rows = if tensor.shape().len() < 2 { wide.len() } else { tensor.rows() };
+            let n = wide.len() / rows.max(1);
+            let mut stored = vec![0.0; wide.len()];
+            for row in 0..rows {
+                let at = order.stored_row(row, rows) * n;
+                stored[at..at + n].copy_from_slice(&wide[row * n..][..n]);
+            }
+            wide = stored;
         }
-        out.write_all(&bytes).map_err(io)?;
+        // The reader adds the shift.
+        if job.shift != 0.0 {
+            wide.iter_mut().for_each(|w| *w -= job.shift);
+        }
+        for values in wide.chunks(PIECE) {
+            match job.dtype {
+                Dtype::Q8_0 => q8_0(values, &mut bytes),
+                dtype => encode(dtype, values, &mut bytes).map_err(|value| WriteError::Range {
+                    tensor: job.name.clone(),
+                    value,
+                    dtype,
+                })?,
+            }
+            out.write_all(&bytes).map_err(io)?;
+        }
     }
     Ok(())
 }

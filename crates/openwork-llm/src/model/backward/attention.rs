@@ -197,7 +197,18 @@ mod tests {
             (2, 2, 20, Some(1)),
         ] {
             let (head_dim, scale, cap) = (4, 0.5, None);
-            let a = GroupedQueryAttention { heads, kv_heads, head_dim, scale, cap, window };
+            let (causal, bias, sinks) = (true, None, None);
+            let a = GroupedQueryAttention {
+                heads,
+                kv_heads,
+                head_dim,
+                scale,
+                cap,
+                window,
+                causal,
+                bias,
+                sinks,
+            };
             let (q, k, v) =
                 (some(t * heads * 4, 0), some(t * kv_heads * 4, 3), some(t * kv_heads * 4, 7));
             let w = some(t * heads * 4, 11);

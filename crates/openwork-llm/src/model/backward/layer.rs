@@ -119,11 +119,11 @@ impl Layer {
             copy(&mut raw_heads[1], &attention.k);
         }
         self.rotate_heads(h.len(), 0, attention);
-        self.mix(h.len(), None, attention, &mut NoTap);
-        let (t, q_width) = (h.len() / self.config().hidden, self.config().q_width());
-        let x = MatrixRef::new(&attention.mixed, t, q_width);
+        self.mix(h.len(), None, attention);
+        let o_proj = self.output_linear();
+        let t = h.len() / self.config().hidden;
+        let x = MatrixRef::new(&attention.mixed, t, o_proj.weight.cols());
         let norm = self.norm(NormSlot::AfterAttention);
-        let [.., o_proj] = self.attention_linears();
         self.add_residual_saving(x, o_proj, norm, &mut attention.out, h);
     }
 
@@ -212,8 +212,10 @@ impl Layer {
         copy(d_gate, raw_gate);
         copy(d_up, &mlp.up);
         let backward = match c.activation {
+            Activation::Gelu => unreachable!("only encoders have it, which are not trained"),
             Activation::Silu => vector::silu_gate_backward,
             Activation::GeluTanh => vector::gelu_gate_backward,
+            Activation::ClampedSwiglu { .. } => unreachable!("such models are not trained"),
         };
         let parts =
             d_gate.par_chunks_mut(ACTIVATION_CHUNK).zip(d_up.par_chunks_mut(ACTIVATION_CHUNK));
@@ -241,7 +243,7 @@ impl Layer {
         // 1. Through the norm after attention, if any, and the output projection.
         let d_out = self.norm_backward(NormSlot::AfterAttention, &attention.out, d, d_out, grads);
         let mixed = MatrixRef::new(&attention.mixed, t, c.q_width());
-        let [q_proj, k_proj, v_proj, o_proj] = self.attention_linears();
+        let o_proj = self.output_linear();
         linear_backward(o_proj, mixed, d_out, (0.0, d_mixed), 3, grads);
 
         // 2. Through attention, the rotation, and the norms of heads, if any.
@@ -266,10 +268,9 @@ impl Layer {
 
         // 3. Through the three projections, and the norm before them.
         let x = MatrixRef::new(&attention.normed, t, c.hidden);
-        let heads = [(q_proj, &*d_q), (k_proj, d_k), (v_proj, d_v)];
-        for (i, (linear, grad)) in heads.into_iter().enumerate() {
+        for (i, grad) in [&*d_q, d_k, d_v].into_iter().enumerate() {
             let beta = if i == 0 { 0.0 } else { 1.0 };
-            linear_backward(linear, x, grad, (beta, d_normed), i, grads);
+            linear_backward(&self.linears[i], x, grad, (beta, d_normed), i, grads);
         }
         self.input_norm_backward(NormSlot::BeforeAttention, input, d_normed, d, grads);
     }

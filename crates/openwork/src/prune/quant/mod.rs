@@ -40,20 +40,20 @@ use rayon::prelude::*;
 /// `+quant`.
 pub const METHOD: MethodInfo = MethodInfo {
     name: "quant",
-    summary: "rounds the kept weights to 8 or 4 bits and compensates; comes last; pack with `--values`",
+    summary: "rounds the kept weights to 8 or 4 bits and compensates; must come last",
     options: &[
         OptionInfo { name: "bits", values: "4 | 8", default: "4", help: "bits of a code" },
         OptionInfo {
             name: "group",
             values: "32 | 64 | 128",
             default: "32",
-            help: "kept weights in packed order that share a scale",
+            help: "number of kept weights, in packed order, that share a scale",
         },
         OptionInfo {
             name: "scale",
             values: "1 to 8",
             default: "5 (4 bits), 8 (8 bits)",
-            help: "significant bits of a scale; a code times a scale of 5 is exact in bf16 for 4 bits",
+            help: "significant bits of a scale; with 5, a 4-bit code times its scale is exact in bf16",
         },
         OptionInfo {
             name: "block",
@@ -65,7 +65,7 @@ pub const METHOD: MethodInfo = MethodInfo {
             name: "sweeps",
             values: "a whole number",
             default: "4",
-            help: "passes that change single codes where that lowers the error",
+            help: "number of passes that change single codes to lower the error",
         },
     ],
     damping: Damping::Auto,
