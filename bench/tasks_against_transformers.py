@@ -1,11 +1,15 @@
 """Log-likelihoods of tasks: `openwork eval --task` against a plain loop over transformers.
 
-    python bench/tasks_against_transformers.py MODEL TASK.. [--openwork BINARY] [--threads N] [--limit N]
+    python bench/tasks_against_transformers.py MODEL TASK.. [--openwork BINARY] [--threads N] [--limit N] [--exact N]
 
 MODEL is a Hugging Face folder or a .gguf file. Every choice of every document is one forward pass of transformers
-in float32, tokenized as lm-eval does; the largest difference between the two log-likelihoods, the accuracies of
-both and the seconds of both are printed as one JSON object. transformers is timed without loading the model,
-openwork with it.
+in float32, tokenized as lm-eval does; the differences between the two log-likelihoods, the accuracies of both and
+the seconds of both are printed as one JSON object. transformers is timed without loading the model, openwork with it.
+
+torch's log_softmax rounds to float32: near -10 its error is up to 1e-6, and a choice has many tokens. Differences
+are therefore given twice: `float32` takes transformers' log_softmax as it is, `float64` takes the log_softmax of the
+same logits in float64. With --exact N, the first N documents of every task are also computed in float64 from end to
+end, and both programs are compared with that.
 """
 
 import argparse
@@ -29,6 +33,48 @@ def encode_pair(tokenizer, context: str, continuation: str) -> tuple[list[int], 
     return before, whole[len(before):]
 
 
+class Differences:
+    """The largest and the mean absolute difference of two sequences of numbers."""
+
+    def __init__(self) -> None:
+        self.largest, self.total, self.count = 0.0, 0.0, 0
+
+    def add(self, a: float, b: float) -> None:
+        difference = abs(a - b)
+        self.largest, self.total, self.count = max(self.largest, difference), self.total + difference, self.count + 1
+
+    def to_json(self) -> dict:
+        return dict(largest=self.largest, mean=self.total / max(self.count, 1), choices=self.count)
+
+
+def in_double(model):
+    """A copy of a Llama-like model that computes in float64, except for the angles of RoPE.
+
+    `model.double()` is not enough: norms and positions are computed in float32 whatever the type of the weights.
+    """
+    import copy
+    import types
+
+    import torch
+
+    def norm(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+    def rotary(self, x, position_ids, **_):
+        angles = (position_ids[:, :, None].float() * self.inv_freq.float()).double()
+        angles = torch.cat((angles, angles), -1)
+        return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
+
+    model = copy.deepcopy(model).double()
+    for module in model.modules():
+        kind = type(module).__name__
+        if kind.endswith("RMSNorm"):
+            module.forward = types.MethodType(norm, module)
+        elif kind.endswith("RotaryEmbedding"):
+            module.forward = types.MethodType(rotary, module)
+    return model
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path)
@@ -36,6 +82,7 @@ def main() -> None:
     parser.add_argument("--openwork", default="openwork", help="the command")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--exact", type=int, default=0, help="documents per task that are also computed in float64")
     args = parser.parse_args()
 
     # openwork first: two programs at once would slow each other down.
@@ -58,27 +105,45 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(where, **how)
     model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **how).eval()
 
-    seconds, worst, mean, count, greedy_differs, results = 0.0, 0.0, 0.0, 0, 0, []
+    exact_model = in_double(model) if args.exact else None
+
+    def log_likelihood(logits, tokens) -> float:
+        return float(torch.log_softmax(logits, -1).gather(1, torch.tensor(tokens)[:, None]).sum())
+
+    names = ["float32", "float64", "openwork_from_exact", "transformers_from_exact", "transformers_float64_from_exact"]
+    differences = {name: Differences() for name in names}
+    seconds, greedy_differs, results = 0.0, 0, []
     answers = iter(found)
     for task, our in zip(args.tasks, ours["tasks"]):
         lines = [line for line in task.read_text().splitlines() if line.strip()][: args.limit]
         correct = normalized = 0
-        for line in lines:
+        for number, line in enumerate(lines):
             document = json.loads(line)
             started = time.monotonic()
-            scores = []
+            scores, kept = [], []
             for i, choice in enumerate(document["choices"]):
                 context = document["context"]
                 context = context if isinstance(context, str) else context[i]
                 before, after = encode_pair(tokenizer, context, choice)
                 logits = model(torch.tensor([(before + after)[:-1]])).logits[0, -len(after):]
-                each = torch.log_softmax(logits, -1).gather(1, torch.tensor(after)[:, None])
-                scores.append((float(each.sum()), bool((logits.argmax(-1) == torch.tensor(after)).all())))
+                greedy = bool((logits.argmax(-1) == torch.tensor(after)).all())
+                scores.append((log_likelihood(logits, after), greedy))
+                kept.append((before, after, logits))
             seconds += time.monotonic() - started
             answer = next(answers)
-            for (log, greedy), our_log, our_greedy in zip(scores, answer["ll"], answer["greedy"], strict=True):
-                worst, mean, count = max(worst, abs(log - our_log)), mean + abs(log - our_log), count + 1
+            for (log, greedy), (before, after, logits), ll, our_greedy in zip(
+                scores, kept, answer["ll"], answer["greedy"], strict=True
+            ):
                 greedy_differs += greedy != our_greedy
+                wide = log_likelihood(logits.double(), after)
+                differences["float32"].add(log, ll)
+                differences["float64"].add(wide, ll)
+                if number < args.exact:
+                    logits = exact_model(torch.tensor([(before + after)[:-1]])).logits[0, -len(after):]
+                    exact = log_likelihood(logits, after)
+                    differences["openwork_from_exact"].add(exact, ll)
+                    differences["transformers_from_exact"].add(exact, log)
+                    differences["transformers_float64_from_exact"].add(exact, wide)
             if len(scores) == 1:
                 correct, normalized = correct + scores[0][1], normalized + scores[0][1]
             else:
@@ -91,8 +156,9 @@ def main() -> None:
             transformers_acc=correct / len(lines), transformers_acc_norm=normalized / len(lines),
         ))
     print(json.dumps(dict(
-        model=args.model.name, threads=args.threads, choices=count, largest_difference=worst,
-        mean_difference=mean / count, greedy_differs=greedy_differs, tasks=results,
+        model=args.model.name, threads=args.threads,
+        differences={name: found.to_json() for name, found in differences.items() if found.count},
+        greedy_differs=greedy_differs, tasks=results,
         openwork_seconds=our_seconds, transformers_seconds=seconds, ratio=seconds / our_seconds,
     ), indent=1))
 

@@ -41,6 +41,9 @@ pub struct State {
     pub token: Option<String>,
     /// Error code of every repository, such as `GatedRepo`.
     pub error_code: Option<&'static str>,
+    /// Repositories are described to everyone, but their files are refused, as the Hub does
+    /// for gated ones.
+    pub gates_files: bool,
     /// Next answers of this status instead of the right ones.
     pub failures: Vec<u16>,
     /// Bodies of files that end early, and after how many bytes.
@@ -235,6 +238,9 @@ fn hub_answer(state: &mut State, request: &Request) -> Answer {
     let Some(contents) = state.repos.get(repo).and_then(|files| files.get(file)) else {
         return error(404, "EntryNotFound");
     };
+    if state.gates_files {
+        return error(if given.is_some() { 403 } else { 401 }, "GatedRepo");
+    }
     let tag = format!("\"{}\"", hash(file, contents));
     if is_large(file) {
         let headers = vec![

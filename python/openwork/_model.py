@@ -91,6 +91,10 @@ def prune_model(
         model, calib = _native.model_path(model), _native.text_path(calib)
         if options.get("eval") is not None:
             options["eval"] = _native.text_path(options["eval"])
+        if options.get("task"):
+            tasks = options["task"]
+            tasks = [tasks] if isinstance(tasks, (str, os.PathLike)) else tasks
+            options["task"] = [_native.text_path(task) for task in tasks]
         return on_disk(model, options | dict(out=out, spec=spec, method=method, calib=calib), progress)[0]
     with _Bar(progress) as tell:
         if out is not None:

@@ -15,6 +15,11 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 from ._language_model import Model
+from ._native import OpenworkError
+
+
+# What lm-eval passes to every model, and what says nothing to a model on the CPU.
+_OF_LM_EVAL = {"batch_size", "max_batch_size", "device", "trust_remote_code"}
 
 
 class _Stop(Exception):
@@ -27,8 +32,16 @@ class OpenworkLM(TemplateLM):
 
     backend = "causal"
 
-    def __init__(self, path: str, offline: bool = False, max_gen_toks: int = 256, **_: Any) -> None:
+    def __init__(
+        self, path: str | None = None, offline: bool = False, max_gen_toks: int = 256, **others: Any
+    ) -> None:
         super().__init__()
+        known = "path, offline and max_gen_toks"
+        unknown = sorted(set(others) - _OF_LM_EVAL)
+        if unknown:
+            raise OpenworkError(f"--model_args has {unknown[0]}, which openwork does not know; it knows {known}")
+        if path is None:
+            raise OpenworkError("--model_args has no path; give path=MODEL, as openwork.Model takes it")
         self.model = Model(path, offline=offline)
         self.max_gen_toks = int(max_gen_toks)
 
@@ -92,7 +105,8 @@ class OpenworkLM(TemplateLM):
         until = options.get("until") or []
         until = [until] if isinstance(until, str) else until
         most = int(options.get("max_gen_toks", options.get("max_new_tokens", self.max_gen_toks)))
-        kept = self.max_length - most
+        # A short context leaves no room for as many new tokens: generation then stops at the model's limit.
+        kept = max(self.max_length - most, self.max_length // 2)
         tokens = self.model.tokenize(context)
         if len(tokens) > kept:
             context = self.model.detokenize(tokens[-kept:])

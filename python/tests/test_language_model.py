@@ -200,7 +200,11 @@ def test_the_command_is_the_binary(tmp_path):
 def test_names_on_the_hub(tmp_path, monkeypatch):
     hub = Hub()
     hub.add_folder("models/org/tiny", folder("llama"))
-    hub.repos["datasets/org/texts"] = {"a.jsonl": b"".join(b'{"text": "%s"}\n' % TEXT.encode() for _ in range(20))}
+    document = json.dumps(dict(context="the", choices=[" wall", " of"], gold=0)).encode()
+    hub.repos["datasets/org/texts"] = {
+        "a.jsonl": b"".join(b'{"text": "%s"}\n' % TEXT.encode() for _ in range(20)),
+        "task.jsonl": document,
+    }
     environment = dict(HF_HOME=str(tmp_path / "home"), HF_ENDPOINT=hub.endpoint, HF_TOKEN="hf_donttell")
     words = "prune org/tiny --spec 2:4 --method magnitude --samples 2 --seq-len 16 --single-tokens 0 --json".split()
     words += ["--calib", "datasets:org/texts/a.jsonl", "--out", tmp_path / "out"]
@@ -213,8 +217,10 @@ def test_names_on_the_hub(tmp_path, monkeypatch):
     model = openwork.Model("org/tiny")
     assert model.path.endswith(f"models--org--tiny/snapshots/{COMMIT}")
     record = openwork.prune_model("org/tiny", calib="datasets:org/texts/a.jsonl", spec="2:4", method="magnitude",
-                                  samples=2, seq_len=16, single_tokens=0, out=tmp_path / "again", progress=False)
+                                  samples=2, seq_len=16, single_tokens=0, out=tmp_path / "again", progress=False,
+                                  task="datasets:org/texts/task.jsonl")
     assert record["model"] == "org/tiny"
+    assert [task["name"] for task in record["tasks"]] == ["task", "task"]
     hub.close()
     assert openwork.Model("org/tiny", offline=True).path == model.path
     with pytest.raises(openwork.OpenworkError, match="not in the cache"):

@@ -81,3 +81,21 @@ def test_requests_are_answered_as_by_the_model():
     middle = text[len(text) // 2 :][:2]
     (cut,) = adapter.generate_until(ask("generate_until", [("the wall", options | dict(until=[middle]))]))
     assert cut == text.split(middle)[0]
+    # More tokens than the model can read: the context is kept, and generation ends at the limit.
+    assert adapter.max_length < adapter.max_gen_toks
+    (long,) = adapter.generate_until(ask("generate_until", [("the wall", dict(until=[]))]))
+    assert long == model.generate("the wall", max_new_tokens=adapter.max_gen_toks)
+    (cut,) = adapter.generate_until(ask("generate_until", [("the wall " * 99, dict(until=[]))]))
+    assert cut
+
+
+def test_wrong_model_args_are_told():
+    from openwork.lm_eval import OpenworkLM
+
+    OpenworkLM.create_from_arg_string(f"path={MODEL}", dict(batch_size=1, device="cpu"))
+    for arguments, words in [
+        (f"path={MODEL},ofline=True", "--model_args has ofline, which openwork does not know; it knows path"),
+        ("offline=True", "has no path; give path=MODEL"),
+    ]:
+        with pytest.raises(openwork.OpenworkError, match=words):
+            OpenworkLM.create_from_arg_string(arguments, {})

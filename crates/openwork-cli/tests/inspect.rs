@@ -73,7 +73,10 @@ fn a_family_that_ties_unless_told_is_tied() {
 #[test]
 fn a_model_that_cannot_be_read_is_the_users_mistake() {
     for (model, words) in [
-        ("no-such-model", "error: no-such-model: no such file or folder\n"),
+        (
+            "no-such-model",
+            "error: no-such-model: no such file or folder; a model on the Hugging Face Hub is written with its owner, org/no-such-model\n",
+        ),
         (
             "src",
             "error: src: the folder has no config.json; a model needs config.json, tokenizer.json and model.safetensors (or shards with model.safetensors.index.json)\n",

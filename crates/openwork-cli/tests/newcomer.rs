@@ -178,6 +178,9 @@ fn bad_tasks_are_refused_with_their_line() {
         ["prune", &model, "--spec", "2:4", "--calib", "demo", "--task", &long, "--out", &out];
     assert!(refused(&args, &[], 2).contains("long.jsonl: line 1"));
     assert!(!Path::new(&out).exists());
+    let neither = openwork(&["eval", &model], &[]);
+    let neither = String::from_utf8_lossy(&neither.stderr).into_owned();
+    assert!(neither.contains("--text <TEXT>|--task <FILE>"), "{neither}");
     let none = refused(&["eval", &model, "--task", "no-such.jsonl"], &[], 2);
     assert!(none.contains("no-such.jsonl: no such file"), "{none}");
     let details = ["eval", &model, "--task", &long, "--details", &long];
@@ -277,6 +280,29 @@ fn names_on_the_hub_work_in_commands() {
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&output.stderr).contains("using org/tiny from the cache"));
 
+    // A mistake is told before anything is asked of the server.
+    let parts = |spec, method, out| {
+        ["prune", "org/tiny", "--calib", text, "--spec", spec, "--method", method, "--out", out]
+    };
+    let fresh = folder.path().join("fresh").display().to_string();
+    for (args, words) in [
+        (parts("2:", "admm", &fresh), "expected a number"),
+        (parts("2:4", "best", &fresh), "there is no method `best`"),
+        (parts("2:4", "admm", &out), "the folder is not empty"),
+    ] {
+        let output = openwork(&args, &online);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.starts_with("error: ") && error.contains(words), "{error}");
+    }
+    assert_eq!(server.requests().0.len(), 0);
+
+    let page = folder.path().join("page.html").display().to_string();
+    let mut frontier = vec!["frontier", "org/tiny", "--text", text, "--values", "bf16"];
+    frontier.extend(["--seq-len", "16", "--tokens", "2", "--turns", "1", "--out", &page, "--json"]);
+    let found: Value = serde_json::from_str(&printed(&frontier, &online)).expect("one object");
+    assert_eq!(found["model"], "org/tiny");
+
     let field = refused(&["eval", "org/tiny", "--text", "datasets:org/texts/b.jsonl"], &online, 2);
     assert!(field.contains("b.jsonl: line 1: missing field `text`"), "{field}");
     let none = refused(&["inspect", "org/none"], &online, 2);
@@ -285,4 +311,8 @@ fn names_on_the_hub_work_in_commands() {
     assert!(token.ends_with("for a private one, set HF_TOKEN"), "{token}");
     let offline = refused(&["inspect", "org/none", "--offline"], &online, 2);
     assert!(offline.contains("run once without --offline"), "{offline}");
+    let bare = refused(&["eval", "tiny", "--text", text], &online, 2);
+    assert!(bare.ends_with("is written with its owner, org/tiny"), "{bare}");
+    let bare = refused(&["eval", "org/tiny", "--text", "org/texts/a.jsonl"], &online, 2);
+    assert!(bare.ends_with("is written datasets:org/texts/a.jsonl"), "{bare}");
 }

@@ -286,6 +286,21 @@ fn repositories_that_cannot_be_used_say_why() {
     let gated = error("o/pickled");
     assert!(gated.starts_with("o/pickled is gated: accept its terms at http://"), "{gated}");
     assert!(gated.ends_with(", then set HF_TOKEN"), "{gated}");
+    server.set(|state| state.error_code = None);
+    server.add("models/o/gated", "config.json", b"{}");
+    server.add("models/o/gated", "model.safetensors", b"x");
+    server.add("datasets/o/gated", "a.jsonl", b"x");
+    server.set(|state| state.gates_files = true);
+    for names_only in [false, true] {
+        server.set(|state| state.lists_names_only = names_only);
+        let page = format!("o/gated is gated: accept its terms at {}/", server.endpoint);
+        assert_eq!(error("o/gated"), format!("{page}o/gated, then set HF_TOKEN"));
+        let dataset = error("datasets:o/gated/a.jsonl");
+        assert_eq!(dataset, format!("{page}datasets/o/gated, then set HF_TOKEN"));
+        let known = Hub::new(&server.endpoint, cache.path(), Some("hf_x")).expect("a hub");
+        let refused = fetch(&known, "o/gated").unwrap_err();
+        assert_eq!(refused, format!("{page}o/gated with the account of your token"));
+    }
     let nowhere = Hub::new("http://127.0.0.1:1", cache.path(), None).expect("a hub");
     let error = fetch(&nowhere, "o/x").unwrap_err();
     let start = "o/x: no such file or folder, and http://127.0.0.1:1 cannot be reached: ";

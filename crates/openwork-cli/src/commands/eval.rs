@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Measure a model's perplexity on a text, and its accuracy on tasks
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("measured").required(true).multiple(true))]
 #[command(after_help = "\
 For a text, prints perplexity per token and per word, and bits per byte. The documents are
 joined and split into non-overlapping windows of L tokens; each window scores all of its
@@ -50,13 +51,13 @@ pub struct Eval {
     /// Hugging Face folder, .gguf file, name on the Hugging Face Hub, or `demo`
     model: PathBuf,
     /// Evaluation text: a .txt file, a .jsonl file with a `text` field, or `demo`
-    #[arg(long, value_name = "TEXT", required_unless_present = "tasks")]
+    #[arg(long, value_name = "TEXT", group = "measured")]
     text: Option<PathBuf>,
     /// For an encoder: the dense model with which to compare its sentence vectors
     #[arg(long, value_name = "MODEL", requires = "text")]
     reference: Option<PathBuf>,
     /// Task: a .jsonl file with `context`, `choices` and `gold`; can be given several times
-    #[arg(long = "task", value_name = "FILE")]
+    #[arg(long = "task", value_name = "FILE", group = "measured")]
     tasks: Vec<PathBuf>,
     /// Use only the first N documents of every task
     #[arg(long, value_name = "N", requires = "tasks", value_parser = positive)]

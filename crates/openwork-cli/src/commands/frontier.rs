@@ -34,7 +34,8 @@ Examples:
       --calib c4.jsonl --out page.html
   openwork frontier MODEL pruned packed model-q4_k_m.gguf --text wikitext2.txt --size 100M")]
 pub struct FrontierArgs {
-    /// The unpruned model: a Hugging Face folder, a .gguf file, or `demo`
+    /// The unpruned model: a Hugging Face folder, a .gguf file, a name on the
+    /// Hugging Face Hub, or `demo`
     model: PathBuf,
     /// Other versions of the model, described below
     #[arg(value_name = "RUN|PACKED|GGUF")]
@@ -109,7 +110,10 @@ fn speed(text: &str) -> Result<f64, String> {
 
 impl FrontierArgs {
     /// Measures all points, then writes the page.
-    pub fn run(self, global: &Global) -> Result<(), Failure> {
+    pub fn run(mut self, global: &Global) -> Result<(), Failure> {
+        self.text = global.text(&self.text)?;
+        self.calib = self.calib.map(|path| global.text(&path)).transpose()?;
+        self.model = global.model(&self.model)?;
         let mut inputs: Vec<&Path> = self.inputs.iter().map(PathBuf::as_path).collect();
         inputs.extend([self.model.as_path(), self.text.as_path()]);
         let out = self.out.as_ref().map(|out| OutputFile::new(out, &inputs, self.force));

@@ -45,7 +45,10 @@ pub struct Studio {
 
 impl Studio {
     /// Opens the sources, then serves until it is interrupted.
-    pub fn run(self, global: &Global) -> Result<(), Failure> {
+    pub fn run(mut self, global: &Global) -> Result<(), Failure> {
+        self.sources =
+            self.sources.iter().map(|path| global.model(path)).collect::<Result<_, _>>()?;
+        self.calib = global.text(&self.calib)?;
         if !self.runs.is_dir() {
             let why = format!("--runs {}: there is no such folder", self.runs.display());
             return Err(Failure::Input(why));

@@ -148,7 +148,7 @@ pub fn measure(
     let mut points: Vec<Point> = points.into_iter().map(|measured| measured.point).collect();
     mark(&mut points);
     Ok(Frontier {
-        model: file_name(path),
+        model: model.checkpoint().name(),
         text: file_name(&options.text),
         tokens,
         seq_len,

@@ -126,14 +126,14 @@ impl Cache {
             if let Some(free) = disk::free(&blobs).filter(|&free| free < needed) {
                 return Err(HubError::Space { path: blobs, needed, free });
             }
-            client.download(file, &partial, on_download)?;
+            client.download(name, file, &partial, on_download)?;
             if let Err(error) = check_hash(file, &partial)? {
                 // What an earlier download left may be to blame; otherwise start over once.
                 fs::remove_file(&partial).map_err(io(&partial))?;
                 if begun == 0 {
                     return Err(error);
                 }
-                client.download(file, &partial, on_download)?;
+                client.download(name, file, &partial, on_download)?;
                 if let Err(error) = check_hash(file, &partial)? {
                     fs::remove_file(&partial).map_err(io(&partial))?;
                     return Err(error);

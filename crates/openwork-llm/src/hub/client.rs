@@ -136,6 +136,8 @@ struct Answer {
     status: u16,
     headers: Vec<HeaderMap>,
     body: Body,
+    /// Whether the Hub itself gave it, rather than another host that it redirects to.
+    from_hub: bool,
 }
 
 impl Answer {
@@ -210,7 +212,7 @@ impl Client {
         commit: &str,
         file: &RemoteFile,
     ) -> Result<Located, HubError> {
-        let prefix = if name.kind == RepoKind::Dataset { "datasets/" } else { "" };
+        let prefix = name.kind.prefix();
         let (repo, path) = (name.repo(), encoded(&file.path, "/"));
         let url = format!("{}/{prefix}{repo}/resolve/{commit}/{path}", self.endpoint);
         if let (Some(size), Some(hash)) = (file.size, file.hash.clone()) {
@@ -238,6 +240,7 @@ impl Client {
     /// has the right size.
     pub fn download(
         &self,
+        name: &HubName,
         file: &Located,
         partial: &Path,
         on_download: OnDownload<'_>,
@@ -283,7 +286,13 @@ impl Client {
                     last = Some(HubError::Status { url: file.url.clone(), status });
                     continue;
                 }
-                status => return Err(HubError::Status { url: file.url.clone(), status }),
+                // The Hub describes gated repositories to everyone and refuses their files.
+                status => {
+                    if answer.from_hub {
+                        self.check_status(&answer, name, &file.url)?;
+                    }
+                    return Err(HubError::Status { url: file.url.clone(), status });
+                }
             }
             // One byte more than expected shows that the file is too long.
             let mut body = answer.body.into_reader().take(file.size - done + 1);
@@ -367,7 +376,8 @@ impl Client {
             let has_hash = parts.headers.contains_key("x-linked-etag");
             headers.push(parts.headers);
             if !matches!(status, 301 | 302 | 303 | 307 | 308) || (method == "HEAD" && has_hash) {
-                return Ok(Answer { status, headers, body });
+                let from_hub = origin(&url) == origin(&self.endpoint);
+                return Ok(Answer { status, headers, body, from_hub });
             }
             let location = location.ok_or_else(|| reply("it redirects to nowhere"))?;
             let next =
@@ -384,11 +394,12 @@ impl Client {
     fn check_status(&self, answer: &Answer, name: &HubName, url: &str) -> Result<(), HubError> {
         let endpoint = self.endpoint.clone();
         let (repo, with_token) = (name.repo(), self.token.is_some());
+        let page = format!("{endpoint}/{}{repo}", name.kind.prefix());
         let code = answer.header("x-error-code").unwrap_or_default();
         let message = answer.header("x-error-message").unwrap_or_default().to_lowercase();
         Err(match (answer.status, code) {
             (200..=399, _) => return Ok(()),
-            (_, "GatedRepo") | (403, _) => HubError::Gated { name: repo, endpoint, with_token },
+            (_, "GatedRepo") | (403, _) => HubError::Gated { name: repo, page, with_token },
             (404, "RevisionNotFound") => {
                 HubError::NoRevision { name: repo, revision: name.revision.clone() }
             }

@@ -13,6 +13,14 @@ pub enum HubError {
         cache.display()
     )]
     NotCached { name: String, cache: PathBuf },
+    #[error(
+        "{name}: no such file or folder; a model on the Hugging Face Hub is written with its owner, org/{name}"
+    )]
+    NoOwner { name: String },
+    #[error(
+        "{name}: no such file; a file of a dataset on the Hugging Face Hub is written datasets:{name}"
+    )]
+    NoPrefix { name: String },
     #[error("{endpoint} cannot be reached: {why}")]
     Connect { endpoint: String, why: String },
     #[error(
@@ -25,10 +33,10 @@ pub enum HubError {
     )]
     NotFound { name: String, kind: &'static str, endpoint: String, with_token: bool },
     #[error(
-        "{name} is gated: accept its terms at {endpoint}/{name}{}",
+        "{name} is gated: accept its terms at {page}{}",
         if *with_token { " with the account of your token" } else { ", then set HF_TOKEN" }
     )]
-    Gated { name: String, endpoint: String, with_token: bool },
+    Gated { name: String, page: String, with_token: bool },
     #[error("the token is not accepted by {endpoint}; set HF_TOKEN to a valid one, or unset it")]
     BadToken { endpoint: String },
     #[error("{0}: the token has characters that a token cannot have; write it there again")]

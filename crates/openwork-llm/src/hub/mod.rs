@@ -262,13 +262,13 @@ fn similar(info: &RepoInfo, file: &str) -> Vec<String> {
 
 /// A model as the user gave it: a path that exists as it is, a name on the Hub as the
 /// place of its files. Anything else is returned unchanged, to be refused where it is
-/// opened.
+/// opened, unless it looks like a name without its owner.
 pub fn resolve_model(
     path: &Path,
     offline: bool,
     on_download: OnDownload<'_>,
 ) -> Result<Found, HubError> {
-    resolve(path, HubName::model, offline, on_download)
+    resolve(path, HubName::model, HubName::model_hint, offline, on_download)
 }
 
 /// As [`resolve_model`], for a text: `datasets:org/name/file.jsonl`.
@@ -277,12 +277,13 @@ pub fn resolve_text(
     offline: bool,
     on_download: OnDownload<'_>,
 ) -> Result<Found, HubError> {
-    resolve(path, HubName::dataset, offline, on_download)
+    resolve(path, HubName::dataset, HubName::dataset_hint, offline, on_download)
 }
 
 fn resolve(
     path: &Path,
     parse: fn(&str) -> Result<Option<HubName>, HubError>,
+    hint: fn(&str) -> Option<HubError>,
     offline: bool,
     on_download: OnDownload<'_>,
 ) -> Result<Found, HubError> {
@@ -290,6 +291,6 @@ fn resolve(
     let Some(text) = path.to_str().filter(|_| !path.exists()) else { return Ok(unchanged()) };
     match parse(text)? {
         Some(name) => Hub::from_env(offline)?.fetch(&name, on_download),
-        None => Ok(unchanged()),
+        None => hint(text).map_or_else(|| Ok(unchanged()), Err),
     }
 }

@@ -20,6 +20,14 @@ impl RepoKind {
             Self::Dataset => "datasets",
         }
     }
+
+    /// What precedes `org/name` in the address of a page or file.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Model => "",
+            Self::Dataset => "datasets/",
+        }
+    }
 }
 
 /// A repository or a file in it, at a revision.
@@ -85,6 +93,21 @@ impl HubName {
         }
         let (owner, name) = (owner.to_string(), name.to_string());
         Ok(Some(Self { kind: RepoKind::Dataset, owner, name, file: Some(file), revision }))
+    }
+
+    /// What the user may have meant by a model that is neither a path nor a name; `None`
+    /// if the text does not suggest it.
+    pub(super) fn model_hint(text: &str) -> Option<HubError> {
+        let weights = [".gguf", ".safetensors"].iter().any(|end| text.ends_with(end));
+        (text != "demo" && is_component(text) && !weights)
+            .then(|| HubError::NoOwner { name: text.to_string() })
+    }
+
+    /// As [`model_hint`](Self::model_hint), for a text.
+    pub(super) fn dataset_hint(text: &str) -> Option<HubError> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let named = parts.len() > 2 && is_component(parts[0]) && is_component(parts[1]);
+        (named && is_safe_path(text)).then(|| HubError::NoPrefix { name: text.to_string() })
     }
 
     /// `org/name`.
@@ -188,6 +211,22 @@ mod tests {
         ] {
             let error = HubName::dataset(text).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{text}: {words}")), "{error}");
+        }
+        for (text, words) in [
+            ("SmolLM2-135M", Some("SmolLM2-135M: no such file or folder; a model on the Hugging")),
+            ("demo", None),
+            ("model.gguf", None),
+            ("a/b/c", None),
+            ("./x", None),
+        ] {
+            let hint = HubName::model_hint(text).map(|hint| hint.to_string());
+            assert_eq!(hint.is_some(), words.is_some(), "{text}");
+            assert!(hint.is_none_or(|hint| hint.starts_with(words.unwrap_or_default())));
+        }
+        let hint = HubName::dataset_hint("org/name/a.jsonl").expect("a hint").to_string();
+        assert!(hint.ends_with("is written datasets:org/name/a.jsonl"), "{hint}");
+        for path in ["c4.jsonl", "data/c4.jsonl", "/a/b/c.txt", "../a/b/c.txt"] {
+            assert!(HubName::dataset_hint(path).is_none(), "{path}");
         }
         assert!(HubName::model("org/name@").unwrap_err().to_string().contains("after @"));
         assert!(HubName::model("org/name@../x").is_err());

@@ -50,18 +50,22 @@ impl Passes {
     ) -> Result<Self, PipelineError> {
         recipe.check().map_err(plan_error)?;
         let mut config = config.clone();
-        let mut list = Vec::new();
-        let recipes = recipe.each_pass();
-        for (number, recipe) in recipes.iter().enumerate() {
-            let pass = Pass::new(recipe, filter, &config, sequential);
-            let pass = pass.map_err(|error| match (recipes.len(), error) {
-                (1, error) => error,
-                (_, error) => PipelineError::Plan(format!("[[pass]] {}: {error}", number + 1)),
-            })?;
+        let list = each_pass(recipe, |recipe| {
+            let pass = Pass::new(recipe, filter, &config, sequential)?;
             config = pass.change.after.config(&config);
-            list.push(pass);
-        }
+            Ok(pass)
+        })?;
         Ok(Self { list, recipe: recipe.clone(), filter: filter.clone(), sequential })
+    }
+
+    /// Checks the patterns and methods of a recipe, without a model.
+    pub fn check(
+        recipe: &Recipe,
+        filter: &TensorFilter,
+        sequential: bool,
+    ) -> Result<(), PipelineError> {
+        recipe.check().map_err(plan_error)?;
+        each_pass(recipe, |recipe| PlanBuilder::new(recipe, filter, sequential)).map(drop)
     }
 
     /// One pass that prunes nothing: the model is only trained.
@@ -184,6 +188,21 @@ impl Pass {
     pub fn spec(&self) -> &str {
         self.spec.as_deref().unwrap_or("rules")
     }
+}
+
+/// What `make` makes of every pass of a recipe; its errors say of which, if there are several.
+fn each_pass<T>(
+    recipe: &Recipe,
+    mut make: impl FnMut(&Recipe) -> Result<T, PipelineError>,
+) -> Result<Vec<T>, PipelineError> {
+    let recipes = recipe.each_pass();
+    let make = |(number, recipe): (usize, &Recipe)| {
+        make(recipe).map_err(|error| match (recipes.len(), error) {
+            (1, error) => error,
+            (_, error) => PipelineError::Plan(format!("[[pass]] {}: {error}", number + 1)),
+        })
+    };
+    recipes.iter().enumerate().map(make).collect()
 }
 
 fn plan_error(error: RecipeError) -> PipelineError {

@@ -105,6 +105,17 @@ impl RunOptions {
         }
     }
 
+    /// Checks what needs neither the model nor the texts, so that a mistake is told before
+    /// they are downloaded.
+    pub fn check(&self) -> Result<(), PipelineError> {
+        check_folder(&self.out, self.start()?)?;
+        Passes::check(&self.recipe()?, &self.filter(), self.sequential)
+    }
+
+    fn filter(&self) -> TensorFilter {
+        TensorFilter { include: self.include.clone(), exclude: self.exclude.clone() }
+    }
+
     /// Opens the model, rounded to the output type.
     pub fn open(&self, model: &Path) -> Result<Checkpoint, PipelineError> {
         let start = self.start()?;
@@ -129,8 +140,7 @@ impl RunOptions {
         workers: Option<Workers>,
     ) -> Result<PreparedRun<'a>, PipelineError> {
         let model = Model::open(source)?;
-        let filter = TensorFilter { include: self.include.clone(), exclude: self.exclude.clone() };
-        let passes = Passes::new(&self.recipe()?, &filter, model.config(), self.sequential)?;
+        let passes = Passes::new(&self.recipe()?, &self.filter(), model.config(), self.sequential)?;
         self.check_recovery(model.config(), &passes, workers)?;
         let mut run = self.prepare_passes(model, passes)?;
         run.workers = workers;

@@ -211,6 +211,11 @@ fn document(line: usize, text: &str) -> Result<Document, String> {
         ));
     }
     let gold = field("gold")?;
+    if !gold.is_i64() && !gold.is_u64() {
+        return Err(format!(
+            "gold is {gold}, not a whole number; give the number of the right choice, from 0"
+        ));
+    }
     let in_range = gold.as_u64().and_then(|gold| usize::try_from(gold).ok());
     let gold = in_range.filter(|&gold| gold < choices.len()).ok_or_else(|| {
         format!(
@@ -262,8 +267,12 @@ mod tests {
                 r#"{"context": "a", "choices": ["b"], "gold": -1}"#,
                 "gold is -1, but there is 1 choice",
             ),
-            (r#"{"context": "a", "choices": ["b"], "gold": "0"}"#, "gold is \"0\", but"),
-            (r#"{"context": "a", "choices": ["b"], "gold": 0.5}"#, "gold is 0.5, but"),
+            (
+                r#"{"context": "a", "choices": ["b"], "gold": "0"}"#,
+                "gold is \"0\", not a whole number; give the number of the right choice, from 0",
+            ),
+            (r#"{"context": "a", "choices": ["b"], "gold": 1.0}"#, "gold is 1.0, not a whole"),
+            (r#"{"context": "a", "choices": ["b"], "gold": null}"#, "gold is null, not a whole"),
             (r#"{"context": "a", "choices": ["b"]}"#, "there is no `gold`; every line must be"),
             (
                 r#"{"context": "a", "choices": ["b", ""], "gold": 0}"#,

@@ -156,8 +156,7 @@ impl Source {
             }
         }
         drop(model);
-        let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
-        let (name, kind) = (name.into_owned(), Kind::Model { checkpoint, text });
+        let (name, kind) = (checkpoint.name(), Kind::Model { checkpoint, text });
         Ok(Self { name, kind, tensors, hessians: Mutex::default() })
     }
 

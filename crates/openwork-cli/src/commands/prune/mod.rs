@@ -110,6 +110,8 @@ impl Prune {
 /// The options of a run, with texts from the Hub in place of their names.
 pub fn options(given: options::Given, global: &Global) -> Result<RunOptions, Failure> {
     let mut options = RunOptions::from_values(given).map_err(failure)?;
+    // Before anything is downloaded.
+    options.check().map_err(failure)?;
     options.calib = global.text(&options.calib)?;
     options.eval = options.eval.map(|path| global.text(&path)).transpose()?;
     options.task = options.task.iter().map(|path| global.text(path)).collect::<Result<_, _>>()?;
