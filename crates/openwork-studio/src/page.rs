@@ -31,6 +31,7 @@ const FILES: &[File] = files! {
     "/js/editor.js", "js/editor.js", "text/javascript; charset=utf-8";
     "/js/picture.js", "js/picture.js", "text/javascript; charset=utf-8";
     "/js/tiles.js", "js/tiles.js", "text/javascript; charset=utf-8";
+    "/js/handles.js", "js/handles.js", "text/javascript; charset=utf-8";
     "/js/axes.js", "js/axes.js", "text/javascript; charset=utf-8";
     "/js/facts.js", "js/facts.js", "text/javascript; charset=utf-8";
     "/js/gallery.js", "js/gallery.js", "text/javascript; charset=utf-8";

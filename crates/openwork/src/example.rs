@@ -1,9 +1,11 @@
 //! Example masks: a reproducible mask of any spec, for drawings and for
 //! statistics that need some mask of the spec.
 
+use crate::mask::Bits;
 use crate::random::{STEP, mix, unit};
 use crate::select;
 use crate::spec::Spec;
+use rayon::prelude::*;
 use std::collections::HashMap;
 
 /// Most blocks of a scope that are ranked even if the tensor is larger than
@@ -58,6 +60,47 @@ impl<'a> ExampleMask<'a> {
     }
 }
 
+/// All blocks that the example mask keeps, scope after scope. Ranks every scope, so this is
+/// for specs of which most blocks are asked about.
+///
+/// ```
+/// use openwork::example::{ExampleMask, kept_blocks};
+/// let spec = "2:4".parse::<openwork::Pattern>().unwrap().bind(&[8, 16]).unwrap();
+/// let kept = kept_blocks(&spec, 1);
+/// let mut mask = ExampleMask::new(&spec, 1);
+/// assert!((0..spec.blocks()).all(|block| kept.get(block) == mask.keeps((block / 4, block % 4))));
+/// ```
+pub fn kept_blocks(spec: &Spec, seed: u64) -> Bits {
+    /// Blocks that one thread ranks at a time.
+    const CHUNK: usize = 1 << 14;
+    let count = spec.blocks_per_scope();
+    let scopes_at_a_time = (CHUNK / count).max(1);
+    let chunks: Vec<usize> = (0..spec.scopes()).step_by(scopes_at_a_time).collect();
+    let rank = |first: usize| {
+        let scopes = first..(first + scopes_at_a_time).min(spec.scopes());
+        let mut kept = Bits::zeros(scopes.len() * count);
+        let (mut scores, mut order) = (vec![0.0; count], Vec::new());
+        let mut stays = vec![false; count];
+        for (i, scope) in scopes.enumerate() {
+            for (block, of) in scores.iter_mut().enumerate() {
+                *of = match spec.is_padding(scope, block) {
+                    true => select::PADDING,
+                    false => score(seed, scope, block),
+                };
+            }
+            select::keep_best(&mut scores, spec.keep(), &mut stays, &mut order);
+            for (block, _) in stays.iter().enumerate().filter(|(_, stays)| **stays) {
+                kept.set(i * count + block, true);
+            }
+        }
+        kept
+    };
+    let ranked: Vec<Bits> = chunks.into_par_iter().map(rank).collect();
+    let mut all = Bits::zeros(0);
+    ranked.iter().for_each(|bits| all.append(bits));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,8 +118,12 @@ mod tests {
             let mask = Mask::select(&spec, |scope, block| score(7, scope, block));
             let mut example = ExampleMask::new(&spec, 7);
             assert!(example.is_exact());
+            let kept = kept_blocks(&spec, 7);
+            assert_eq!(kept.len(), spec.blocks());
             for scope in 0..spec.scopes() {
                 for block in 0..spec.blocks_per_scope() {
+                    let number = scope * spec.blocks_per_scope() + block;
+                    assert_eq!(kept.get(number), example.keeps((scope, block)), "{text}");
                     for element in spec.elements(scope, block) {
                         assert_eq!(mask.keeps(element), example.keeps((scope, block)), "{text}");
                     }

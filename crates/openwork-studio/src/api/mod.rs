@@ -1,7 +1,8 @@
 //! The routes of the page, each a function of the studio and a request.
 
 use crate::design::{
-    self, Design, DesignError, ElementRequest, SpecRequest, TileRequest, export_page, snippets,
+    self, Design, DesignError, DrawingRequest, ElementRequest, SpecRequest, TileRequest,
+    export_page, snippets,
 };
 use crate::request::{Request, Response};
 use crate::{Studio, page, trial};
@@ -37,6 +38,7 @@ macro_rules! route {
 pub const ROUTES: &[Route] = &[
     route!("GET", "/api/catalog", "presets, examples, clauses, methods, layout operations", catalog),
     route!("POST", "/api/show", "the facts of a spec, or where it is wrong", show),
+    route!("POST", "/api/draw", "the same with the tiles that are seen first, as bytes", draw),
     route!("POST", "/api/tile", "cells of a rectangle, as bytes", tile),
     route!("POST", "/api/element", "one element: block, scope, mates, coordinates", element),
     route!("POST", "/api/edit", "the spec with one clause changed", edit),
@@ -92,10 +94,19 @@ fn show(studio: &Studio, request: &Request<'_>) -> Result<Response, Response> {
     }))
 }
 
+fn draw(studio: &Studio, request: &Request<'_>) -> Result<Response, Response> {
+    let request: DrawingRequest = request.json()?;
+    request.check()?;
+    Ok(match studio.designs.get(&request.spec) {
+        Ok(design) => Response::bytes(design::drawing(&design, &request.tiles)?),
+        Err(error) => Response::json(&json!({"error": error.to_json()})),
+    })
+}
+
 fn tile(studio: &Studio, request: &Request<'_>) -> Result<Response, Response> {
     let request: TileRequest = request.json()?;
     let design = design_of(studio, &request.spec)?;
-    Ok(Response::bytes(design::tile(&design, &request)?))
+    Ok(Response::bytes(design::tile(&design, &request.tile)?))
 }
 
 fn element(studio: &Studio, request: &Request<'_>) -> Result<Response, Response> {

@@ -88,6 +88,8 @@ fn number(bits: f64) -> String {
 /// One picture: its size, and the axes of its view with the extents of blocks and scopes.
 fn panel(design: &Design, panel: &Panel, spec: &Spec, tensor: &Tensor) -> Value {
     let (rows, cols) = matrix(tensor);
+    // Offsets are those of the tensor without padding.
+    let own_cols: usize = tensor.dims()[usize::from(tensor.dims().len() > 1)..].iter().product();
     let (tile, counts) = (tensor.blocks().tile(), tensor.blocks().counts());
     let axes: Vec<Value> = tensor
         .axes()
@@ -100,8 +102,11 @@ fn panel(design: &Design, panel: &Panel, spec: &Spec, tensor: &Tensor) -> Value 
                 Coupling::Scopes => Some(axis),
             };
             let common = common.unwrap_or(axis);
+            let steps = steps(tensor, axis, tile[axis] * counts[axis]);
             json!({
                 "name": name,
+                "along": steps.map(|(along, _)| along),
+                "step": steps.map(|(_, step)| step),
                 "extent": tile[axis] * counts[axis],
                 "stride": tensor.view().flat().get(axis).map(|(_, stride)| stride),
                 "block": tile[axis],
@@ -121,11 +126,29 @@ fn panel(design: &Design, panel: &Panel, spec: &Spec, tensor: &Tensor) -> Value 
         "spec": spec.level_text(),
         "view": openwork::viz::layout(tensor),
         "axes": axes,
+        "origin": tensor.first_offset().map(|first| [first / own_cols, first % own_cols]),
         "blocks_per_scope": spec.blocks_per_scope(),
         "keep": spec.keep(),
         "density": spec.block_density(),
         "padded": tensor.padded_dims().is_some(),
     })
+}
+
+/// Whether an axis runs along the rows or the columns of the picture, and how many of them a
+/// step along it passes; `None` if it does neither.
+fn steps(tensor: &Tensor, axis: usize, extent: usize) -> Option<(&'static str, usize)> {
+    if !tensor.is_direct() && tensor.padded_dims().is_none() {
+        return None;
+    }
+    let (rows, cols) = matrix(tensor);
+    let stride = usize::try_from(tensor.view().flat().get(axis)?.1).ok()?;
+    if extent == 1 || stride == 0 {
+        return None;
+    }
+    match stride.is_multiple_of(cols) {
+        true => Some(("rows", stride / cols)).filter(|(_, step)| (extent - 1) * step < rows),
+        false => Some(("cols", stride)).filter(|(_, step)| (extent - 1) * step < cols),
+    }
 }
 
 /// The symbols that expressions may use, for completion.

@@ -1,16 +1,18 @@
 //! Designs: specs bound to shapes, with what the page asks about them.
 
+mod drawing;
 mod element;
 mod facts;
 mod share;
 mod tile;
 
+pub(crate) use drawing::{DrawingRequest, drawing};
 pub(crate) use element::{ElementRequest, element};
 pub(crate) use facts::facts;
 pub(crate) use share::{page as export_page, snippets};
 pub(crate) use tile::{TileRequest, tile};
 
-use openwork::example::ExampleMask;
+use openwork::example::{ExampleMask, kept_blocks};
 use openwork::mask::{Bits, Choice, Mask};
 use openwork::spec::{Side, Tensor, level_name};
 use openwork::{Pattern, Spec, SpecError};
@@ -29,10 +31,12 @@ const MAX_TENSORS: usize = 64;
 const LARGE: usize = 1 << 20;
 /// Most weights of a tensor with levels for which an example is chosen.
 const MAX_CHOSEN: usize = 1 << 24;
-/// Blocks of a scope from which an example is ranked once for all tiles.
+/// Blocks up to which the example ranks every scope at once, rather than those of the cells
+/// that are drawn; where scopes are large, all cells need the same few.
+const MAX_RANKED: usize = 1 << 20;
+const MAX_RANKED_LARGE: usize = 1 << 22;
+/// Blocks of a large scope.
 const MANY_BLOCKS: usize = 1 << 10;
-/// Most blocks that are ranked so.
-const MAX_RANKED: usize = 1 << 22;
 /// Designs that are kept for the next request; of large ones, the last.
 const KEPT: usize = 24;
 
@@ -188,16 +192,11 @@ impl Design {
                 let mask = choice.mask(spec);
                 return Example::Levels(Box::new((choice, mask)));
             }
-            if spec.blocks_per_scope() < MANY_BLOCKS || spec.blocks() > MAX_RANKED {
-                return Example::Lazy;
+            let large = spec.blocks_per_scope() >= MANY_BLOCKS;
+            match spec.blocks() <= if large { MAX_RANKED_LARGE } else { MAX_RANKED } {
+                true => Example::Blocks(kept_blocks(spec, seed)),
+                false => Example::Lazy,
             }
-            let mut mask = ExampleMask::new(spec, seed);
-            let mut kept = Bits::zeros(spec.blocks());
-            for block in 0..spec.blocks() {
-                let count = spec.blocks_per_scope();
-                kept.set(block, mask.keeps((block / count, block % count)));
-            }
-            Example::Blocks(kept)
         })
     }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! with numbers     scope of every cell (u32)   block (u32)   cell (u8)
-//! without          cell (u8)                   share of kept weights, 0 to 255 (u8)
+//! at step 1        cell (u8)
+//! reduced          cell (u8)                   share of kept weights, 0 to 255 (u8)
 //! ```
 //!
 //! All arrays are row-major and little-endian, one after the other. A cell is
@@ -14,7 +15,7 @@ use openwork::spec::{Locator, Spec, Tensor};
 use serde::Deserialize;
 
 /// Most cells of a tile.
-const MAX_CELLS: usize = 1 << 18;
+pub(super) const MAX_CELLS: usize = 1 << 18;
 /// Number of colors.
 const COLORS: usize = 8;
 /// The number of a cell without a scope.
@@ -33,11 +34,18 @@ const DROPPED: u8 = 1;
 const DROPPED_INSIDE: u8 = 2;
 const UNKNOWN: u8 = 3;
 
-/// A rectangle of a panel.
+/// A rectangle of a panel of a design.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct TileRequest {
     #[serde(flatten)]
     pub spec: super::SpecRequest,
+    #[serde(flatten)]
+    pub tile: Tile,
+}
+
+/// A rectangle of a panel.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Tile {
     pub panel: usize,
     pub row: usize,
     pub col: usize,
@@ -53,7 +61,7 @@ pub(crate) struct TileRequest {
 }
 
 /// The bytes of a tile.
-pub(crate) fn tile(design: &Design, request: &TileRequest) -> Result<Vec<u8>, Response> {
+pub(crate) fn tile(design: &Design, request: &Tile) -> Result<Vec<u8>, Response> {
     let Some((panel, spec, tensor)) = design.panel(request.panel) else {
         return Err(Response::error(404, format!("there is no panel {}", request.panel)));
     };
@@ -83,12 +91,12 @@ pub(crate) fn tile(design: &Design, request: &TileRequest) -> Result<Vec<u8>, Re
         scopes.extend(bytes);
         return Ok(scopes);
     }
+    if request.step == 1 {
+        return Ok(places.map(|place| picture.cell_at(place).byte()).collect());
+    }
     let (mut bytes, mut shares) = (Vec::with_capacity(2 * cells), Vec::with_capacity(cells));
     for place in places {
-        let (byte, share) = match request.step {
-            1 => picture.cell_at(place).reduced(),
-            step => picture.reduced(place, step),
-        };
+        let (byte, share) = picture.reduced(place, request.step);
         bytes.push(byte);
         shares.push(share);
     }

@@ -4,22 +4,18 @@
 import { post } from "./api.js";
 import { $, make, toast } from "./dom.js";
 import { replace } from "./editor.js";
+import { divisors } from "./handles.js";
 import { design } from "./state.js";
 
 const box = $("axes");
 let panels = [];
 let shown = 0;
 
-const divisors = (n) => {
-  const found = [];
-  for (let d = 1; d * d <= n; d += 1) if (n % d === 0) found.push(d, n / d);
-  return [...new Set(found)].sort((a, b) => a - b);
-};
-
-async function edit(change) {
+/** Changes a clause of a design; `joined` to the last change, which undo takes back with it. */
+export async function edit(change, { of = design(), panel = shown, joined = false } = {}) {
   try {
-    const { spec } = await post("/api/edit", { ...design(), panel: shown, edit: change });
-    replace(spec);
+    const { spec } = await post("/api/edit", { ...of, panel, edit: change });
+    replace(spec, undefined, joined);
   } catch (error) {
     toast(error.message);
   }

@@ -88,17 +88,17 @@ const keep = () => { snapshot = { text: area.value, shape: state.shape, at: area
 
 function changed(shape) {
   error = null;
-  paint();
-  keep();
+  // First, because this asks for the picture.
   set(shape === undefined ? { spec: area.value } : { spec: area.value, shape });
   keep();
+  paint();
 }
 
-/** Replaces the whole text; undo brings the old one back. */
-export function replace(text, shape) {
+/** Replaces the whole text; undo brings back the old one, or the one before a `joined` change. */
+export function replace(text, shape, joined = false) {
   if (text === area.value && (shape === undefined || shape === state.shape)) return;
   keep();
-  remember(snapshot, false);
+  if (!joined) remember(snapshot, false);
   area.value = text;
   close();
   changed(shape);
@@ -115,6 +115,7 @@ export function follow() {
 
 /** Shows or clears an error: `at` is the character it points at. */
 export function mark(found) {
+  if (!found && error === null && area.getAttribute("aria-invalid") === "false") return;
   error = found && found.at !== null && found.at !== undefined ? found.at : null;
   $("editor").classList.toggle("wrong", Boolean(found));
   area.setAttribute("aria-invalid", String(Boolean(found)));

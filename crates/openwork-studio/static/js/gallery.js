@@ -27,7 +27,10 @@ export function start(catalog) {
 }
 
 function mark() {
-  for (const entry of entries) entry.button.setAttribute("aria-current", String(entry.spec === state.spec));
+  for (const entry of entries) {
+    const current = String(entry.spec === state.spec);
+    if (entry.button.getAttribute("aria-current") !== current) entry.button.setAttribute("aria-current", current);
+  }
 }
 
 /** Draws all small pictures, one after the other. */
@@ -38,8 +41,7 @@ export async function draw() {
       const side = Math.min(16, dims[0], dims.slice(1).reduce((a, b) => a * b, 1));
       const body = { spec: entry.spec, shapes: entry.shapes, seed: 3, panel: 0, row: 0, col: 0, rows: side, cols: side, step: 1, numbers: false, mask: true };
       entry.bytes ??= await postBytes("/api/tile", body);
-      const count = side * side;
-      const picture = paint(new Uint8Array(entry.bytes, 0, count), new Uint8Array(entry.bytes, count, count), side, side, { mask: true, used: 8 });
+      const picture = paint(new Uint8Array(entry.bytes), null, side, side, { mask: true, used: 8 });
       const context = entry.canvas.getContext("2d");
       context.imageSmoothingEnabled = false;
       context.drawImage(picture, 0, 0, TINY, TINY);

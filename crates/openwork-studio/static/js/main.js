@@ -1,6 +1,6 @@
 // Connects the parts of the page.
 
-import { get, post, postBlob } from "./api.js";
+import { get, post, postBlob, postDrawing } from "./api.js";
 import * as axes from "./axes.js";
 import { $, make, plural, toast } from "./dom.js";
 import * as editor from "./editor.js";
@@ -51,24 +51,32 @@ async function ask() {
   asked?.abort();
   asked = new AbortController();
   const wanted = design();
-  const started = performance.now();
+  const areas = state.tab === "design" && state.draw !== "fragment" ? pictures.flatMap((picture) => picture.wanted()) : [];
   let found;
+  let tiles;
   try {
-    found = await post("/api/show", wanted, asked.signal);
+    ({ found, tiles } = await postDrawing({ ...wanted, tiles: areas }, asked.signal));
   } catch (error) {
     if (error.name !== "AbortError") complain({ what: error.message, detail: "", at: null });
     return;
   }
   if (found.error) return complain(found.error);
-  current = { design: wanted, found, started };
+  current = { design: wanted, found };
+  draw(areas.map((area, i) => [area, tiles[i]]).filter(([, bytes]) => bytes));
   editor.mark(null);
   editor.learn(found.dims);
   // What a preset stands for.
   message(found.facts.expanded === found.facts.spec ? "" : `= ${found.facts.expanded}`, true);
-  draw();
-  facts.show(found, await baseline(wanted));
-  axes.show(found.panels);
-  if (state.draw === "fragment") fragment();
+  legend();
+  // The picture is seen first, then what is known of it.
+  requestAnimationFrame(() => setTimeout(async () => {
+    if (current.found !== found) return;
+    axes.show(found.panels);
+    const other = await baseline(wanted);
+    if (current.found !== found) return;
+    facts.show(found, other);
+    if (state.draw === "fragment") fragment();
+  }));
 }
 
 function complain(error) {
@@ -96,7 +104,7 @@ async function baseline(wanted) {
   return base.found;
 }
 
-function draw() {
+function draw(given) {
   const { found: { panels } } = current;
   while (pictures.length < panels.length) {
     const picture = new Picture(pictures.length, events);
@@ -111,9 +119,8 @@ function draw() {
   pinned = null;
   panels.forEach((panel, i) => {
     pictures[i].highlights = [];
-    pictures[i].show(current.design, panel, state.draw !== "structure");
+    pictures[i].show(current.design, panel, state.draw !== "structure", given.filter(([area]) => area.panel === i));
   });
-  legend();
 }
 
 function legend() {
@@ -122,6 +129,7 @@ function legend() {
   const masked = state.draw === "mask";
   const items = [["s0", "color: block within its scope"], ["s1", "outline: scope"]];
   if (masked) items.push(["s2", levels ? "dropped by this level" : "dropped"]);
+  if (found.panels.some((panel) => panel.axes.some((axis) => axis.along))) items.push(["h0", "drag: block"], ["h1", "drag: scope"]);
   if (masked && levels) items.push(["s3", "dropped by an inner level"]);
   if (found.facts.tensors.some((tensor) => tensor.domain_size < tensor.shape.reduce((a, b) => a * b, 1))) items.push(["s4", "outside the domain, kept"]);
   if (found.panels.some((panel) => panel.padded)) items.push(["s5", "padding"]);
@@ -152,6 +160,20 @@ const events = {
     pinned = null;
     if (again) return events.leave();
     look(picture, row, col, true).then(() => { pinned = key; });
+  },
+  /** A handle was moved: the last change of a drag is the one that is sent. */
+  async edit(picture, drag, change) {
+    drag.next = change;
+    if (drag.busy) return;
+    drag.busy = true;
+    while (drag.next) {
+      const next = drag.next;
+      drag.next = null;
+      const { spec, shapes: of, seed } = drag.design;
+      await axes.edit(next, { of: { spec, shapes: of, seed }, panel: picture.number, joined: Boolean(drag.changed) });
+      drag.changed = true;
+    }
+    drag.busy = false;
   },
 };
 

@@ -2,15 +2,19 @@
 // Only the visible part is asked for and drawn.
 
 import { make } from "./dom.js";
-import { NUMBERED, SIDE, Tiles, colors, paint } from "./tiles.js";
+import * as handles from "./handles.js";
+import { NUMBERED, SIDE, Tiles, area, colors, overviewStep, paint } from "./tiles.js";
 
 /** Pixels per cell from which cells have outlines, and scopes have numbers. */
 const OUTLINED = 6;
 const LABELED = 24;
 const LARGEST = 64;
+/** Most cells that are asked for together with the facts. */
+const FIRST = 1 << 18;
+const MARGIN = 14;
 
 export class Picture {
-  /** `events`: hover(picture, row, col), leave(), pin(picture, row, col). */
+  /** `events`: hover(picture, row, col), leave(), pin(picture, row, col), edit(picture, drag, change). */
   constructor(number, events) {
     this.number = number;
     this.events = events;
@@ -30,12 +34,14 @@ export class Picture {
     this.frame = 0;
     this.tiles = null;
     this.before = null;
+    this.held = null;
+    this.drag = null;
     new ResizeObserver(() => this.resize()).observe(this.box);
     this.listen();
   }
 
-  /** Shows a panel of a design; the view stays where the size is the same. */
-  show(design, panel, masked) {
+  /** Shows a panel of a design, some of its tiles given; the view stays where the size is the same. */
+  show(design, panel, masked, given = []) {
     const same = this.panel && this.panel.rows === panel.rows && this.panel.cols === panel.cols;
     this.before = same ? this.tiles ?? this.before : null;
     this.tiles?.stop();
@@ -43,12 +49,26 @@ export class Picture {
     this.masked = masked;
     // The last tile that is waited for is drawn at once.
     this.tiles = new Tiles(design, panel, this.number, () => (this.tiles?.waiting ? this.redraw() : this.draw()));
+    if (same) this.tiles.give(given);
     this.title.textContent = panel.title;
     const about = `${panel.title}, ${panel.rows} rows and ${panel.cols} columns, blocks and scopes of ${panel.spec}. Arrow keys move over the weights, Enter pins, plus and minus zoom.`;
     this.canvas.setAttribute("aria-label", about);
     if (!same || this.fitted) this.fit();
     // Now, not in the next frame: this asks for the tiles.
     this.draw();
+    clearTimeout(this.later);
+    // What lies behind tiles that are on their way, ready before the first move.
+    this.later = setTimeout(() => this.tiles.overview(this.masked), 300);
+  }
+
+  /** The tiles that are visible, for a panel of this size; all of it, reduced, if they are many. */
+  wanted() {
+    if (!this.panel || !this.canvas.width) return [];
+    const { step, numbers, list } = this.visible();
+    const areas = list.map(([i, j]) => area(this.panel, i, j, step, numbers));
+    const cells = areas.reduce((sum, one) => sum + one.rows * one.cols, 0);
+    const some = cells <= FIRST && areas.length <= 16 ? areas : [area(this.panel, 0, 0, overviewStep(this.panel), false)];
+    return some.map((one) => ({ ...one, panel: this.number, mask: true }));
   }
 
   mask(masked) {
@@ -69,9 +89,9 @@ export class Picture {
 
   /** Pixels of a cell so that everything is visible. */
   smallest() {
-    const margin = 14;
     const { width, height } = this.size();
-    return Math.min((width - 2 * margin) / this.panel.cols, (height - 2 * margin) / this.panel.rows);
+    const { left, top } = handles.margins(this.panel);
+    return Math.min((width - left - 2 * MARGIN) / this.panel.cols, (height - top - 2 * MARGIN) / this.panel.rows);
   }
 
   size() {
@@ -84,8 +104,9 @@ export class Picture {
     // Whole pixels keep cells equally large.
     this.zoom = zoom > 2 ? Math.min(Math.floor(zoom), 40) : zoom;
     const { width, height } = this.size();
-    this.left = (width - this.panel.cols * this.zoom) / 2;
-    this.top = (height - this.panel.rows * this.zoom) / 2;
+    const { left, top } = handles.margins(this.panel);
+    this.left = (width + left - this.panel.cols * this.zoom) / 2;
+    this.top = (height + top - this.panel.rows * this.zoom) / 2;
     this.fitted = true;
     this.redraw();
   }
@@ -145,22 +166,53 @@ export class Picture {
 
   draw() {
     if (!this.panel || !this.tiles || !this.canvas.width) return;
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
     const { context: c, ratio } = this;
     const { width, height } = this.size();
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
     c.fillStyle = colors().sheet;
     c.fillRect(0, 0, width, height);
-    const rows = [Math.max(0, Math.floor(-this.top / this.zoom)), Math.min(this.panel.rows, Math.ceil((height - this.top) / this.zoom))];
-    const cols = [Math.max(0, Math.floor(-this.left / this.zoom)), Math.min(this.panel.cols, Math.ceil((width - this.left) / this.zoom))];
-    const numbered = this.zoom >= OUTLINED;
-    let complete = true;
-    if (numbered) complete = this.drawNumbered(rows, cols);
-    else complete = this.drawPictures(rows, cols);
+    const visible = this.visible();
+    const complete = visible.numbers ? this.drawNumbered(visible) : this.drawPictures(visible);
     if (complete) this.before = null;
     this.drawHighlights(c);
-    this.drawMinimap(rows, cols);
+    handles.draw(this, this.drag ?? this.held);
+    if (this.drag?.what === "axis") handles.drawDragged(this, this.drag);
+    this.drawMinimap(visible.rows, visible.cols);
     this.complete = complete;
     this.canvas.dataset.complete = String(complete);
+  }
+
+  /** The picture without handles and highlights, for a file. */
+  drawn() {
+    const kept = this.highlights;
+    const axes = this.panel.axes;
+    this.highlights = [];
+    this.panel.axes = [];
+    this.draw();
+    const copy = new OffscreenCanvas(this.canvas.width, this.canvas.height);
+    copy.getContext("2d").drawImage(this.canvas, 0, 0);
+    this.highlights = kept;
+    this.panel.axes = axes;
+    this.draw();
+    return copy;
+  }
+
+  /** The rows and columns that are visible, and their tiles: [i, j] each. */
+  visible() {
+    const { width, height } = this.size();
+    const rows = [Math.max(0, Math.floor(-this.top / this.zoom)), Math.min(this.panel.rows, Math.ceil((height - this.top) / this.zoom))];
+    const cols = [Math.max(0, Math.floor(-this.left / this.zoom)), Math.min(this.panel.cols, Math.ceil((width - this.left) / this.zoom))];
+    const numbers = this.zoom >= OUTLINED;
+    const reduced = 0.75 / (this.zoom * this.ratio);
+    const step = !numbers && reduced > 1 ? 2 ** Math.ceil(Math.log2(reduced)) : 1;
+    const cells = (numbers ? NUMBERED : SIDE) * step;
+    const list = [];
+    for (let i = Math.floor(rows[0] / cells); i * cells < rows[1]; i += 1) {
+      for (let j = Math.floor(cols[0] / cells); j * cells < cols[1]; j += 1) list.push([i, j]);
+    }
+    return { rows, cols, numbers, step, list };
   }
 
   place(tile, picture) {
@@ -181,35 +233,22 @@ export class Picture {
     return own;
   }
 
-  drawPictures(rows, cols) {
-    const reduced = 0.75 / (this.zoom * this.ratio);
-    const step = reduced > 1 ? 2 ** Math.ceil(Math.log2(reduced)) : 1;
-    const whole = this.backdrop();
+  drawPictures({ step, list }) {
+    const whole = list.every(([i, j]) => this.tiles.has(i, j, step, false)) ? null : this.backdrop();
     if (whole && step >= whole.step) return true;
-    const cells = SIDE * step;
     let complete = true;
-    // A few tiles are asked for together with the overview, more after it.
-    const count = Math.ceil((rows[1] - rows[0]) / cells) * Math.ceil((cols[1] - cols[0]) / cells);
-    for (let i = Math.floor(rows[0] / cells); i * cells < rows[1]; i += 1) {
-      for (let j = Math.floor(cols[0] / cells); j * cells < cols[1]; j += 1) {
-        const tile = whole || count <= 4 ? this.tiles.picture(i, j, step, this.masked) : null;
-        if (tile) this.place(tile, this.masked ? tile.masked : tile.plain);
-        else complete = false;
-      }
+    for (const [i, j] of list) {
+      // A few tiles are asked for together with the overview, more after it.
+      const tile = whole || list.length <= 4 || this.tiles.has(i, j, step, false) ? this.tiles.picture(i, j, step, this.masked) : null;
+      if (tile) this.place(tile, this.masked ? tile.masked : tile.plain);
+      else complete = false;
     }
     return complete;
   }
 
-  drawNumbered(rows, cols) {
-    const tiles = [];
-    let complete = true;
-    for (let i = Math.floor(rows[0] / NUMBERED); i * NUMBERED < rows[1]; i += 1) {
-      for (let j = Math.floor(cols[0] / NUMBERED); j * NUMBERED < cols[1]; j += 1) {
-        const tile = this.tiles.numbered(i, j);
-        if (tile) tiles.push(tile);
-        else complete = false;
-      }
-    }
+  drawNumbered({ rows, cols, list }) {
+    const tiles = list.map(([i, j]) => this.tiles.numbered(i, j)).filter(Boolean);
+    const complete = tiles.length === list.length;
     if (!complete) this.backdrop();
     const { context: c, zoom } = this;
     const theme = colors();
@@ -307,11 +346,21 @@ export class Picture {
     let moved = 0;
     canvas.addEventListener("pointerdown", (event) => {
       canvas.setPointerCapture(event.pointerId);
-      pointers.set(event.pointerId, point(event));
+      const at = point(event);
+      const found = pointers.size || !this.panel ? null : handles.grab(this, ...at, event.pointerType === "touch");
+      if (found) {
+        this.drag = { ...found, pointer: event.pointerId, from: at, x: at[0], y: at[1], design: this.tiles.design, zoom: this.zoom, value: found.ruler.axis[found.what] };
+        this.events.leave();
+        return;
+      }
+      pointers.set(event.pointerId, at);
       moved = 0;
     });
     canvas.addEventListener("pointermove", (event) => {
       const now = point(event);
+      if (this.drag) return this.dragTo(event, ...now);
+      if (!pointers.size && this.panel) this.hold(handles.grab(this, ...now, event.pointerType === "touch"));
+      if (this.held) return this.events.leave();
       const last = pointers.get(event.pointerId);
       if (last) {
         if (pointers.size === 2) {
@@ -332,6 +381,7 @@ export class Picture {
       else this.events.leave();
     });
     const end = (event) => {
+      if (this.drag?.pointer === event.pointerId) return this.drop(event.type === "pointerup");
       const last = pointers.get(event.pointerId);
       pointers.delete(event.pointerId);
       box.classList.remove("moving");
@@ -340,7 +390,7 @@ export class Picture {
     };
     canvas.addEventListener("pointerup", end);
     canvas.addEventListener("pointercancel", end);
-    canvas.addEventListener("pointerleave", () => this.events.leave());
+    canvas.addEventListener("pointerleave", () => { this.hold(null); this.events.leave(); });
     canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
       const lines = event.deltaMode === 1 ? 30 : 1;
@@ -381,6 +431,42 @@ export class Picture {
     this.minimap.addEventListener("pointermove", jump);
   }
 
+  /** Points out the handle under the pointer. */
+  hold(found) {
+    const same = (a, b) => a?.what === b?.what && a?.ruler.index === b?.ruler.index;
+    if (same(found, this.held)) return;
+    this.held = found;
+    this.box.title = found ? handles.describe(found) : "";
+    this.canvas.style.cursor = !found ? "" : found.what === "axis" ? "grab" : found.ruler.horizontal ? "ew-resize" : "ns-resize";
+    this.redraw();
+  }
+
+  /** A handle is dragged: the text follows while it moves. */
+  dragTo(event, x, y) {
+    const { drag } = this;
+    if (event.pointerId !== drag.pointer) return;
+    Object.assign(drag, { x, y });
+    this.redraw();
+    if (drag.what === "axis") return;
+    const moved = drag.ruler.horizontal ? x - drag.from[0] : y - drag.from[1];
+    const value = handles.extent(drag, moved, drag.zoom);
+    if (value === drag.value) return;
+    drag.value = value;
+    const { axis, index } = drag.ruler;
+    const change = drag.what === "block" ? { block: { axis: index, extent: value } } : { scope: { axis: axis.scope_axis, extent: value } };
+    this.events.edit(this, drag, change);
+  }
+
+  drop(done) {
+    const { drag } = this;
+    this.drag = null;
+    this.redraw();
+    if (!done || drag.what !== "axis") return;
+    const to = handles.target(this, drag.x, drag.y);
+    const far = Math.hypot(drag.x - drag.from[0], drag.y - drag.from[1]) > 6;
+    if (far && to && to.index !== drag.ruler.index) this.events.edit(this, drag, { move_axis: { from: drag.ruler.index, to: to.index } });
+  }
+
   /** Moves a cell into view. */
   reveal(row, col) {
     const { width, height } = this.size();
@@ -399,8 +485,8 @@ export class Picture {
  */
 function edges(tile, tiles) {
   const { width, height, scopes, blocks, row, col } = tile;
-  const left = tiles.known.get(`n ${row / NUMBERED} ${col / NUMBERED - 1}`);
-  const above = tiles.known.get(`n ${row / NUMBERED - 1} ${col / NUMBERED}`);
+  const left = tiles.neighbor(tile, 0, NUMBERED);
+  const above = tiles.neighbor(tile, NUMBERED, 0);
   const before = (r, c) => {
     if (c < 0) return left?.cells ? [left.scopes[r * left.width + left.width - 1], left.blocks[r * left.width + left.width - 1]] : null;
     if (r < 0) return above?.cells ? [above.scopes[(above.height - 1) * above.width + c], above.blocks[(above.height - 1) * above.width + c]] : null;

@@ -29,7 +29,7 @@ export function start(pictures) {
     save(new Blob([page], { type: "text/html" }), fileName("html"));
   });
   file("save-png", async () => {
-    const all = pictures().map((picture) => picture.canvas);
+    const all = pictures().map((picture) => picture.drawn());
     const width = all.reduce((sum, canvas) => sum + canvas.width + 16, -16);
     const sheet = new OffscreenCanvas(width, Math.max(...all.map((canvas) => canvas.height)));
     let x = 0;

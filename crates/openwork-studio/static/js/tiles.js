@@ -24,7 +24,8 @@ export function colors() {
   palette = {
     blocks, cut: rgb("--cut"), deep: rgb("--deep"), outside: rgb("--out"), padding: rgb("--pad"),
     sheet: style.getPropertyValue("--sheet").trim(), ink: style.getPropertyValue("--ink").trim(),
-    accent: style.getPropertyValue("--accent").trim(),
+    accent: style.getPropertyValue("--accent").trim(), onAccent: style.getPropertyValue("--on-accent").trim(),
+    soft: style.getPropertyValue("--soft").trim(), line: style.getPropertyValue("--line").trim(),
   };
   return palette;
 }
@@ -34,7 +35,10 @@ export function forgetColors() { palette = null; }
 const pixel = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
 const blend = (a, b, share) => [0, 1, 2].map((i) => a[i] * share + b[i] * (1 - share));
 
-/** A picture of cells: one pixel each. `used` colors are mixed where blocks are too small to see. */
+/**
+ * A picture of cells: one pixel each. Where `shares` is null, a cell is kept or not. `used` colors
+ * are mixed where blocks are too small to see.
+ */
 export function paint(cells, shares, width, height, { mask, used }) {
   const { blocks, cut, deep, outside, padding } = colors();
   const mean = [0, 1, 2].map((i) => blocks.slice(0, used).reduce((sum, c) => sum + c[i], 0) / used);
@@ -42,11 +46,11 @@ export function paint(cells, shares, width, height, { mask, used }) {
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
-  const memo = new Map();
+  // Pixels are opaque, so a color of 0 is one that is not known yet.
+  const known = new Uint32Array(shares ? 1 << 16 : 1 << 8);
   for (let i = 0; i < cells.length; i += 1) {
-    const key = cells[i] | (shares ? shares[i] << 8 : 0);
-    let color = memo.get(key);
-    if (color === undefined) {
+    const key = shares ? cells[i] | (shares[i] << 8) : cells[i];
+    if (known[key] === 0) {
       const state = cells[i] >> 5;
       const kind = (cells[i] >> 3) & 3;
       const full = kind === MIXED ? mean : blocks[cells[i] & 7];
@@ -55,13 +59,34 @@ export function paint(cells, shares, width, height, { mask, used }) {
         const share = shares ? shares[i] / 255 : state === 0 ? 1 : 0;
         mixed = blend(full, state === 2 ? deep : cut, share);
       }
-      color = pixel(mixed) >>> 0;
-      memo.set(key, color);
+      known[key] = pixel(mixed) >>> 0;
     }
-    pixels[i] = color;
+    pixels[i] = known[key];
   }
   context.putImageData(image, 0, 0);
   return canvas;
+}
+
+/** The rectangle of a tile of a panel: of `SIDE` cells a side, or of `NUMBERED` ones with numbers. */
+export function area(panel, i, j, step, numbers) {
+  const side = numbers ? NUMBERED : SIDE;
+  const [row, col] = [i * side * step, j * side * step];
+  const rows = Math.min(side, Math.ceil((panel.rows - row) / step));
+  const cols = Math.min(side, Math.ceil((panel.cols - col) / step));
+  return { row, col, rows, cols, step, numbers };
+}
+
+const name = ({ row, col, step, numbers }) => `${numbers ? "n" : "p"} ${row} ${col} ${step}`;
+
+/** The step of the picture of everything, which has at most 256 x 256 cells. */
+export const overviewStep = (panel) => Math.max(1, 2 ** Math.ceil(Math.log2(Math.max(panel.rows, panel.cols) / SIDE)));
+
+/** The arrays of a tile's bytes. */
+function read(tile, bytes) {
+  const count = tile.width * tile.height;
+  const words = (at) => new Uint32Array(bytes.buffer, bytes.byteOffset + at, count);
+  if (tile.numbers) Object.assign(tile, { scopes: words(0), blocks: words(4 * count), cells: bytes.subarray(8 * count) });
+  else Object.assign(tile, { cells: bytes.subarray(0, count), shares: tile.step > 1 ? bytes.subarray(count) : null });
 }
 
 /** The tiles of one panel of one design. */
@@ -76,47 +101,55 @@ export class Tiles {
 
   stop() { this.aborter.abort(); }
 
-  /** The picture of everything, reduced to at most 256 x 256 cells. */
+  /** Tiles that came with the facts: [area, bytes]. */
+  give(tiles) {
+    for (const [of, bytes] of tiles) {
+      const tile = { row: of.row, col: of.col, step: of.step, numbers: of.numbers, width: of.cols, height: of.rows };
+      read(tile, bytes);
+      this.known.set(name(of), tile);
+    }
+  }
+
+  /** Whether a tile is here. */
+  has(i, j, step, numbers) {
+    return Boolean(this.known.get(name(area(this.panel, i, j, step, numbers)))?.cells);
+  }
+
+  /** The picture of everything. */
   overview(mask) {
-    const step = Math.max(1, 2 ** Math.ceil(Math.log2(Math.max(this.panel.rows, this.panel.cols) / SIDE)));
-    return this.picture(0, 0, step, mask);
+    return this.picture(0, 0, overviewStep(this.panel), mask);
   }
 
   /** The picture of a tile, or null while it is fetched. */
   picture(i, j, step, mask) {
-    const found = this.get(`p ${i} ${j} ${step}`, i * SIDE * step, j * SIDE * step, SIDE, step, false);
+    const found = this.get(area(this.panel, i, j, step, false));
     if (!found.cells) return null;
-    const name = mask ? "masked" : "plain";
-    found[name] ??= paint(found.cells, found.shares, found.width, found.height, { mask, used: this.used });
+    const kind = mask ? "masked" : "plain";
+    found[kind] ??= paint(found.cells, found.shares, found.width, found.height, { mask, used: this.used });
     return found;
   }
 
   /** A tile with the numbers of blocks and scopes, or null while it is fetched. */
   numbered(i, j) {
-    const found = this.get(`n ${i} ${j}`, i * NUMBERED, j * NUMBERED, NUMBERED, 1, true);
+    const found = this.get(area(this.panel, i, j, 1, true));
     return found.cells ? found : null;
   }
 
-  get(key, row, col, side, step, numbers) {
+  /** The tile with numbers before another one, if it is here. */
+  neighbor(tile, rows, cols) {
+    return this.known.get(name({ row: tile.row - rows, col: tile.col - cols, step: 1, numbers: true }));
+  }
+
+  get(of) {
+    const key = name(of);
     let tile = this.known.get(key);
     if (tile) return tile;
-    const height = Math.min(side, Math.ceil((this.panel.rows - row) / step));
-    const width = Math.min(side, Math.ceil((this.panel.cols - col) / step));
-    tile = { row, col, step, width, height };
+    tile = { row: of.row, col: of.col, step: of.step, numbers: of.numbers, width: of.cols, height: of.rows };
+    if (of.rows <= 0 || of.cols <= 0 || this.aborter.signal.aborted) return tile;
     this.known.set(key, tile);
-    if (width <= 0 || height <= 0) return tile;
     this.waiting += 1;
-    const body = { ...this.design, panel: this.number, row, col, rows: height, cols: width, step, numbers, mask: true };
-    postBytes("/api/tile", body, this.aborter.signal).then((buffer) => {
-      const count = width * height;
-      if (numbers) {
-        tile.scopes = new Uint32Array(buffer, 0, count);
-        tile.blocks = new Uint32Array(buffer, 4 * count, count);
-        tile.cells = new Uint8Array(buffer, 8 * count, count);
-      } else {
-        tile.cells = new Uint8Array(buffer, 0, count);
-        tile.shares = new Uint8Array(buffer, count, count);
-      }
+    postBytes("/api/tile", { ...this.design, panel: this.number, ...of, mask: true }, this.aborter.signal).then((buffer) => {
+      read(tile, new Uint8Array(buffer));
       this.waiting -= 1;
       this.changed();
     }, (error) => {

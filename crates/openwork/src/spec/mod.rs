@@ -147,6 +147,11 @@ impl Tensor {
         Some(at)
     }
 
+    /// The offset of the element at coordinate zero of the view; `None` if that is padding.
+    pub fn first_offset(&self) -> Option<usize> {
+        self.space.place(0)
+    }
+
     /// The number of positions of the view, padded ones included.
     pub fn positions(&self) -> usize {
         self.view.size() as usize
