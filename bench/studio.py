@@ -1,5 +1,5 @@
-"""Measures the studio: first paint, keystroke to picture, frames while panning, page size,
-concurrent and hostile requests, memory of the server.
+"""Measures the studio: first paint, keystroke to picture, frames while panning (from a trace of
+Chromium, studio_trace.py), page size, concurrent and hostile requests, memory of the server.
 
     cargo build --release -p openwork-cli
     python bench/studio.py target/release/openwork [--hostile 100000]
@@ -59,22 +59,25 @@ const check = () => {
 requestAnimationFrame(check);
 """
 
-# Pans for two seconds; the intervals between frames.
+# Pans for two seconds between two marks; the intervals between frames.
 PAN = """
 const done = arguments[0];
 const picture = studio.pictures[0];
 const times = [];
 const frame = (now) => {
+  if (!times.length) performance.mark("pan-start");
   times.push(now);
   picture.moveBy(Math.cos(times.length / 40) * 9, Math.sin(times.length / 40) * 5);
-  if (times.length < 121) requestAnimationFrame(frame);
-  else done(times.slice(1).map((time, i) => time - times[i]));
+  if (times.length < 121) return requestAnimationFrame(frame);
+  performance.mark("pan-end");
+  done(times.slice(1).map((time, i) => time - times[i]));
 };
 requestAnimationFrame(frame);
 """
 
 
 def in_browser(address):
+    import studio_trace
     from conftest import browser
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -115,10 +118,13 @@ def in_browser(address):
             visit("spec=2:4@8&shape=4096,4096")
             driver.execute_script(f"studio.pictures[0].zoomBy({zoom} / studio.pictures[0].zoom)")
             time.sleep(1)
+            trace = studio_trace.Trace(driver)
+            trace.start()
             frames = sorted(driver.execute_async_script(PAN))
             found[f"pan 4096,4096 at {zoom} px per weight"] = {
                 "frames_per_second": round(1000 * len(frames) / sum(frames), 1),
-                "frame_ms_median": median(frames), "frame_ms_p95": round(frames[int(0.95 * len(frames))], 1)}
+                "frame_ms_median": median(frames), "frame_ms_p95": round(frames[int(0.95 * len(frames))], 1),
+                "trace": studio_trace.summary(trace.stop())}
     finally:
         driver.quit()
     return found
@@ -179,6 +185,8 @@ def hostile(rng):
         lambda: ("POST /api/show", show(f"unstructured(50%) # {n}", ["4096,4096"])),
         lambda: ("POST /api/show", show(f"view m k -> k m scope (4,1) keep 2 # {n}", ["2048,2048"])),
         lambda: ("POST /api/show", show("2:4", ["4,4"] * rng.randrange(5000))),
+        lambda: ("POST /api/draw", json.dumps({"spec": f"2:4 # {n}", "shapes": ["2048,2048"], "tiles": [
+            {"panel": 0, "row": n, "col": 0, "rows": 512, "cols": 512, "step": 1, "numbers": True, "mask": True}] * rng.randrange(4)}).encode()),
         lambda: ("POST /api/tile", tile(row=n, col=n)),
         lambda: ("POST /api/tile", tile(rows=n, cols=n)),
         lambda: ("POST /api/tile", tile(step=n)),

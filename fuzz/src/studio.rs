@@ -11,6 +11,7 @@ pub const SEEDS: &[&str] = &[
     "POST /api/show\n127.0.0.1:80\n\n\n{\"spec\":\"2:4@8\",\"shapes\":[\"8,32\"],\"seed\":1}",
     "POST /api/tile\n127.0.0.1:80\n\n\n{\"spec\":\"2:4 pad (1,4)\",\"shapes\":[\"4,10\"],\"panel\":0,\"row\":0,\"col\":0,\"rows\":4,\"cols\":4,\"step\":1,\"numbers\":true,\"mask\":true}",
     "POST /api/tile\n127.0.0.1:80\n\n\n{\"spec\":\"1:2 then 1:2\",\"shapes\":[\"8,16\"],\"panel\":1,\"row\":0,\"col\":2,\"rows\":4,\"cols\":4,\"step\":2,\"numbers\":false,\"mask\":true}",
+    "POST /api/draw\n127.0.0.1:80\n\n\n{\"spec\":\"2:4@8\",\"shapes\":[\"8,32\"],\"tiles\":[{\"panel\":0,\"row\":0,\"col\":0,\"rows\":4,\"cols\":4,\"step\":2,\"numbers\":false,\"mask\":true}]}",
     "POST /api/element\n127.0.0.1:80\n\n\n{\"spec\":\"in (1,2)+(2,4) keep 1\",\"shapes\":[\"4,8\"],\"panel\":0,\"row\":1,\"col\":2}",
     "POST /api/edit\n127.0.0.1:80\n\n\n{\"spec\":\"2:4\",\"shapes\":[\"8,16\"],\"panel\":0,\"edit\":{\"move_axis\":{\"from\":0,\"to\":1}}}",
     "POST /api/edit\n127.0.0.1:80\n\n\n{\"spec\":\"block(4,4)\",\"shapes\":[\"8,16\"],\"panel\":0,\"edit\":{\"block\":{\"axis\":0,\"extent\":2}}}",

@@ -34,8 +34,7 @@ impl Runs {
         find_runs(&self.root, DEPTH, MAX_RUNS)
     }
 
-    /// The folder of a request: the number is checked against a name, so that a run that
-    /// appears in between is not mistaken for another.
+    /// The folder of a request. Numbers change when runs appear, so the answer has the name.
     fn folder(&self, request: &Request<'_>) -> Result<PathBuf, Response> {
         let number: Option<usize> = request.query_value("run").and_then(|text| text.parse().ok());
         let mut folders = self.folders();
@@ -96,7 +95,8 @@ pub(crate) fn one(studio: &Studio, request: &Request<'_>) -> Result<Response, Re
         .iter()
         .map(|e| json!({"after_layer": e.after_layer, "perplexity": finite(e.token_perplexity)}))
         .collect();
-    out["progress"] = json!(last_progress(&studio.runs.root, &folder));
+    let linears = status.layers.last().map(|layer| layer.linears.len());
+    out["progress"] = json!(within_layer(&studio.runs.root, &folder, linears));
     out["resume"] = json!(resume(&status, &folder));
     out["report"] = json!(format!(
         "openwork report {} --out report.html",
@@ -105,8 +105,9 @@ pub(crate) fn one(studio: &Studio, request: &Request<'_>) -> Result<Response, Re
     Ok(Response::json(&out))
 }
 
-/// The last progress event of a run that was started with `--events 2> FOLDER.events`.
-fn last_progress(root: &Path, folder: &Path) -> Option<Value> {
+/// How much of the current layer is pruned, for a run that was started with
+/// `--events 2> FOLDER.events`; `all` is the number of linears of a layer, if one is done.
+fn within_layer(root: &Path, folder: &Path, all: Option<usize>) -> Option<Value> {
     const TAIL: u64 = 1 << 16;
     // Nothing outside the folder of runs is read.
     folder.parent().filter(|parent| parent.starts_with(root))?;
@@ -123,7 +124,11 @@ fn last_progress(root: &Path, folder: &Path) -> Option<Value> {
     file.take(TAIL).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     let events = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    events.into_iter().find(|event| event["event"] == "progress")
+    let pruned: Vec<Value> = events.take_while(|event| event["event"] == "pruned").collect();
+    let layer = &pruned.first()?["layer"];
+    let done = pruned.iter().filter(|event| event["layer"] == *layer).count();
+    let share = all.map_or(0.0, |all| (done as f64 / all.max(1) as f64).min(1.0));
+    Some(json!({"layer": layer, "pruned": done, "all": all, "share": share}))
 }
 
 /// The report page.
@@ -190,4 +195,31 @@ fn resume(status: &RunStatus, folder: &Path) -> Option<String> {
     }
     words.push("--resume".to_string());
     Some(words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_within_a_layer_is_read_from_the_events() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, path) = (root.path().join("run"), root.path().join("run.events"));
+        let found = |text: &str, all| {
+            std::fs::write(&path, text).unwrap();
+            within_layer(root.path(), &folder, all).unwrap_or_default()
+        };
+        let pruned = |layer: usize| json!({"event": "pruned", "layer": layer}).to_string() + "\n";
+        let layer = "{\"event\":\"layer\",\"index\":0}\n";
+        let text = format!("{}{layer}{}{}", pruned(0), pruned(1), pruned(1));
+        let expected = json!({"layer": 1, "pruned": 2, "all": 4, "share": 0.5});
+        assert_eq!(found(&text, Some(4)), expected);
+        // The last line may be half written.
+        assert_eq!(found(&format!("{text}{{\"ev"), Some(4)), expected);
+        assert_eq!(found(&pruned(0), None)["share"], 0.0);
+        for text in ["", "not JSON", layer] {
+            assert!(found(text, Some(4)).is_null(), "{text}");
+        }
+        assert!(within_layer(&root.path().join("other"), &folder, None).is_none());
+    }
 }

@@ -147,6 +147,76 @@ fn tiles_agree_with_the_spec() {
     }
 }
 
+/// One answer has the facts of `/api/show` and the bytes of `/api/tile`.
+#[test]
+fn a_drawing_is_the_facts_and_the_tiles() {
+    let studio = studio();
+    let tile = |more: Value| {
+        let plain = json!({"panel": 0, "row": 0, "col": 0, "rows": 8, "cols": 16, "step": 1, "numbers": false, "mask": true});
+        with(plain, &more)
+    };
+    let tiles = [
+        tile(json!({})),
+        tile(json!({"numbers": true, "rows": 5, "cols": 7})),
+        tile(json!({"step": 2, "rows": 4, "cols": 8})),
+        tile(json!({"panel": 1})),
+    ];
+    let design = spec("2:4@8", &["8,32"]);
+    let draw = |tiles: &[Value]| {
+        let body = with(design.clone(), &json!({"tiles": tiles})).to_string();
+        ask(&studio, "POST", "/api/draw", body.as_bytes())
+    };
+    let drawing = draw(&tiles);
+    assert_eq!((drawing.status, drawing.content_type), (200, "application/octet-stream"));
+    let length = u32::from_le_bytes(drawing.body[..4].try_into().unwrap()) as usize;
+    let mut head: Value = serde_json::from_slice(&drawing.body[4..4 + length]).unwrap();
+    assert_eq!(head["tiles"], json!([128, 9 * 35, 64, null]));
+    head.as_object_mut().unwrap().remove("tiles");
+    assert_eq!(head, post(&studio, "/api/show", &design));
+    let mut at = (4 + length).next_multiple_of(4);
+    for tile in &tiles[..3] {
+        let body = with(design.clone(), tile).to_string();
+        let alone = ask(&studio, "POST", "/api/tile", body.as_bytes()).body;
+        assert_eq!(drawing.body[at..at + alone.len()], alone[..], "{tile}");
+        at += alone.len().next_multiple_of(4);
+    }
+    assert_eq!(drawing.body.len(), at);
+
+    let wrong = with(spec("keep two", &["8,32"]), &json!({"tiles": tiles}));
+    assert_eq!(post(&studio, "/api/draw", &wrong)["error"]["at"], 5);
+    for many in [vec![tile(json!({})); 65], vec![tile(json!({"rows": 512, "cols": 512})); 3]] {
+        let refused = draw(&many);
+        assert_eq!(refused.status, 400);
+        let why = value(&refused)["error"].as_str().unwrap().to_string();
+        assert!(why.starts_with("a drawing has at most 64 tiles and 524288 cells"), "{why}");
+    }
+}
+
+/// Handles are drawn where the axes of the view are in the picture.
+#[test]
+fn axes_say_how_they_run_through_the_picture() {
+    let studio = studio();
+    for (text, shape, origin, expected) in [
+        ("2:4@8", "8,32", json!([0, 0]), "m rows 1, g cols 16, i cols 1, j cols 8"),
+        ("rows16", "32,64", json!([0, 0]), "t rows 16, p rows 1, r rows 8, k cols 1"),
+        ("in (2,4)+(4,8) scope (1,4) keep 2", "8,16", json!([2, 4]), "M rows 1, K cols 1"),
+        ("2:4 pad (1,4)", "4,10", json!([0, 0]), "M rows 1, K cols 1"),
+        // Neither along rows nor along columns.
+        ("view (8):(1) keep 2", "2,4", json!([0, 0]), "K -"),
+        ("in ~((0,0)+(2,2)) keep 2", "4,4", json!([0, 2]), "K -"),
+    ] {
+        let found = post(&studio, "/api/show", &spec(text, &[shape]));
+        let panel = &found["panels"][0];
+        assert_eq!(panel["origin"], origin, "{text}");
+        let axis = |axis: &Value| match axis["along"].as_str() {
+            Some(along) => format!("{} {along} {}", axis["name"].as_str().unwrap(), axis["step"]),
+            None => format!("{} -", axis["name"].as_str().unwrap()),
+        };
+        let axes: Vec<String> = panel["axes"].as_array().unwrap().iter().map(axis).collect();
+        assert_eq!(axes.join(", "), expected, "{text}");
+    }
+}
+
 #[test]
 fn an_element_names_its_block_scope_and_mates() {
     let studio = studio();
@@ -260,10 +330,17 @@ fn patterns_are_tried_on_the_built_in_model() {
     assert!(packed(2) < packed(0), "and pack smaller: {status}");
     let shape: Vec<usize> =
         status["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
-    let mask = json!({"job": job, "result": 0, "step": 1}).to_string();
-    let bytes = ask(&studio, "POST", "/api/trial/mask", mask.as_bytes()).body;
-    assert_eq!(bytes.len(), shape[0] * shape[1]);
-    assert_eq!(bytes.iter().filter(|&&share| share == 255).count() * 2, bytes.len());
+    let mask = |step: usize, rows: usize, cols: usize| {
+        let body = json!({"job": job, "result": 0, "step": step, "rows": rows, "cols": cols});
+        ask(&studio, "POST", "/api/trial/mask", body.to_string().as_bytes()).body.into_owned()
+    };
+    let all = mask(1, shape[0], shape[1]);
+    assert_eq!(all.len(), shape[0] * shape[1]);
+    assert_eq!(all.iter().filter(|&&share| share == 255).count() * 2, all.len());
+    let corner: Vec<u8> = (0..3).flat_map(|i| all[i * shape[1]..][..8].to_vec()).collect();
+    assert_eq!(mask(1, 3, 8), corner, "a corner is that of the whole");
+    assert_eq!(mask(4, 9999, 9999).len(), shape[0].div_ceil(4) * shape[1].div_ceil(4));
+    assert!(mask(0, 1, 1).starts_with(b"{\"error\""));
 }
 
 #[test]
@@ -274,7 +351,8 @@ fn a_trial_can_be_cancelled_and_wrong_ones_are_refused() {
     let job = value(&start(one.clone()))["job"].as_u64().unwrap();
     post(&studio, "/api/trial/cancel", &json!({"job": job}));
     let status = finished(&studio, job);
-    assert!(status["cancelled"] == true, "{status}");
+    assert!(status["cancelled"] == true && status["error"] == "cancelled", "{status}");
+    assert_eq!(status["results"], json!([]), "what was stopped is not a result");
     for (change, status) in [
         (json!({"patterns": []}), 400),
         (json!({"methods": ["magnitude", "magnitude", "magnitude", "magnitude"]}), 400),

@@ -1,6 +1,6 @@
 //! Jobs: trials that run in the background, one at a time.
 
-use super::measure::measure;
+use super::measure::{Subject, measure};
 use super::source::Tensor;
 use openwork::Pattern;
 use openwork::mask::Bits;
@@ -122,16 +122,32 @@ impl Job {
     }
 }
 
-/// Progress of a part of a job.
+/// Progress of a part of a job, which has one or more steps: a method and its modifiers each
+/// report from 0 to 1.
 struct Part<'a> {
     job: &'a Job,
     from: f64,
     width: f64,
+    steps: usize,
+    /// The current step, and how much of it is done.
+    at: Mutex<(usize, f64)>,
+}
+
+impl<'a> Part<'a> {
+    fn new(job: &'a Job, from: f64, width: f64, steps: usize) -> Self {
+        Self { job, from, width, steps, at: Mutex::default() }
+    }
 }
 
 impl Monitor for Part<'_> {
     fn progress(&self, share: f64) {
-        let share = self.from + self.width * share.clamp(0.0, 1.0);
+        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        // Threads may report out of order, but only by a little.
+        if share < at.1 - 0.5 && at.0 + 1 < self.steps {
+            *at = (at.0 + 1, share);
+        }
+        at.1 = at.1.max(share.clamp(0.0, 1.0));
+        let share = self.from + self.width * (at.0 as f64 + at.1) / self.steps as f64;
         let mut state = self.job.state();
         state.share = state.share.max(share);
     }
@@ -144,17 +160,23 @@ impl Monitor for Part<'_> {
 fn run(job: &Job, tensor: &Tensor, work: &[Work]) -> Result<(), String> {
     const READING: f64 = 0.3;
     let say = |doing: String| job.state().doing = doing;
-    say(format!("capturing the inputs of {}", tensor.name()));
+    // What stopped reports as its error is a consequence of the cancellation.
+    let unless_cancelled = || match job.cancelled.load(Ordering::Relaxed) {
+        true => Err("cancelled".to_string()),
+        false => Ok(()),
+    };
+    say(tensor.capturing());
     let weights = tensor.weights()?;
-    let hessian = tensor.hessian(&Part { job, from: 0.0, width: READING })?;
+    let hessian = tensor.hessian(&Part::new(job, 0.0, READING, 1));
+    unless_cancelled()?;
+    let subject = Subject::new(weights, hessian?);
     let width = (1.0 - READING) / work.len() as f64;
     for (i, work) in work.iter().enumerate() {
-        if job.cancelled.load(Ordering::Relaxed) {
-            return Err("cancelled".to_string());
-        }
         say(format!("{} by {}", work.text, work.method));
-        let part = Part { job, from: READING + width * i as f64, width };
-        let (result, mask) = measure(work, &weights, hessian.as_deref(), &part);
+        let steps = 1 + work.method.to_string().matches('+').count();
+        let part = Part::new(job, READING + width * i as f64, width, steps);
+        let (result, mask) = measure(work, &subject, &part);
+        unless_cancelled()?;
         let mut state = job.state();
         state.results.push(result);
         state.masks.push(mask);

@@ -18,13 +18,33 @@ const MAX_ROWS: usize = 512;
 /// Time for which each product is repeated; the best repetition counts.
 const TIMED: Duration = Duration::from_millis(40);
 
+/// A matrix that patterns are tried on, with the statistics of its inputs.
+pub(super) struct Subject {
+    pub weights: Matrix,
+    pub hessian: Option<Arc<Hessian>>,
+    /// Seconds of its product with a vector, which all results are compared with.
+    dense_seconds: Option<f64>,
+}
+
+impl Subject {
+    /// Times the product of the dense matrix.
+    pub fn new(weights: Matrix, hessian: Option<Arc<Hessian>>) -> Self {
+        let all: Option<Pattern> = "keep 100%".parse().ok();
+        let spec = all.and_then(|all| all.bind(&[weights.rows(), weights.cols()]).ok());
+        let packed = spec
+            .and_then(|spec| Packed::pack(&Arc::new(spec), ValuesRef::Bf16(&half(&weights))).ok());
+        let dense_seconds = packed.map(|packed| time(&packed));
+        Self { weights, hessian, dense_seconds }
+    }
+}
+
 /// Prunes and measures; the mask, if that succeeded.
 pub(super) fn measure(
     work: &Work,
-    weights: &Matrix,
-    hessian: Option<&Hessian>,
+    subject: &Subject,
     monitor: &dyn Monitor,
 ) -> (Value, Option<Bits>) {
+    let (weights, hessian) = (&subject.weights, subject.hessian.as_deref());
     let mut result = json!({"pattern": work.text, "method": work.method.to_string()});
     match pruned(work, weights, hessian, monitor) {
         Err(why) => {
@@ -54,7 +74,7 @@ pub(super) fn measure(
             result["notes"] = json!(pruned.notes);
             result["blind"] = json!(hessian.is_none());
             result["rows"] = json!(shares(&rows, total));
-            result["packed"] = packed(&spec, new, weights);
+            result["packed"] = packed(&spec, new, subject.dense_seconds);
             (result, Some(bits))
         }
     }
@@ -88,18 +108,11 @@ fn shares(rows: &[OutputError], total: OutputError) -> Value {
 }
 
 /// Bytes and speed of the packed matrix, with values of 16 bits.
-fn packed(spec: &Arc<Spec>, new: &Matrix, dense: &Matrix) -> Value {
-    let half = |matrix: &Matrix| -> Vec<bf16> {
-        matrix.data().iter().map(|&w| bf16::from_f32(w)).collect()
-    };
-    let (new, dense) = (half(new), half(dense));
-    let packed = match Packed::pack(spec, ValuesRef::Bf16(&new)) {
+fn packed(spec: &Arc<Spec>, new: &Matrix, dense_seconds: Option<f64>) -> Value {
+    let packed = match Packed::pack(spec, ValuesRef::Bf16(&half(new))) {
         Ok(packed) => packed,
         Err(error) => return json!({"why": error.to_string()}),
     };
-    let all: Option<Pattern> = "keep 100%".parse().ok();
-    let all = all.and_then(|all| all.bind(spec.tensors()[0].dims()).ok()).map(Arc::new);
-    let whole = all.and_then(|all| Packed::pack(&all, ValuesRef::Bf16(&dense)).ok());
     let mut out = json!({
         "format": packed.format().name,
         "kernels": packed.format().kernels,
@@ -109,12 +122,15 @@ fn packed(spec: &Arc<Spec>, new: &Matrix, dense: &Matrix) -> Value {
         "value_bytes": packed.values().bytes(),
         "dense_bytes": packed.dense_bytes(),
     });
-    if let Some(whole) = whole {
-        let (dense, sparse) = (time(&whole), time(&packed));
+    if let Some(dense) = dense_seconds {
         out["dense_seconds"] = json!(dense);
-        out["seconds"] = json!(sparse);
+        out["seconds"] = json!(time(&packed));
     }
     out
+}
+
+fn half(matrix: &Matrix) -> Vec<bf16> {
+    matrix.data().iter().map(|&w| bf16::from_f32(w)).collect()
 }
 
 /// Seconds of the fastest of several products with a vector.

@@ -45,6 +45,9 @@ struct MaskRequest {
     result: usize,
     /// Each byte of the answer stands for `step` x `step` weights.
     step: usize,
+    /// Most rows and columns of the answer, from the first on.
+    rows: usize,
+    cols: usize,
 }
 
 /// What patterns can be tried on.
@@ -113,12 +116,15 @@ pub(crate) fn mask(studio: &Studio, request: &Request<'_>) -> Result<Response, R
         return Err(Response::error(404, "there is no such result"));
     };
     let step = request.step;
-    if step == 0 || rows.div_ceil(step) * cols.div_ceil(step) > MAX_CELLS {
+    let cells = |all: usize, most: usize| all.checked_div(step).map(|n| most.min(n + 1));
+    let fits = |(rows, cols): &(usize, usize)| rows * cols <= MAX_CELLS;
+    let size = cells(rows, request.rows).zip(cells(cols, request.cols)).filter(fits);
+    let Some((down, across)) = size else {
         return Err(Response::error(400, format!("a picture has at most {MAX_CELLS} cells")));
-    }
-    let mut shares = Vec::with_capacity(rows.div_ceil(step) * cols.div_ceil(step));
-    for top in (0..rows).step_by(step) {
-        for left in (0..cols).step_by(step) {
+    };
+    let mut shares = Vec::with_capacity(down * across);
+    for top in (0..rows).step_by(step).take(down) {
+        for left in (0..cols).step_by(step).take(across) {
             let (bottom, right) = ((top + step).min(rows), (left + step).min(cols));
             let row = |i: usize| (left..right).filter(|j| bits.get(i * cols + j)).count();
             let kept: usize = (top..bottom).map(row).sum();

@@ -206,6 +206,17 @@ impl Tensor {
         &self.source.tensors[self.index].name
     }
 
+    /// What happens while its inputs are captured.
+    pub fn capturing(&self) -> String {
+        match (&self.source.kind, self.source.tensors[self.index].inputs) {
+            (Kind::Model { .. }, Some((layer, _))) if layer > 0 => format!(
+                "capturing inputs: {} tokens through layers 0 to {layer}",
+                SAMPLES * SEQ_LEN
+            ),
+            _ => "capturing inputs".to_string(),
+        }
+    }
+
     /// Its weights.
     pub fn weights(&self) -> Result<Matrix, String> {
         let [rows, cols] = [self.shape[0], self.shape[1]];

@@ -129,10 +129,10 @@ function legend() {
   const masked = state.draw === "mask";
   const items = [["s0", "color: block within its scope"], ["s1", "outline: scope"]];
   if (masked) items.push(["s2", levels ? "dropped by this level" : "dropped"]);
-  if (found.panels.some((panel) => panel.axes.some((axis) => axis.along))) items.push(["h0", "drag: block"], ["h1", "drag: scope"]);
   if (masked && levels) items.push(["s3", "dropped by an inner level"]);
   if (found.facts.tensors.some((tensor) => tensor.domain_size < tensor.shape.reduce((a, b) => a * b, 1))) items.push(["s4", "outside the domain, kept"]);
   if (found.panels.some((panel) => panel.padded)) items.push(["s5", "padding"]);
+  if (found.panels.some((panel) => panel.axes.some((axis) => axis.along))) items.push(["h0", "drag: block"], ["h1", "drag: scope"]);
   $("legend").replaceChildren(...items.map(([name, text]) => make("li", {}, make("i", { class: `swatch ${name}` }), text)));
 }
 

@@ -5,6 +5,7 @@ import { $, copy, duration, make, number, percent, svg } from "./dom.js";
 
 let on = false;
 let timer = 0;
+/** The name of the run that is shown: numbers change when runs appear. */
 let chosen = null;
 let last = "";
 
@@ -18,9 +19,12 @@ async function refresh() {
   try {
     const found = await get("/api/runs");
     $("runs-folder").replaceChildren("Runs of ", make("code", {}, "openwork prune"), ` below ${found.folder}. This page only reads them.`);
-    list(found.runs);
-    if (chosen !== null && found.runs.some((run) => run.number === chosen)) await one(chosen);
-    else if (found.runs.length) { chosen = found.runs[0].number; list(found.runs); await one(chosen); }
+    // Running ones first.
+    const runs = found.runs.sort((a, b) => (b.state === "running") - (a.state === "running"));
+    const shown = runs.find((run) => run.name === chosen) ?? runs[0];
+    chosen = shown?.name ?? null;
+    list(runs);
+    if (shown) await one(shown);
     else $("run").replaceChildren(make("p", { class: "empty" }, "There are no runs here yet. Start one with ", make("code", {}, "openwork prune MODEL --spec 2:4 --calib TEXT --out pruned"), ", or give another folder with --runs."));
   } catch { /* tried again below */ }
   if (on) timer = setTimeout(refresh, 1500);
@@ -30,15 +34,19 @@ function list(runs) {
   const text = JSON.stringify([runs, chosen]);
   if (text === last) return;
   last = text;
+  const focused = document.activeElement?.dataset.run;
   $("runs-list").replaceChildren(...runs.map((run) => make("li", {}, make("button", {
-    "aria-current": String(run.number === chosen), onclick: () => { chosen = run.number; list(runs); one(chosen); },
+    "aria-current": String(run.name === chosen), "data-run": run.name, onclick: () => { chosen = run.name; list(runs); one(run); },
   }, make("b", {}, run.name), make("code", {}, run.spec || "recipe"),
   make("span", { class: `state ${run.state}` }, `${run.state}${run.all ? `, ${run.done} of ${run.all} layers` : ""}${run.perplexity ? ` · perplexity ${number(run.perplexity, 2)}` : ""}`)))));
+  if (focused !== undefined) $("runs-list").querySelector(`button[data-run="${CSS.escape(focused)}"]`)?.focus();
 }
 
 let shownRun = "";
-async function one(number_) {
+async function one({ number: number_, name }) {
   const run = await get(`/api/run?run=${number_}`);
+  // Another run has this number by now; the next list tells the new one.
+  if (run.name !== name || name !== chosen) return;
   const text = JSON.stringify(run);
   if (text === shownRun) return;
   shownRun = text;
@@ -47,12 +55,12 @@ async function one(number_) {
   if (run.all && run.state !== "finished") {
     const part = run.progress && run.progress.layer === run.done ? run.progress.share : 0;
     parts.push(make("progress", { max: String(run.all), value: String(run.done + part), "aria-label": "Layers done" }),
-      make("p", { class: "sub" }, run.progress ? `layer ${run.progress.layer}: ${run.progress.stage}, ${percent(run.progress.share, 0)}` : `${run.done} of ${run.all} layers`));
+      make("p", { class: "sub" }, run.progress ? `layer ${run.progress.layer}: ${run.progress.pruned}${run.progress.all ? ` of ${run.progress.all}` : ""} matrices pruned` : `${run.done} of ${run.all} layers`));
   }
   if (run.layers.length) parts.push(figure("Error of each layer's outputs", run.layers.map((layer) => [layer.index, layer.decoder_error]), percent));
   const measured = run.evaluations.filter((one_) => one_.after_layer !== null);
-  if (measured.length) parts.push(figure("Perplexity after each layer", measured.map((one_) => [one_.after_layer, one_.perplexity]), (x) => number(x, 2)));
-  if (run.dense_perplexity) parts.push(make("p", { class: "sub" }, `dense ${number(run.dense_perplexity, 3)}${run.perplexity ? `, pruned ${number(run.perplexity, 3)}` : ""}`));
+  if (measured.length > 1) parts.push(figure("Perplexity after each layer", measured.map((one_) => [one_.after_layer, one_.perplexity]), (x) => number(x, 2)));
+  if (run.dense_perplexity) parts.push(make("p", { class: "sub" }, `perplexity: dense ${number(run.dense_perplexity, 3)}${run.perplexity ? `, pruned ${number(run.perplexity, 3)}` : ""}`));
   if (run.state === "finished") parts.push(make("p", {}, make("a", { href: `/report?run=${number_}`, target: "_blank", rel: "noopener" }, "Open the report page")), line(run.report));
   if (run.resume) parts.push(make("p", {}, "Resume it with (MODEL and the text as you gave them):"), line(run.resume));
   $("run").replaceChildren(make("div", { class: "card form" }, ...parts));

@@ -202,12 +202,25 @@ function card(id, index, status) {
     make("div", { class: "meter", role: "img", "aria-label": `error ${percent(one.error, 2)}` }, meter),
     make("dl", { class: "facts" }, facts.flatMap(([name, ...text]) => [make("dt", {}, name), make("dd", {}, ...text)])),
   );
-  const mask = make("canvas", { role: "img", "aria-label": `The mask of ${one.pattern} by ${one.method}` });
-  const heat = make("canvas", { class: "heat", role: "img", "aria-label": `Error of each row, from ${percent(Math.min(...one.rows.errors), 1)} to ${percent(Math.max(...one.rows.errors), 1)}` });
-  box.append(make("figure", {}, make("div", { class: "pictures2" }, mask, heat),
-    make("figcaption", {}, `The mask, and the error of ${one.rows.group > 1 ? `every ${one.rows.group} rows` : "every row"}: ${percent(Math.min(...one.rows.errors), 1)} to ${percent(Math.max(...one.rows.errors), 1)}`)));
+  const mask = make("canvas", { role: "img" });
+  const range = `${percent(Math.min(...one.rows.errors), 1)} to ${percent(Math.max(...one.rows.errors), 1)}`;
+  const rows = one.rows.group > 1 ? `every ${one.rows.group} rows` : "every row";
+  const heat = make("canvas", { class: "heat", role: "img", title: `Error of ${rows}: ${range}`, "aria-label": `Error of ${rows}, from top to bottom: ${range}` });
+  const caption = make("span");
+  const whole = make("button", { class: "quiet small" });
+  let all = false;
+  const show = () => {
+    const part = drawMask(mask, id, index, status.shape, all);
+    const what = all || part.whole ? "The whole mask" : `The first ${part.rows} × ${part.cols} weights of the mask`;
+    mask.setAttribute("aria-label", `${what} of ${one.pattern} by ${one.method}`);
+    caption.textContent = `${what}; right, the error of ${rows}: ${range}`;
+    whole.textContent = all ? "Show its corner" : "Show all of it";
+    whole.hidden = part.whole;
+  };
+  whole.addEventListener("click", () => { all = !all; show(); });
+  box.append(make("figure", {}, make("div", { class: "pictures2" }, mask, heat), make("figcaption", {}, caption, " ", whole)));
   drawHeat(heat, one.rows.errors);
-  drawMask(mask, id, index, status.shape);
+  show();
   for (const note of one.notes ?? []) box.append(make("p", { class: "sub" }, note));
   return box;
 }
@@ -224,31 +237,24 @@ function drawHeat(canvas, errors) {
   });
 }
 
-async function drawMask(canvas, id, index, [rows, cols]) {
-  // The corner, weight by weight: a whole layer would be gray.
-  const step = 1;
-  const side = { width: Math.min(cols, 128), height: Math.min(rows, 64) };
-  let shares;
-  try {
-    shares = rows * cols <= 262144 ? new Uint8Array(await postBytes("/api/trial/mask", { job: id, result: index, step })) : null;
-    if (!shares) {
-      const reduced = 2 ** Math.ceil(Math.log2(Math.sqrt((rows * cols) / 131072)));
-      shares = new Uint8Array(await postBytes("/api/trial/mask", { job: id, result: index, step: reduced }));
-      [rows, cols] = [Math.ceil(rows / reduced), Math.ceil(cols / reduced)];
-      Object.assign(side, { width: cols, height: rows });
-    }
-  } catch { return; }
-  const { blocks, cut } = colors();
-  canvas.width = side.width;
-  canvas.height = side.height;
-  const context = canvas.getContext("2d");
-  const image = context.createImageData(side.width, side.height);
-  for (let i = 0; i < side.height; i += 1) {
-    for (let j = 0; j < side.width; j += 1) {
-      const share = shares[i * cols + j] / 255;
-      for (let k = 0; k < 3; k += 1) image.data[4 * (i * side.width + j) + k] = blocks[0][k] * share + cut[k] * (1 - share);
-      image.data[4 * (i * side.width + j) + 3] = 255;
-    }
-  }
-  context.putImageData(image, 0, 0);
+/** Weight by weight the corner of a mask, or all of it, reduced. What is drawn, at once. */
+function drawMask(canvas, id, index, [rows, cols], all) {
+  const CORNER = [48, 96];
+  const step = all ? 2 ** Math.max(0, Math.ceil(Math.log2(Math.sqrt((rows * cols) / 131072)))) : 1;
+  const height = Math.min(Math.ceil(rows / step), all ? Infinity : CORNER[0]);
+  const width = Math.min(Math.ceil(cols / step), all ? Infinity : CORNER[1]);
+  postBytes("/api/trial/mask", { job: id, result: index, step, rows: height, cols: width }).then((buffer) => {
+    const shares = new Uint8Array(buffer);
+    const { blocks, cut } = colors();
+    canvas.width = width;
+    canvas.height = height;
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(width, height);
+    shares.forEach((share, i) => {
+      for (let k = 0; k < 3; k += 1) image.data[4 * i + k] = (blocks[0][k] * share + cut[k] * (255 - share)) / 255;
+      image.data[4 * i + 3] = 255;
+    });
+    context.putImageData(image, 0, 0);
+  }, () => null);
+  return { rows: height, cols: width, whole: rows <= CORNER[0] && cols <= CORNER[1] };
 }

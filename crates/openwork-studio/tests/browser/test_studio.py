@@ -101,6 +101,48 @@ def test_an_axis_is_dragged_and_a_handle_moved(page):
     until(page, lambda p: "block (2,1,2,1)" in spec(p))
 
 
+def handle(page, what, axis):
+    """Where a handle of the canvas is: x, y and the pixels of a weight."""
+    return page.execute_async_script("""
+        const [what, name, done] = arguments;
+        import('/js/handles.js').then(({ rulers }) => {
+          const picture = studio.pictures[0], box = picture.box.getBoundingClientRect();
+          const { chip, ...ruler } = rulers(picture).find((one) => one.axis.name === name);
+          const along = ruler.start + (ruler.at[what] ?? 0);
+          const [x, y] = what === 'axis' ? [chip.x + chip.width / 2, chip.y + chip.height / 2]
+            : ruler.horizontal ? [along, ruler.line] : [ruler.line, along];
+          done([box.left + x, box.top + y, picture.zoom]);
+        });""", what, axis)
+
+
+def drag(page, start, end):
+    mouse = ActionChains(page, duration=50)
+    pointer = mouse.w3c_actions.pointer_action
+    pointer.move_to_location(round(start[0]), round(start[1]))
+    pointer.pointer_down()
+    pointer.move_to_location(round((start[0] + end[0]) / 2), round((start[1] + end[1]) / 2))
+    pointer.move_to_location(round(end[0]), round(end[1]))
+    pointer.pointer_up()
+    mouse.perform()
+
+
+def test_handles_on_the_canvas_change_the_text(page):
+    visit(page, "spec=2:4&shape=16,64")
+    until(page, drawn)
+    steps = [("scope", "K", 4, 0, "2:4 scope (1,8)"), ("block", "K", 1, 0, "2:4 block (1,2) scope (1,8)"),
+             ("block", "M", 0, 3, "2:4 block (4,2) scope (1,8)")]
+    for what, axis, right, down, expected in steps:
+        x, y, zoom = handle(page, what, axis)
+        drag(page, (x, y), (x + right * zoom, y + down * zoom))
+        until(page, lambda p: spec(p) == expected and fine(p) and drawn(p))
+    drag(page, handle(page, "axis", "M"), handle(page, "axis", "K"))
+    until(page, lambda p: spec(p) == "view M K -> K M block (2,4) scope (8,1) keep 2" and fine(p))
+    # A drag is one step of undo, however many extents it passed.
+    for *_, expected in [*reversed(steps), ("2:4",)]:
+        find(page, "#undo").click()
+        until(page, lambda p: spec(p) == expected)
+
+
 def test_hovering_shows_mates_and_a_click_pins(page):
     visit(page, "spec=2:4@8&shape=8,32")
     until(page, drawn)
@@ -151,6 +193,10 @@ def test_a_paired_variant_is_designed_compared_and_copied(page):
     assert len(page.find_elements(By.CSS_SELECTOR, ".result")) == 4
     errors = [float(e.text.rstrip("%")) for e in page.find_elements(By.CSS_SELECTOR, ".result .error")]
     assert all(0 < error < 100 for error in errors), errors
+    whole = find(page, ".result figcaption button")
+    assert "weights of the mask" in find(page, ".result figcaption").text
+    whole.click()
+    until(page, lambda p: "The whole mask" in find(p, ".result figcaption").text)
     find(page, "#tab-design").click()
     find(page, "#copy-spec").click()
     until(page, lambda p: "Copied the spec" in find(p, "#toast").text)
@@ -219,6 +265,31 @@ def test_layouts_are_composed_step_by_step(page):
 def test_runs_are_listed(page):
     visit(page, "tab=runs")
     until(page, lambda p: "no runs here yet" in find(p, "#run").text)
+
+
+def test_a_run_stays_chosen_when_another_appears(page):
+    """Runs are numbered by name, so a new one may take the number of another."""
+    page.get("about:blank")
+    page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": """
+        globalThis.names = [["a", "finished"], ["c", "finished"]];
+        const real = fetch;
+        globalThis.fetch = (path, options) => {
+          const run = ([name, state], number) => ({ number, name, state, spec: "2:4", method: "admm", done: 1, all: 4, layers: [], evaluations: [] });
+          const answer = path === "/api/runs" ? { folder: "here", runs: names.map(run) }
+            : path.startsWith("/api/run?") ? run(names[path.split("=")[1]], 0) : null;
+          return answer ? Promise.resolve(Response.json(answer)) : real(path, options);
+        };"""})
+    visit(page, "tab=runs")
+    until(page, lambda p: len(p.find_elements(By.CSS_SELECTOR, "#runs-list button")) == 2)
+    find(page, "#runs-list button[data-run=c]").click()
+    until(page, lambda p: find(p, "#run h2").text == "c")
+    page.execute_script("names = [['a', 'finished'], ['b', 'running'], ['c', 'finished']]")
+    until(page, lambda p: len(p.find_elements(By.CSS_SELECTOR, "#runs-list button")) == 3)
+    shown = [b.get_attribute("data-run") for b in page.find_elements(By.CSS_SELECTOR, "#runs-list button")]
+    assert shown == ["b", "a", "c"], "running ones first"
+    assert find(page, "#runs-list button[aria-current=true]").get_attribute("data-run") == "c"
+    assert page.execute_script("return document.activeElement.dataset.run") == "c", "the focus stays"
+    assert find(page, "#run h2").text == "c"
 
 
 def test_the_tensor_core_is_drawn(page):
