@@ -37,10 +37,11 @@ def recover(
     Stages and their options are those of `openwork recover`: `blocks` trains each block of
     the module's lists of blocks (`nn.ModuleList`; an encoder and a decoder have one each)
     towards the reference's output of that block, `model` the whole module towards the
-    reference's logits. Every zero of a weight stays zero, those of fused experts too. torch computes the gradients, so the module
-    may be on a GPU. `calib` is what `prune_model` takes for a module. An eighth of the
-    batches is held out; a stage that does not lower their loss is undone. On an error or
-    Ctrl-C the parameters of the stage are restored.
+    reference's logits. Every zero of a weight stays zero, those of fused experts too.
+    torch computes the gradients, so the module may be on a GPU. `calib` is what
+    `prune_model` takes for a module. An eighth of the batches is held out; a stage that
+    does not lower their loss is undone. On an error or Ctrl-C the parameters of the stage
+    are restored.
 
     Returns `recovery`, one dict per stage (stage, before, after, seconds, tokens), and `notes`.
     """

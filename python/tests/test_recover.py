@@ -71,8 +71,8 @@ def other_pairs(kind):
     return dense, pruned, batches
 
 
-@pytest.mark.parametrize("kind", ["marian", "gpt-oss"])
-@pytest.mark.parametrize("stages", ["blocks[epochs=1]", "model[steps=8]"])
+@pytest.mark.parametrize(("kind", "stages"), [
+    ("marian", "blocks[epochs=1]"), ("gpt-oss", "blocks[epochs=1]"), ("gpt-oss", "model[steps=8]")])
 def test_encoder_decoders_and_fused_experts_recover(kind, stages):
     dense, pruned, batches = other_pairs(kind)
     before, start = zeros(pruned), {name: p.detach().clone() for name, p in pruned.named_parameters()}
