@@ -376,27 +376,20 @@ impl Layout {
 
     /// The tensors in `tensor`, with Hugging Face's names, row order and convention.
     pub fn adopt(&self, tensor: TensorInfo) -> Result<Vec<TensorInfo>, Fault> {
-        let parts = self.parts(&tensor.name, &tensor.shape)?;
-        // The parts are rows, and so ranges of bytes.
-        let rows = |shape: &[usize]| match shape {
-            [] => 1,
-            [rows] | [rows, _] => *rows,
-            [first @ .., _] => first.iter().product(),
-        };
-        let total: usize = match parts.len() {
-            1 => 1,
-            _ => parts.iter().map(|part| rows(&part.shape)).sum(),
-        };
-        let bytes = tensor.range.len() / total.max(1);
+        let mut adopted = Vec::new();
         let mut at = tensor.range.start;
-        let single = parts.len() == 1;
-        let adopt = |part: Part| {
-            let range = at..at + bytes * if single { 1 } else { rows(&part.shape) };
+        for Part { name, shape, order, shift } in self.parts(&tensor.name, &tensor.shape)? {
+            let len = shape.iter().map(|&n| n as u64).product();
+            // Rows are whole blocks; the parts of a vector need not be.
+            let Some(bytes) = tensor.dtype.bytes_for(len) else {
+                let why = format!("of {} is cut within a block", tensor.dtype);
+                return Err(Fault::Tensor { tensor: tensor.name, why });
+            };
+            let range = at..at + bytes as usize;
             at = range.end;
-            let Part { name, shape, order, shift } = part;
-            TensorInfo { name, shape, range, order, shift, ..tensor.clone() }
-        };
-        Ok(parts.into_iter().map(adopt).collect())
+            adopted.push(TensorInfo { name, shape, range, order, shift, ..tensor.clone() });
+        }
+        Ok(adopted)
     }
 }
 
