@@ -364,6 +364,17 @@ fn fused_linear_layers_that_do_not_fit_are_refused_by_name() {
         refusal("blk.0.ffn_up.weight", &[4, 7]),
         "m.gguf: tensor \"blk.0.ffn_up.weight\" has 7 rows, not as many of gate as of up"
     );
+    let mut file = File::of("phi3");
+    file.set("phi3.embedding_length", U32, &64u32.to_le_bytes());
+    file.set("phi3.attention.head_count", U32, &32u32.to_le_bytes());
+    file.set("phi3.attention.head_count_kv", U32, &8u32.to_le_bytes());
+    file.tensors.truncate(1);
+    // Blocks of 32 entries: q has two, k and v half a block each.
+    file.tensor("blk.0.attn_qkv.bias", &[96], 8, 128);
+    assert_eq!(
+        open(&file.bytes()).unwrap_err(),
+        "m.gguf: tensor \"blk.0.attn_qkv.bias\" of Q8_0 is cut within a block"
+    );
     assert_eq!(
         refusal("rope_factors_long.weight", &[1]),
         "m.gguf: the file has no tensor \"rope_factors_short.weight\""

@@ -4,7 +4,9 @@ use openwork::MatrixRef;
 use openwork_llm::Checkpoint;
 use openwork_llm::checkpoint::Dtype;
 use openwork_llm::checkpoint::write::{Data, Part, shard};
-use openwork_llm::model::{FAMILIES, Input, LayerInfo, Model, NoTap, Site, Storage, Tap};
+use openwork_llm::model::{
+    FAMILIES, Input, LayerInfo, Model, NoTap, Site, Storage, Tap, is_linear_name,
+};
 use openwork_llm::pipeline::{
     Calibration, Job, LocalExecutor, Passes, PipelineError, PreparedRun, Recipe, Start,
     TensorFilter, structure,
@@ -317,5 +319,35 @@ fn files_that_lack_experts_or_contradict_themselves_are_refused() {
         config[key] = value;
         let error = openwork_llm::model::Config::new(&config).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
+    }
+}
+
+/// A GGUF file with merged experts becomes a folder of the same config, in which every
+/// linear layer of every expert is pruned and all other weights are the file's.
+#[test]
+fn experts_of_a_gguf_file_become_a_folder() {
+    for name in ["mixtral", "mixtral-old", "olmoe", "qwen2moe", "qwen3moe", "qwen3moe-quants"] {
+        let out = tempfile::tempdir().unwrap();
+        let out = out.path().join("out");
+        let file = format!("../gguf/{name}.gguf");
+        let recipe = "spec = \"2:4\"\nmethod = \"magnitude\"";
+        run(&file, recipe, &calibration(2, 16), &out).unwrap();
+        let (source, pruned) =
+            (Checkpoint::open(&folder(&file)).unwrap(), Checkpoint::open(&out).unwrap());
+        let sizes = |model: &Checkpoint| {
+            let config = Model::open(model).unwrap().config().clone();
+            format!("{:?}", openwork_llm::model::Config { notes: Vec::new(), ..config })
+        };
+        assert_eq!(sizes(&source), sizes(&pruned), "{name}");
+        assert!(source.names().eq(pruned.names()), "{name}");
+        for (a, b) in source.tensors().zip(pruned.tensors()) {
+            let linear = a.name().strip_suffix(".weight").is_some_and(is_linear_name);
+            let (a, b, name) = (a.to_f32(), b.to_f32(), a.name());
+            for (a, b) in a.chunks(4).zip(b.chunks(4)).filter(|_| linear) {
+                assert!(b.iter().filter(|w| **w != 0.0).count() <= 2, "{name}");
+                assert!(a.iter().zip(b).all(|(a, b)| *b == 0.0 || a == b), "{name}");
+            }
+            assert!(linear || a == b, "{name}");
+        }
     }
 }
