@@ -320,7 +320,7 @@ fn files_that_lack_experts_or_contradict_themselves_are_refused() {
     for (key, value, why) in [
         ("num_experts_per_tok", json!(6), "exceeds the number of experts"),
         ("num_local_experts", json!(100_000), "from 1 to 4096"),
-        ("num_experts", json!(4), "num_experts is 4, and num_local_experts 5"),
+        ("num_experts", json!(4), "num_experts is 4, but num_local_experts is 5"),
     ] {
         let mut config = config.clone();
         config[key] = value;

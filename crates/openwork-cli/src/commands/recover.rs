@@ -42,7 +42,7 @@ impl Recover {
         if given.iter().all(|(name, _)| *name != "recover") {
             given.push(("recover", OptionValue::Text(STAGES.into())));
         }
-        let options = options(self.options.0, global)?;
+        let options = options(self.options.0, &self.pruned, global)?;
         self.pruned = global.model(&self.pruned)?;
         self.reference = global.model(&self.reference)?;
         output::check_folder(&options.out, &[&self.reference])?;

@@ -107,8 +107,10 @@ impl RunOptions {
 
     /// Checks what needs neither the model nor the texts, so that a mistake is told before
     /// they are downloaded.
-    pub fn check(&self) -> Result<(), PipelineError> {
-        check_folder(&self.out, self.start()?)?;
+    pub fn check(&self, model: &Path) -> Result<(), PipelineError> {
+        let start = self.start()?;
+        output::check_folder(&self.out, &[model])?;
+        check_folder(&self.out, start)?;
         Passes::check(&self.recipe()?, &self.filter(), self.sequential)
     }
 

@@ -12,7 +12,7 @@ use openwork_llm::pipeline::{
 };
 use openwork_llm::report::summary;
 use options::Options;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Prune a model layer by layer
 ///
@@ -75,7 +75,7 @@ impl Prune {
             self.options.0.push(("spec", OptionValue::Text(pattern.into())));
         }
         let path = self.model.or(self.model_flag).unwrap_or_default();
-        let options = options(self.options.0, global)?;
+        let options = options(self.options.0, &path, global)?;
         let path = global.model(&path)?;
         let source = options.open(&path).map_err(failure)?;
         let run = reading(&options, global, || options.prepare(&source, None))?;
@@ -107,11 +107,15 @@ impl Prune {
     }
 }
 
-/// The options of a run, with texts from the Hub in place of their names.
-pub fn options(given: options::Given, global: &Global) -> Result<RunOptions, Failure> {
+/// The options of a run on a model, with texts from the Hub in place of their names.
+pub fn options(
+    given: options::Given,
+    model: &Path,
+    global: &Global,
+) -> Result<RunOptions, Failure> {
     let mut options = RunOptions::from_values(given).map_err(failure)?;
     // Before anything is downloaded.
-    options.check().map_err(failure)?;
+    options.check(model).map_err(failure)?;
     options.calib = global.text(&options.calib)?;
     options.eval = options.eval.map(|path| global.text(&path)).transpose()?;
     options.task = options.task.iter().map(|path| global.text(path)).collect::<Result<_, _>>()?;
