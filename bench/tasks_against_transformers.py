@@ -6,9 +6,9 @@ MODEL is a Hugging Face folder or a .gguf file. Every choice of every document i
 in float32, tokenized as lm-eval does; the differences between the two log-likelihoods, the accuracies of both and
 the seconds of both are printed as one JSON object. transformers is timed without loading the model, openwork with it.
 
-torch's log_softmax rounds to float32: near -10 its error is up to 1e-6, and a choice has many tokens. Differences
-are therefore given twice: `float32` takes transformers' log_softmax as it is, `float64` takes the log_softmax of the
-same logits in float64. With --exact N, the first N documents of every task are also computed in float64 from end to
+torch's log_softmax in float32 adds an error of its own, which grows with the tokens of a choice. Differences are
+therefore given twice: `float32` takes transformers' log_softmax as it is, `float64` takes the log_softmax of the same
+logits in float64. With --exact N, the first N documents of every task are also computed in float64 from end to
 end, and both programs are compared with that.
 """
 
