@@ -13,7 +13,6 @@ ENCODERS = Path(__file__).parents[2] / "testdata" / "encoders"
 TEXTS = ENCODERS / "texts.txt"
 FOLDERS = sorted(folder.name for folder in ENCODERS.iterdir() if folder.is_dir())
 POOLING = {"bert": "cls", "nomic": "max"}
-# The model that the others are read as; its weights are those of the file in any spelling.
 LIMIT = {"bert-masked": 48}
 
 
@@ -50,7 +49,13 @@ def test_transformers_computes_what_openwork_does(name, tmp_path):
         ENCODERS / name, spec="2:4", method="sparsegpt", calib=text, out=out, eval=TEXTS,
         samples=9, seq_len=12, progress=False,
     )
-    cosine = torch.nn.functional.cosine_similarity(vectors(out, name), vectors(ENCODERS / name, name))
+    dense = ENCODERS / name
+    if name == "nomic-own":
+        # transformers reads Nomic's own spelling only with Nomic's own code.
+        dense = tmp_path / "dense"
+        openwork.prune_model(ENCODERS / name, spec="4:4", method="magnitude", calib=text, out=dense,
+                             samples=9, seq_len=12, progress=False)
+    cosine = torch.nn.functional.cosine_similarity(vectors(out, name), vectors(dense, name))
     found = record["similarity"]
     assert found["mean"] == pytest.approx(cosine.mean().item(), abs=1e-4)
     assert found["least"] == pytest.approx(cosine.min().item(), abs=1e-4)

@@ -20,6 +20,7 @@ mod attention;
 pub mod backward;
 mod cache;
 mod config;
+mod config_layers;
 mod config_reader;
 mod decoder;
 mod delta_net;
