@@ -135,7 +135,7 @@ pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<TensorInfo>) -> O
         }
     }
     Some(format!(
-        "{}: only the text model is used (and written, as {}); {} image tensors are ignored",
+        "{}: only the text model is used (and written, as {}); {} other tensors are ignored",
         row.class,
         row.text_class,
         all - tensors.len()
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(
             note,
             "Gemma3ForConditionalGeneration: only the text model is used (and written, as \
-             Gemma3ForCausalLM); 2 image tensors are ignored"
+             Gemma3ForCausalLM); 2 other tensors are ignored"
         );
         let new = ["model.language_model.norm.weight", "lm_head.weight", "model.vision_tower.x"];
         assert_eq!(names(&new).0, want);
