@@ -5,6 +5,7 @@ import urllib.parse
 
 import pytest
 from conftest import browser
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -19,6 +20,25 @@ def until(page, test, seconds=WAIT):
 
 def find(page, selector):
     return page.find_element(By.CSS_SELECTOR, selector)
+
+
+def act(page, selector, action):
+    """Acts on an element, which the page may replace between the two: then on its replacement."""
+    def once(page):
+        try:
+            action(find(page, selector))
+        except StaleElementReferenceException:
+            return False
+        return True
+    WebDriverWait(page, WAIT, poll_frequency=0.05).until(once)
+
+
+def press(page, selector, *keys):
+    act(page, selector, lambda element: element.send_keys(*keys))
+
+
+def click(page, selector):
+    act(page, selector, lambda element: element.click())
 
 
 def drawn(page):
@@ -68,17 +88,17 @@ def test_a_spec_is_written_seen_wrong_then_right(page):
     until(page, lambda p: fine(p) and drawn(p))
     assert "25%" in find(page, "#summary").text
     assert pixels(page) > 4
-    find(page, "#spec").send_keys(Keys.CONTROL, "z")
+    press(page, "#spec", Keys.CONTROL, "z")
     until(page, lambda p: spec(p) != "scope (1,8) keep 2")
 
 
 def test_clauses_are_completed_and_explained(page):
     visit(page)
     write(page, "2:4 ")
-    find(page, "#spec").send_keys("ke")
+    press(page, "#spec", "ke")
     until(page, lambda p: find(p, "#completions").is_displayed())
     assert find(page, "#completions li[aria-selected=true] b").text == "keep"
-    find(page, "#spec").send_keys(Keys.TAB, "1")
+    press(page, "#spec", Keys.TAB, "1")
     until(page, lambda p: spec(p) == "2:4 keep 1" and "25%" in find(p, "#summary").text)
     assert "how many blocks" in find(page, "#hint").text
 
@@ -93,11 +113,9 @@ def test_an_axis_is_dragged_and_a_handle_moved(page):
     until(page, lambda p: "-> m g j i" in spec(p))
     until(page, lambda p: fine(p) and drawn(p))
     assert "scope (1,1,1,4)" in spec(page), "extents move with their axis"
-    keep = find(page, "#axes input[data-of=keep]")
-    keep.send_keys(Keys.ARROW_LEFT)
-    until(page, lambda p: spec(p).endswith("keep 1"))
-    block = find(page, "#axes input[data-axis=m][data-of=block]")
-    block.send_keys(Keys.ARROW_RIGHT)
+    press(page, "#axes input[data-of=keep]", Keys.ARROW_LEFT)
+    until(page, lambda p: spec(p).endswith("keep 1") and fine(p) and drawn(p))
+    press(page, "#axes input[data-axis=m][data-of=block]", Keys.ARROW_RIGHT)
     until(page, lambda p: "block (2,1,2,1)" in spec(p))
 
 
@@ -139,7 +157,7 @@ def test_handles_on_the_canvas_change_the_text(page):
     until(page, lambda p: spec(p) == "view M K -> K M block (2,4) scope (8,1) keep 2" and fine(p))
     # A drag is one step of undo, however many extents it passed.
     for *_, expected in [*reversed(steps), ("2:4",)]:
-        find(page, "#undo").click()
+        click(page, "#undo")
         until(page, lambda p: spec(p) == expected)
 
 
@@ -178,27 +196,26 @@ def test_a_paired_variant_is_designed_compared_and_copied(page):
     """The first five minutes of a new user."""
     visit(page)
     until(page, drawn)
-    find(page, "#gallery button[data-spec='2:4@8']").click()
+    click(page, "#gallery button[data-spec='2:4@8']")
     until(page, lambda p: spec(p) == "2:4@8" and fine(p) and drawn(p))
     until(page, lambda p: "share them: 1 bit per kept weight instead of 2 bits" in find(p, "#why").text)
     assert "smaller than 2:4" in find(page, "#smaller").text
-    find(page, "#tab-trial").click()
+    click(page, "#tab-trial")
     until(page, lambda p: find(p, "#tensor").get_property("value") != "")
     patterns = [field.get_property("value") for field in page.find_elements(By.CSS_SELECTOR, "#patterns input")]
     assert patterns[:2] == ["2:4", "2:4@8"]
-    find(page, "#trial-run").click()
+    click(page, "#trial-run")
     until(page, lambda p: "the error of" in find(p, "#trial-verdict").text, 300)
     verdict = find(page, "#trial-verdict").text
     assert verdict.startswith("2:4@8 has 1.") and "fewer packed bytes" in verdict, verdict
     assert len(page.find_elements(By.CSS_SELECTOR, ".result")) == 4
     errors = [float(e.text.rstrip("%")) for e in page.find_elements(By.CSS_SELECTOR, ".result .error")]
     assert all(0 < error < 100 for error in errors), errors
-    whole = find(page, ".result figcaption button")
     assert "weights of the mask" in find(page, ".result figcaption").text
-    whole.click()
+    click(page, ".result figcaption button")
     until(page, lambda p: "The whole mask" in find(p, ".result figcaption").text)
-    find(page, "#tab-design").click()
-    find(page, "#copy-spec").click()
+    click(page, "#tab-design")
+    click(page, "#copy-spec")
     until(page, lambda p: "Copied the spec" in find(p, "#toast").text)
 
 
@@ -208,8 +225,8 @@ def test_the_address_holds_the_state(page):
     until(page, drawn)
     write(page, text)
     find(page, "#shape").clear()
-    find(page, "#shape").send_keys("8,64")
-    find(page, "#draw-structure").click()
+    press(page, "#shape", "8,64")
+    click(page, "#draw-structure")
     # The address follows a moment later.
     until(page, lambda p: "8,64" in p.current_url and "draw=structure" in p.current_url and drawn(p))
     shared = page.current_url
@@ -226,7 +243,7 @@ def test_the_address_holds_the_state(page):
 def test_a_pattern_is_shared(page):
     visit(page, "spec=rows16&shape=32,64")
     until(page, drawn)
-    find(page, "#share-open").click()
+    click(page, "#share-open")
     until(page, lambda p: len(p.find_elements(By.CSS_SELECTOR, ".share-item")) == 6)
     texts = {item.get_attribute("data-kind"): item.text for item in page.find_elements(By.CSS_SELECTOR, ".share-item")}
     assert 'spec = "rows16"' in texts["Recipe"] and "bind((32, 64))" in texts["Python"]
@@ -257,7 +274,7 @@ def test_a_large_tensor_is_zoomed_and_panned(page):
 def test_layouts_are_composed_step_by_step(page):
     visit(page, "tab=layouts")
     until(page, lambda p: "((2,2),3):((24,2),8)" in find(p, "#steps").text)
-    find(page, "#add-step").click()
+    click(page, "#add-step")
     until(page, lambda p: len(p.find_elements(By.CSS_SELECTOR, ".step")) == 2)
     until(page, lambda p: len(p.find_elements(By.CSS_SELECTOR, ".step:last-child table.grid")) >= 1)
 
@@ -281,7 +298,7 @@ def test_a_run_stays_chosen_when_another_appears(page):
         };"""})
     visit(page, "tab=runs")
     until(page, lambda p: len(p.find_elements(By.CSS_SELECTOR, "#runs-list button")) == 2)
-    find(page, "#runs-list button[data-run=c]").click()
+    click(page, "#runs-list button[data-run=c]")
     until(page, lambda p: find(p, "#run h2").text == "c")
     page.execute_script("names = [['a', 'finished'], ['b', 'running'], ['c', 'finished']]")
     until(page, lambda p: len(p.find_elements(By.CSS_SELECTOR, "#runs-list button")) == 3)
