@@ -1,6 +1,6 @@
 """Log-likelihoods of tasks: `openwork eval --task` against a plain loop over transformers.
 
-    python bench/tasks_against_transformers.py MODEL TASK.. [--openwork BINARY] [--threads N] [--limit N] [--exact N]
+    python bench/tasks_against_transformers.py MODEL TASK.. [--openwork BINARY] [--threads N] [--limit N] [--exact N] [--exact-above D]
 
 MODEL is a Hugging Face folder or a .gguf file. Every choice of every document is one forward pass of transformers
 in float32, tokenized as lm-eval does; the differences between the two log-likelihoods, the accuracies of both and
@@ -9,7 +9,8 @@ the seconds of both are printed as one JSON object. transformers is timed withou
 torch's log_softmax in float32 adds an error of its own, which grows with the tokens of a choice. Differences are
 therefore given twice: `float32` takes transformers' log_softmax as it is, `float64` takes the log_softmax of the same
 logits in float64. With --exact N, the first N documents of every task are also computed in float64 from end to
-end, and both programs are compared with that.
+end, and both programs are compared with that. With --exact-above D, so is every choice on which the two programs
+differ by more than D (in the log_softmax of float64), and these choices are listed.
 """
 
 import argparse
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--exact", type=int, default=0, help="documents per task that are also computed in float64")
+    parser.add_argument("--exact-above", type=float, help="difference above which a choice is computed in float64")
     args = parser.parse_args()
 
     # openwork first: two programs at once would slow each other down.
@@ -105,14 +107,14 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(where, **how)
     model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **how).eval()
 
-    exact_model = in_double(model) if args.exact else None
+    exact_model = in_double(model) if args.exact or args.exact_above is not None else None
 
     def log_likelihood(logits, tokens) -> float:
         return float(torch.log_softmax(logits, -1).gather(1, torch.tensor(tokens)[:, None]).sum())
 
     names = ["float32", "float64", "openwork_from_exact", "transformers_from_exact", "transformers_float64_from_exact"]
     differences = {name: Differences() for name in names}
-    seconds, greedy_differs, results = 0.0, 0, []
+    seconds, greedy_differs, results, disputed = 0.0, 0, [], []
     answers = iter(found)
     for task, our in zip(args.tasks, ours["tasks"]):
         lines = [line for line in task.read_text().splitlines() if line.strip()][: args.limit]
@@ -138,12 +140,18 @@ def main() -> None:
                 wide = log_likelihood(logits.double(), after)
                 differences["float32"].add(log, ll)
                 differences["float64"].add(wide, ll)
-                if number < args.exact:
+                dispute = args.exact_above is not None and abs(wide - ll) > args.exact_above
+                if number < args.exact or dispute:
                     logits = exact_model(torch.tensor([(before + after)[:-1]])).logits[0, -len(after):]
                     exact = log_likelihood(logits, after)
                     differences["openwork_from_exact"].add(exact, ll)
                     differences["transformers_from_exact"].add(exact, log)
                     differences["transformers_float64_from_exact"].add(exact, wide)
+                    if dispute:
+                        disputed.append(dict(
+                            task=our["name"], doc=number, tokens=len(before) + len(after) - 1, exact=exact,
+                            openwork=ll - exact, transformers=log - exact, transformers_float64=wide - exact,
+                        ))
             if len(scores) == 1:
                 correct, normalized = correct + scores[0][1], normalized + scores[0][1]
             else:
@@ -158,7 +166,7 @@ def main() -> None:
     print(json.dumps(dict(
         model=args.model.name, threads=args.threads,
         differences={name: found.to_json() for name, found in differences.items() if found.count},
-        greedy_differs=greedy_differs, tasks=results,
+        greedy_differs=greedy_differs, tasks=results, disputed=disputed,
         openwork_seconds=our_seconds, transformers_seconds=seconds, ratio=seconds / our_seconds,
     ), indent=1))
 
