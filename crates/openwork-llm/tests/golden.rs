@@ -190,6 +190,27 @@ fn the_same_bytes_at_any_number_of_threads() {
 }
 
 #[test]
+fn windows_of_a_batch_do_not_see_each_other() {
+    for name in models() {
+        let checkpoint = Checkpoint::open(&folder(&name)).expect("a checkpoint");
+        let model = Model::open(&checkpoint).expect("a model");
+        for len in [1, 3] {
+            let tokens: Vec<u32> = golden(&name).windows.concat();
+            let windows: Vec<Vec<u32>> =
+                tokens.chunks_exact(len).take(5).map(<[u32]>::to_vec).collect();
+            let together = forward(&model, &windows, Storage::F32);
+            let apart: Vec<f32> = windows
+                .iter()
+                .flat_map(|window| {
+                    forward(&model, std::slice::from_ref(window), Storage::F32).into_vec()
+                })
+                .collect();
+            assert_close(together.data(), &apart, &format!("{name}, windows of {len}"));
+        }
+    }
+}
+
+#[test]
 fn losses_are_those_of_the_logits() {
     let golden = golden("gemma3");
     let checkpoint = Checkpoint::open(&folder("gemma3")).expect("a checkpoint");

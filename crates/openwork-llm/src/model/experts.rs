@@ -188,14 +188,14 @@ impl ExpertOutputs {
 
 impl Layer {
     /// As [`forward`](Self::forward); `visit` also receives the outputs of the experts,
-    /// window by window.
+    /// batch by batch.
     pub fn forward_experts(
         &self,
         hidden: &mut Hidden,
         visit: &mut (dyn FnMut(&ExpertOutputs) + Send),
     ) {
         self.forward_attention(hidden, &mut NoTap);
-        self.each_window(hidden, |layer, h, _, scratch| {
+        self.each_batch(hidden, |layer, h, _, scratch| {
             layer.mlp_input(h, scratch, &mut NoTap);
             let mut outputs = ExpertOutputs { width: layer.config.hidden, experts: Vec::new() };
             layer.mix_experts(h, scratch, &mut NoTap, Some(&mut outputs));
@@ -203,7 +203,7 @@ impl Layer {
         });
     }
 
-    /// The experts on one window, from `normed`, with the residual connection.
+    /// The experts on a batch, from `normed`, with the residual connection.
     pub(super) fn mix_experts(
         &self,
         h: &mut [f32],

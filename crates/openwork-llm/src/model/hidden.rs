@@ -18,7 +18,23 @@ pub struct Hidden {
     pub(super) scratch: Scratch,
 }
 
-/// Buffers for the activations of one window in a layer.
+/// The windows of a batch, whose states follow each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Windows {
+    /// Tokens per window.
+    pub len: usize,
+    /// Position of each window's first token.
+    pub start: usize,
+}
+
+impl Windows {
+    /// The position of a row of the batch in its window.
+    pub fn position(self, row: usize) -> usize {
+        self.start + row % self.len
+    }
+}
+
+/// Buffers for the activations of one batch of windows in a layer.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub normed: Vec<f32>,

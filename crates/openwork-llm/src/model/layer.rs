@@ -7,7 +7,7 @@ use super::delta_net::{DeltaNet, Projected};
 use super::encoder::PositionBias;
 use super::experts::Router;
 use super::family::QkNorm;
-use super::hidden::{Hidden, Scratch};
+use super::hidden::{Hidden, Scratch, Windows};
 use super::keep_awake::keep_awake;
 use super::linear::{Input, LayerInfo, LinearInfo, Role, Site};
 use super::norm::Norm;
@@ -20,6 +20,10 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Fault, Tensor};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 use std::sync::Arc;
+
+/// Tokens that short windows are batched to: single tokens one at a time would read all
+/// weights for each of them.
+pub(crate) const BATCH_TOKENS: usize = 1024;
 
 /// A linear layer: `y = W x + b`.
 #[derive(Clone, Debug)]
@@ -384,10 +388,10 @@ impl Layer {
     }
 
     /// Runs the layer on every window, in place; `tap` receives the inputs of the
-    /// linear layers, window by window.
+    /// linear layers, in the order of the tokens.
     pub fn forward(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        self.each_window(hidden, |layer, h, start, scratch| {
-            layer.attention(h, start, None, scratch, tap);
+        self.each_batch(hidden, |layer, h, windows, scratch| {
+            layer.attention(h, windows, None, scratch, tap);
             layer.mlp(h, scratch, tap);
         });
     }
@@ -395,15 +399,15 @@ impl Layer {
     /// The first half of [`forward`](Self::forward): attention with its residual
     /// connection.
     pub fn forward_attention(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        self.each_window(hidden, |layer, h, start, scratch| {
-            layer.attention(h, start, None, scratch, tap)
+        self.each_batch(hidden, |layer, h, windows, scratch| {
+            layer.attention(h, windows, None, scratch, tap)
         });
     }
 
     /// The second half of [`forward`](Self::forward): the MLP with its residual
     /// connection.
     pub fn forward_mlp(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        self.each_window(hidden, |layer, h, _, scratch| layer.mlp(h, scratch, tap));
+        self.each_batch(hidden, |layer, h, _, scratch| layer.mlp(h, scratch, tap));
     }
 
     /// One half of [`forward`](Self::forward).
@@ -419,11 +423,11 @@ impl Layer {
     /// and the output of [`forward_attention`](Self::forward_attention) for the
     /// others.
     pub fn observe_inputs(&self, hidden: &mut Hidden, last: Input, tap: &mut dyn Tap) {
-        self.each_window(hidden, |layer, h, start, scratch| match last {
+        self.each_batch(hidden, |layer, h, windows, scratch| match last {
             Input::Qkv => layer.attention_input(h, scratch, tap),
             Input::Out => {
                 layer.attention_input(h, scratch, tap);
-                layer.attend(h.len(), start, None, scratch, tap);
+                layer.attend(h.len(), windows, None, scratch, tap);
             }
             Input::GateUp | Input::Down => {
                 layer.mlp_input(h, scratch, tap);
@@ -445,40 +449,41 @@ impl Layer {
     /// If there is more than one window.
     pub(super) fn forward_cached(&self, hidden: &mut Hidden, cache: &mut Cache) {
         assert_eq!(hidden.windows, 1, "a cache holds one sequence");
-        let Hidden { states, start, scratch, .. } = hidden;
+        let Hidden { states, start, len, scratch, .. } = hidden;
         let (h, tap) = (states.data_mut(), &mut super::tap::NoTap);
-        self.attention(h, *start, Some(cache), scratch, tap);
+        let window = Windows { len: *len, start: *start };
+        self.attention(h, window, Some(cache), scratch, tap);
         self.mlp(h, scratch, tap);
     }
 
-    /// Runs `work` on the states of each window, given the position of its first
-    /// token.
-    pub(super) fn each_window(
+    /// Runs `work` on the states of batches of windows, at most [`BATCH_TOKENS`] tokens
+    /// or one window at a time.
+    pub(super) fn each_batch(
         &self,
         hidden: &mut Hidden,
-        mut work: impl FnMut(&Self, &mut [f32], usize, &mut Scratch) + Send,
+        mut work: impl FnMut(&Self, &mut [f32], Windows, &mut Scratch) + Send,
     ) {
-        let Hidden { states, windows, len, start, scratch } = hidden;
-        let size = *len * self.config.hidden;
+        let Hidden { states, len, start, scratch, .. } = hidden;
+        let (len, start) = (*len, *start);
+        let size = (BATCH_TOKENS / len).max(1) * len * self.config.hidden;
         keep_awake(|| {
-            for window in states.data_mut().chunks_exact_mut(size).take(*windows) {
-                work(self, window, *start, scratch);
+            for batch in states.data_mut().chunks_mut(size) {
+                work(self, batch, Windows { len, start }, scratch);
             }
         });
     }
 
-    /// Attention on one window: `h` is `[T, hidden]`, its first token at
-    /// position `start`.
+    /// Attention within each window of a batch: `h` is `[T, hidden]`.
     fn attention(
         &self,
         h: &mut [f32],
-        start: usize,
+        windows: Windows,
         cache: Option<&mut Cache>,
         scratch: &mut Scratch,
         tap: &mut dyn Tap,
     ) {
         self.attention_input(h, scratch, tap);
-        self.attend(h.len(), start, cache, scratch, tap);
+        self.attend(h.len(), windows, cache, scratch, tap);
         self.attention_output(h, scratch);
     }
 
@@ -490,7 +495,7 @@ impl Layer {
         self.add_residual(x, o_proj, self.norm(NormSlot::AfterAttention), out, h);
     }
 
-    /// The MLP on one window.
+    /// The MLP on every token of a batch.
     pub(super) fn mlp(&self, h: &mut [f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
         self.mlp_input(h, scratch, tap);
         if self.router.is_some() {
@@ -522,7 +527,7 @@ impl Layer {
     fn attend(
         &self,
         size: usize,
-        start: usize,
+        windows: Windows,
         cache: Option<&mut Cache>,
         scratch: &mut Scratch,
         tap: &mut dyn Tap,
@@ -530,22 +535,42 @@ impl Layer {
         match &self.delta_net {
             Some(net) => {
                 self.project_delta(size, scratch);
-                let mut fresh = Cache::default();
-                let state = &mut cache.unwrap_or(&mut fresh).delta;
-                let t = size / self.config.hidden;
-                let width = self.output_linear().weight.cols();
-                let Scratch { normed, q, v, mixed, .. } = scratch;
-                let input = MatrixRef::new(normed, t, self.config.hidden);
-                net.mix(&Projected { input, mixed: q, gate: v }, state, sized(mixed, t * width));
+                self.mix_delta(net, windows.len, cache, scratch);
             }
             None => {
                 self.project_heads(size, scratch);
-                self.rotate_heads(size, start, scratch);
-                self.mix(size, cache, scratch);
+                self.rotate_rows(size, &|row| windows.position(row), scratch);
+                self.mix(windows.len, cache, scratch);
                 self.gate_heads(scratch);
             }
         }
         self.observe_mixed(size, scratch, tap);
+    }
+
+    /// Runs a gated delta net on the windows of a batch, from `q` and `v` to `mixed`. With
+    /// a cache there is one window, which continues the cached tokens.
+    fn mix_delta(
+        &self,
+        net: &DeltaNet,
+        len: usize,
+        mut cache: Option<&mut Cache>,
+        scratch: &mut Scratch,
+    ) {
+        let (hidden, width) = (self.config.hidden, self.output_linear().weight.cols());
+        let Scratch { normed, q, v, mixed, .. } = scratch;
+        let t = normed.len() / hidden;
+        let channels = q.len() / t;
+        let windows = sized(mixed, t * width).chunks_exact_mut(len * width).enumerate();
+        for (i, mixed) in windows {
+            let part = |width: usize| i * len * width..(i + 1) * len * width;
+            let projected = Projected {
+                input: MatrixRef::new(&normed[part(hidden)], len, hidden),
+                mixed: &q[part(channels)],
+                gate: &v[part(width)],
+            };
+            let mut fresh = Cache::default();
+            net.mix(&projected, &mut cache.as_deref_mut().unwrap_or(&mut fresh).delta, mixed);
+        }
     }
 
     /// From `normed` to queries, keys and values together, in `q`, and the gate of the
@@ -612,12 +637,7 @@ impl Layer {
     }
 
     /// Normalizes queries and keys per head where the family does, and rotates
-    /// them by position.
-    pub(super) fn rotate_heads(&self, size: usize, start: usize, scratch: &mut Scratch) {
-        self.rotate_rows(size, &|row| start + row, scratch);
-    }
-
-    /// As [`rotate_heads`](Self::rotate_heads), for rows at any positions.
+    /// them by `position`.
     pub(super) fn rotate_rows(
         &self,
         size: usize,
@@ -662,19 +682,21 @@ impl Layer {
         }
     }
 
-    /// Attends, to the cached tokens too: `mixed`, `[T, heads * head_dim]`.
-    pub(super) fn mix(&self, size: usize, cache: Option<&mut Cache>, scratch: &mut Scratch) {
-        let (t, q_width) = (size / self.config.hidden, self.output_linear().weight.cols());
-        let Scratch { q, k, v, mixed, .. } = scratch;
-        let mixed = sized(mixed, t * q_width);
+    /// Attends within windows of `len` tokens: `mixed`, `[T, heads * head_dim]`. With a
+    /// cache there is one window, which attends to the cached tokens too.
+    pub(super) fn mix(&self, len: usize, cache: Option<&mut Cache>, scratch: &mut Scratch) {
         let heads = self.grouped_attention();
-        match cache {
-            None => heads.attend(q, k, v, mixed),
-            Some(cache) => {
-                cache.extend(k, v);
-                heads.attend(q, cache.keys(), cache.values(), mixed);
-            }
+        let (q_width, kv_width) =
+            (self.output_linear().weight.cols(), heads.kv_heads * heads.head_dim);
+        let Scratch { q, k, v, mixed, .. } = scratch;
+        let mixed = sized(mixed, q.len());
+        if let Some(cache) = cache {
+            cache.extend(k, v);
+            return heads.attend(q, cache.keys(), cache.values(), mixed);
         }
+        let windows = mixed.par_chunks_mut(len * q_width).zip(q.par_chunks(len * q_width));
+        let keys = k.par_chunks(len * kv_width).zip(v.par_chunks(len * kv_width));
+        windows.zip(keys).for_each(|((mixed, q), (k, v))| heads.attend(q, k, v, mixed));
     }
 
     /// The shape of its attention.

@@ -55,6 +55,7 @@ pub use family::{
 };
 pub use head::{EmbeddingRows, Head, LogitMap, TokenScore};
 pub use hidden::Hidden;
+pub(crate) use layer::BATCH_TOKENS;
 pub use layer::{Layer, Linear, NormSlot};
 pub use linear::{Input, LayerInfo, LinearInfo, Role, Site, is_linear_name, split_layer_name};
 pub use norm::Norm;

@@ -3,7 +3,7 @@
 use super::plan::{LayerPlan, Plan, TaskPlan};
 use super::run::Job;
 use super::states::chunk_windows;
-use crate::model::{Config, LayerInfo, Model, Site, split_layer_name};
+use crate::model::{BATCH_TOKENS, Config, LayerInfo, Model, Site, split_layer_name};
 use crate::recover::{StageOptions, Unit};
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::Needs;
@@ -95,7 +95,8 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
     let weights = infos.iter().map(LayerInfo::weights).max().unwrap_or(0) as u64;
     // One chunk within a layer: its hidden states before, after and inside.
     let wide = (4 * c.hidden + 2 * c.q_width() + 2 * c.kv_width() + 2 * c.ff) as u64;
-    let working = chunk * 3 * c.hidden as u64 * float + seq_len as u64 * wide * float;
+    let batch = (seq_len as u64).max(chunk.min(BATCH_TOKENS as u64));
+    let working = chunk * 3 * c.hidden as u64 * float + batch * wide * float;
     let statistics = most(plan, |index, tasks| statistics(&infos[index], tasks));
     let pruning = most(plan, |_, tasks| {
         tasks.iter().map(|task| 4 * task.weights() as u64 * float).sum::<u64>() + curvature(tasks)

@@ -118,8 +118,8 @@ impl Layer {
             copy(&mut raw_heads[0], &attention.q);
             copy(&mut raw_heads[1], &attention.k);
         }
-        self.rotate_heads(h.len(), 0, attention);
-        self.mix(h.len(), None, attention);
+        self.rotate_rows(h.len(), &|row| row, attention);
+        self.mix(h.len() / self.config().hidden, None, attention);
         let o_proj = self.output_linear();
         let t = h.len() / self.config().hidden;
         let x = MatrixRef::new(&attention.mixed, t, o_proj.weight.cols());
