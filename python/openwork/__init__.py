@@ -26,6 +26,7 @@ from ._native import (
     presets,
     set_threads,
 )
+from ._packing import pack_model, unpack_model
 from ._prune import Pruned, prune
 from ._recover import recover
 from .block import BlockCoupling, BlockSpec
@@ -53,9 +54,11 @@ __all__ = [
     "View",
     "__version__",
     "methods",
+    "pack_model",
     "presets",
     "prune",
     "prune_model",
     "recover",
     "set_threads",
+    "unpack_model",
 ]

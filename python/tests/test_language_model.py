@@ -225,3 +225,31 @@ def test_names_on_the_hub(tmp_path, monkeypatch):
     assert openwork.Model("org/tiny", offline=True).path == model.path
     with pytest.raises(openwork.OpenworkError, match="not in the cache"):
         openwork.Model("org/other", offline=True)
+
+
+def test_a_pruned_model_is_packed_and_unpacked(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the open work of a wall lets the light in and the wind out of the wall\n" * 40)
+    pruned = tmp_path / "pruned"
+    openwork.prune_model(
+        folder("llama"), out=pruned, spec="2:4", method="magnitude", calib=text, samples=2, seq_len=16, progress=False
+    )
+    sizes = openwork.pack_model(pruned, tmp_path / "packed")
+    assert sizes["bytes"] < sizes["dense_bytes"]
+    assert {row["spec"] for row in sizes["tensors"]} == {"2:4"}
+    tokens = list(range(8))
+    dense = openwork.Model(pruned).logits(tokens)
+    np.testing.assert_allclose(openwork.Model(tmp_path / "packed").logits(tokens), dense, rtol=1e-4, atol=1e-4)
+    openwork.unpack_model(tmp_path / "packed", tmp_path / "dense")
+    np.testing.assert_array_equal(openwork.Model(tmp_path / "dense").logits(tokens), dense)
+
+    small = openwork.pack_model(pruned, tmp_path / "small", values="int4", head="int8")
+    assert {row["values"] for row in small["tensors"]} == {"int4", "int8"} and small["bytes"] < sizes["bytes"]
+    for words, call in {
+        "values=int5: value type `int5` is unknown": lambda: openwork.pack_model(pruned, tmp_path / "no", values="int5"),
+        "give the pattern": lambda: openwork.pack_model(folder("llama"), tmp_path / "no"),
+        "no tensor is packed": lambda: openwork.unpack_model(pruned, tmp_path / "no"),
+    }.items():
+        with pytest.raises(openwork.OpenworkError, match=words):
+            call()
+        assert not (tmp_path / "no").exists()

@@ -5,17 +5,21 @@
 const LONGEST_NAME: usize = 200;
 
 /// `rows` as a table of aligned columns; `right` says which are right-aligned.
-pub fn align_columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String {
-    let width: [usize; N] = std::array::from_fn(|column| {
-        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
-    });
+///
+/// # Panics
+///
+/// If a row has fewer cells than there are columns.
+pub fn align_columns(rows: &[impl AsRef<[String]>], right: impl AsRef<[bool]>) -> String {
+    let length = |column: usize| rows.iter().map(move |row| row.as_ref()[column].chars().count());
+    let columns: Vec<(bool, usize)> = (right.as_ref().iter().enumerate())
+        .map(|(column, &right)| (right, length(column).max().unwrap_or(0)))
+        .collect();
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let pad = " ".repeat(width[column] - cell.chars().count());
-            let (left, after) =
-                if right[column] { (pad, String::new()) } else { (String::new(), pad) };
+        for (cell, &(right, width)) in row.as_ref().iter().zip(&columns) {
+            let pad = " ".repeat(width - cell.chars().count());
+            let (left, after) = if right { (pad, String::new()) } else { (String::new(), pad) };
             line += &format!("{left}{cell}{after}  ");
         }
         text += line.trim_end();

@@ -31,6 +31,8 @@ fn options(folder: &Path) -> FrontierOptions {
             max_tokens: Some(64),
             ..evaluate::Options::default()
         },
+        tasks: Vec::new(),
+        task_limit: None,
         inputs: Vec::new(),
         specs: Vec::new(),
         values: Vec::new(),
@@ -166,6 +168,33 @@ fn a_rounded_run_is_packed_without_loss() {
             assert_eq!(a.to_f32(), b.to_f32(), "{method} {}", a.name());
         }
     }
+}
+
+#[test]
+fn every_point_is_scored_on_the_tasks() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = testdata("models/llama");
+    let mut options = options(folder.path());
+    options.values = vec!["bf16".to_string(), "int4".to_string()];
+    let file = folder.path().join("walls.jsonl");
+    let line =
+        r#"{"context": "the open work of a", "choices": [" wall", " light", " wind"], "gold": 0}"#;
+    std::fs::write(&file, format!("{line}\n").repeat(3)).unwrap();
+    options.tasks = vec![file.clone()];
+    options.task_limit = Some(2);
+    let found = measure(&model, &options, &|_| {}).unwrap();
+    assert_eq!(found.points.len(), 2);
+    for point in &found.points {
+        let [task] = &point.tasks[..] else { panic!("{:?}", point.tasks) };
+        assert_eq!((task.name.as_str(), task.docs), ("walls", 2));
+        assert!(task.acc == 0.0 || task.acc == 1.0, "the documents are equal: {task:?}");
+    }
+    // Other documents are another point; a document that cannot be used is refused.
+    options.task_limit = None;
+    assert_eq!(measure(&model, &options, &|_| {}).unwrap().points[0].tasks[0].docs, 3);
+    std::fs::write(&file, line.replace("\"gold\": 0", "\"gold\": 3")).unwrap();
+    let refused = measure(&model, &options, &|_| {}).unwrap_err().to_string();
+    assert!(refused.contains("walls.jsonl: line 1: "), "{refused}");
 }
 
 #[test]

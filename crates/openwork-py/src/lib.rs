@@ -13,6 +13,7 @@ mod executor;
 mod hessian;
 mod language_model;
 mod model;
+mod packing;
 mod prune;
 mod spec;
 mod tables;
@@ -40,6 +41,8 @@ mod _native {
     use super::language_model::LanguageModel;
     #[pymodule_export]
     use super::model::{prune_folder, run_options};
+    #[pymodule_export]
+    use super::packing::{pack_folder, unpack_folder};
     #[pymodule_export]
     use super::prune::prune;
     #[pymodule_export]

@@ -45,18 +45,19 @@ impl Bench {
         let model = Model::open(&checkpoint)?;
         global.note(&model.config().notes);
         let packed = checkpoint.tensors().any(|tensor| tensor.packing().is_some());
-        if packed && (self.spec.is_some() || self.values.any()) {
+        let choice = self.values.choice()?;
+        if packed && (self.spec.is_some() || choice.any()) {
             let why = "the model is packed already; omit --spec, --values and --head, or unpack the model first";
             return Err(Failure::input(why));
         }
         let patterns = match packed {
             true => None,
             false => {
-                let patterns = self.values.patterns(self.spec.as_deref(), &checkpoint);
+                let patterns = Patterns::choose(self.spec.as_deref(), &choice, &checkpoint);
                 Some(patterns.map_err(Failure::input)?)
             }
         };
-        let choice = self.values.choice()?.with_record(&checkpoint);
+        let choice = choice.with_record(&checkpoint);
         let speed = compare(&model, patterns.as_ref(), choice, self.tokens, self.turns)
             .map_err(super::pack::failure)?;
         if global.json {

@@ -49,6 +49,12 @@ pub struct FrontierArgs {
     /// Use only the first N tokens of the evaluation text
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
+    /// Measure accuracy on this task (see `openwork eval`); may be repeated
+    #[arg(long = "task", value_name = "FILE")]
+    tasks: Vec<PathBuf>,
+    /// Use only the first N documents of every task
+    #[arg(long, value_name = "N", requires = "tasks", value_parser = positive)]
+    task_limit: Option<NonZeroUsize>,
     /// Prune the model to this pattern; may be repeated
     #[arg(long, value_name = "S")]
     spec: Vec<String>,
@@ -113,8 +119,10 @@ impl FrontierArgs {
     pub fn run(mut self, global: &Global) -> Result<(), Failure> {
         self.text = global.text(&self.text)?;
         self.calib = self.calib.map(|path| global.text(&path)).transpose()?;
+        self.tasks = self.tasks.iter().map(|path| global.text(path)).collect::<Result<_, _>>()?;
         self.model = global.model(&self.model)?;
         let mut inputs: Vec<&Path> = self.inputs.iter().map(PathBuf::as_path).collect();
+        inputs.extend(self.tasks.iter().map(PathBuf::as_path));
         inputs.extend([self.model.as_path(), self.text.as_path()]);
         let out = self.out.as_ref().map(|out| OutputFile::new(out, &inputs, self.force));
         let out = out.transpose()?;
@@ -129,6 +137,8 @@ impl FrontierArgs {
                 max_tokens: self.max_tokens,
                 ..evaluate::Options::default()
             },
+            tasks: self.tasks,
+            task_limit: self.task_limit.map(NonZeroUsize::get),
             inputs: self.inputs,
             specs: self.spec,
             values: self.values,
@@ -168,7 +178,10 @@ impl FrontierArgs {
 }
 
 fn table(frontier: &Frontier) -> String {
-    let mut rows = vec![["model", "size", "perplexity", "tokens/s", "best for"].map(String::from)];
+    let tasks = frontier.points.first().map_or(&[][..], |point| &point.tasks);
+    let head = ["model", "size", "perplexity", "tokens/s"].map(String::from).into_iter();
+    let head = head.chain(tasks.iter().map(|task| task.name.clone()));
+    let mut rows = vec![head.chain(["best for".to_string()]).collect::<Vec<_>>()];
     for point in &frontier.points {
         let best = match (point.best, point.best_for_speed) {
             (true, true) => "size, speed",
@@ -176,13 +189,17 @@ fn table(frontier: &Frontier) -> String {
             (false, true) => "speed",
             (false, false) => "",
         };
-        rows.push([
+        let mut row = vec![
             point.name.clone(),
             format_bytes(point.bytes),
             number(point.token_perplexity),
             point.tokens_per_second.map_or("-".to_string(), number),
-            best.to_string(),
-        ]);
+        ];
+        row.extend(point.tasks.iter().map(|task| format!("{:.4}", task.acc)));
+        row.push(best.to_string());
+        rows.push(row);
     }
-    align_columns(&rows, [false, true, true, true, false])
+    let columns = rows[0].len();
+    let right: Vec<bool> = (0..columns).map(|i| (1..columns - 1).contains(&i)).collect();
+    align_columns(&rows, &right)
 }

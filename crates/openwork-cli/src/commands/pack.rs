@@ -12,7 +12,6 @@ use openwork_llm::output::{self, OutputFile};
 use openwork_llm::pack::{
     Export, PackModelError, Patterns, Summary, ValueChoice, export, gguf, pack, unpack,
 };
-use openwork_llm::staged_folder::StageError;
 use openwork_llm::{Checkpoint, Dtype};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -88,26 +87,6 @@ impl ValueArgs {
             ..ValueChoice::default()
         })
     }
-
-    /// Whether a type is chosen.
-    pub fn any(&self) -> bool {
-        self.values.is_some() || self.head.is_some()
-    }
-
-    /// Which linears are pruned: those of --spec, or of the run that pruned the model; none
-    /// if there was no run and a value type is chosen.
-    pub fn patterns(
-        &self,
-        spec: Option<&str>,
-        checkpoint: &Checkpoint,
-    ) -> Result<Patterns, PackModelError> {
-        let pruned = checkpoint.path().join("openwork/record.json").exists();
-        match spec {
-            Some(text) => Patterns::all(text),
-            None if self.any() && !pruned => Ok(Patterns::Dense),
-            None => Patterns::from_record(checkpoint),
-        }
-    }
 }
 
 /// The value of `--format`.
@@ -153,9 +132,8 @@ pub(super) fn failure(error: PackModelError) -> Failure {
         PackModelError::Write(error @ WriteError::Range { .. }) => {
             Failure::Input(format!("{error}: --format gguf-bf16"))
         }
-        PackModelError::Write(error) => Failure::running(error),
-        PackModelError::Stage(error @ StageError::Io { .. }) => Failure::running(error),
-        error => Failure::input(error),
+        error if error.is_input() => Failure::input(error),
+        error => Failure::running(error),
     }
 }
 
@@ -164,7 +142,7 @@ impl Pack {
     pub fn run(mut self, global: &Global) -> Result<(), Failure> {
         let target = target(&self.format)?;
         let choice = self.values.choice()?;
-        if self.values.any() && !matches!(target, Target::Openwork) {
+        if choice.any() && !matches!(target, Target::Openwork) {
             return Err(Failure::Input(format!(
                 "--values and --head apply to --format openwork, not to {}",
                 self.format
@@ -184,7 +162,8 @@ impl Pack {
             global.wrote(&self.out, written.map_err(failure)?.bytes);
             return wrote(global, &self.out);
         }
-        let patterns = self.values.patterns(self.spec.as_deref(), &checkpoint).map_err(failure)?;
+        let patterns =
+            Patterns::choose(self.spec.as_deref(), &choice, &checkpoint).map_err(failure)?;
         let choice = choice.with_record(&checkpoint);
         global.note(choice.note().as_slice());
         let bar = Progress::start(global, "pack");

@@ -7,22 +7,24 @@
 //! ```
 
 use super::options::{FrontierOptions, PruneRun, StoredAs, Variant};
-use super::{Frontier, Kind, Point, mark, verdict};
+use super::{Frontier, Kind, Point, TaskAccuracy, mark, verdict};
 use crate::checkpoint::{Checkpoint, CheckpointError, Format};
 use crate::disk;
 use crate::evaluate::{EvaluateError, evaluate};
-use crate::model::{Config, Model, ModelError};
+use crate::model::{Config, Model, ModelError, Storage};
 use crate::output;
 use crate::pack::{PackModelError, Patterns, ValueChoice, pack, tokens_per_second};
 use crate::pipeline::{
     Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
 };
 use crate::report::{LinearRecord, Record};
+use crate::task::{self, Task, TaskError};
 use crate::tokens::{TextUse, load_text};
 use openwork::Pattern;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// Why a frontier cannot be measured.
@@ -53,9 +55,9 @@ impl From<ModelError> for FrontierError {
 
 impl From<PackModelError> for FrontierError {
     fn from(error: PackModelError) -> Self {
-        match error {
-            PackModelError::Write(error) => Self::Running(error.to_string()),
-            error => Self::Input(error.to_string()),
+        match error.is_input() {
+            true => Self::Input(error.to_string()),
+            false => Self::Running(error.to_string()),
         }
     }
 }
@@ -67,6 +69,15 @@ impl From<EvaluateError> for FrontierError {
                 Self::Running(error.to_string())
             }
             error => Self::Input(error.to_string()),
+        }
+    }
+}
+
+impl From<TaskError> for FrontierError {
+    fn from(error: TaskError) -> Self {
+        match error.is_input() {
+            true => Self::Input(error.to_string()),
+            false => Self::Running(error.to_string()),
         }
     }
 }
@@ -87,7 +98,7 @@ pub struct FrontierEvent<'a> {
     pub points: usize,
     /// Its name.
     pub name: &'a str,
-    /// What is done: `pruning`, `evaluating`.
+    /// What is done: `pruning`, `packing`, `evaluating`, `scoring`, `generating`.
     pub stage: &'a str,
     /// How much of that is done, from 0 to 1.
     pub share: f64,
@@ -123,13 +134,15 @@ pub fn measure(
     let checkpoint = Checkpoint::open(path)?;
     let model = Model::open(&checkpoint)?;
     model.check_decoder()?;
+    let tasks = read_tasks(&model, options)?;
     let mut inputs: Vec<&Path> = options.inputs.iter().map(PathBuf::as_path).collect();
     inputs.push(path);
     output::check_folder(&options.work, &inputs)
         .map_err(|error| FrontierError::Input(error.to_string()))?;
-    let jobs = jobs(path, &model, options, &text)?;
+    let jobs = jobs(path, &model, options, &text, &tasks)?;
     let store = Store::open(&options.work)?;
-    let bench = Bench { path, options, text: &text, store: &store, observer, total: jobs.len() };
+    let total = jobs.len();
+    let bench = Bench { path, options, text: &text, tasks: &tasks, store: &store, observer, total };
     let mut known = store.read()?;
     let mut points = Vec::with_capacity(jobs.len());
     for (i, job) in jobs.iter().enumerate() {
@@ -158,6 +171,20 @@ pub fn measure(
     })
 }
 
+/// The tasks, if the model can read every document.
+fn read_tasks(model: &Model<'_>, options: &FrontierOptions) -> Result<Vec<Task>, FrontierError> {
+    if options.tasks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tokenizer = model.checkpoint().tokenizer()?;
+    let read = |path: &PathBuf| {
+        let task = Task::read(path, options.task_limit)?;
+        task.encode(model, &tokenizer)?;
+        Ok(task)
+    };
+    options.tasks.iter().map(read).collect()
+}
+
 fn file_name(path: &Path) -> String {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     name.unwrap_or_else(|| path.display().to_string())
@@ -169,6 +196,7 @@ fn jobs<'a>(
     model: &Model<'_>,
     options: &'a FrontierOptions,
     text: &str,
+    tasks: &[Task],
 ) -> Result<Vec<Job<'a>>, FrontierError> {
     let evaluation = &options.evaluation;
     let shared = json!({
@@ -179,6 +207,7 @@ fn jobs<'a>(
         "threads": rayon::current_num_threads(),
         "tokens": options.tokens,
         "turns": options.turns,
+        "tasks": tasks.iter().map(|task| (&task.name, &task.sha256)).collect::<Vec<_>>(),
     });
     let key = |files: &[(String, String)], what: &dyn std::fmt::Debug| {
         disk::sha256(format!("{shared} {files:?} {what:?}").as_bytes())
@@ -355,6 +384,7 @@ struct Bench<'a> {
     path: &'a Path,
     options: &'a FrontierOptions,
     text: &'a str,
+    tasks: &'a [Task],
     store: &'a Store,
     observer: &'a (dyn Fn(FrontierEvent<'_>) + Sync),
     total: usize,
@@ -489,6 +519,7 @@ impl Bench<'_> {
         let found = evaluate(&model, self.text, &self.options.evaluation, &mut |done| {
             progress.say("evaluating", done.done as f64 / done.total.max(1) as f64);
         })?;
+        let tasks = self.accuracy(&model, progress)?;
         let (tokens, turns) = (self.options.tokens, self.options.turns);
         let measure = || {
             progress.say("generating", 0.0);
@@ -504,8 +535,27 @@ impl Bench<'_> {
             tokens_per_second,
             best: false,
             best_for_speed: false,
+            tasks,
             note: note.to_string(),
         };
         Ok(Measured { point, tokens: found.tokens, seq_len: found.seq_len })
+    }
+
+    /// The accuracy of a model on every task.
+    fn accuracy(
+        &self,
+        model: &Model<'_>,
+        progress: Progress<'_>,
+    ) -> Result<Vec<TaskAccuracy>, FrontierError> {
+        if self.tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tokenizer = model.checkpoint().tokenizer()?;
+        let mut layer = |index| model.layer(index, Storage::Packed);
+        let scores = task::score(model, &tokenizer, &mut layer, self.tasks, &mut |share| {
+            progress.say("scoring", share);
+            ControlFlow::Continue(())
+        })?;
+        Ok(scores.iter().map(TaskAccuracy::from).collect())
     }
 }

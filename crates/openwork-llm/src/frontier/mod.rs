@@ -10,6 +10,7 @@ pub use measure::{FrontierError, FrontierEvent, measure};
 pub use options::{FrontierOptions, VALUES};
 pub use verdict::verdict;
 
+use crate::task::TaskScore;
 use serde::{Deserialize, Serialize};
 
 /// What a point stands for.
@@ -43,9 +44,39 @@ pub struct Point {
     /// No point that is at least as fast has a lower perplexity.
     #[serde(default)]
     pub best_for_speed: bool,
+    /// Its accuracy on every task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskAccuracy>,
     /// How it was made, or what was not measured.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+}
+
+/// The accuracy of a point on a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskAccuracy {
+    /// Name of the file, without its path and extension.
+    pub name: String,
+    /// Number of documents.
+    pub docs: usize,
+    /// Share of correct answers.
+    pub acc: f64,
+    /// Share of correct answers by log-likelihood per byte.
+    pub acc_norm: f64,
+    /// Standard error of `acc`; `None` for one document.
+    pub stderr: Option<f64>,
+}
+
+impl From<&TaskScore> for TaskAccuracy {
+    fn from(score: &TaskScore) -> Self {
+        Self {
+            name: score.name.clone(),
+            docs: score.documents.len(),
+            acc: score.acc(),
+            acc_norm: score.acc_norm(),
+            stderr: score.stderr(),
+        }
+    }
 }
 
 /// All points of a model, and what follows from them.
@@ -102,6 +133,7 @@ pub(crate) mod tests {
             tokens_per_second: speed,
             best: false,
             best_for_speed: false,
+            tasks: Vec::new(),
             note: String::new(),
         }
     }

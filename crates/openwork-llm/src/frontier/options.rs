@@ -23,6 +23,10 @@ pub struct FrontierOptions {
     pub text: PathBuf,
     /// How it is evaluated.
     pub evaluation: evaluate::Options,
+    /// Task files on which accuracy is measured.
+    pub tasks: Vec<PathBuf>,
+    /// Documents of every task that are used; all if `None`.
+    pub task_limit: Option<usize>,
     /// Output folders of `prune`, packed models, GGUF files.
     pub inputs: Vec<PathBuf>,
     /// Patterns to prune to.
@@ -180,6 +184,8 @@ pub(super) mod tests {
                 max_tokens: Some(128),
                 ..evaluate::Options::default()
             },
+            tasks: Vec::new(),
+            task_limit: None,
             inputs: Vec::new(),
             specs: Vec::new(),
             values: Vec::new(),

@@ -52,6 +52,17 @@ pub enum PackModelError {
     },
 }
 
+impl PackModelError {
+    /// Whether the user's input is at fault, rather than the run.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Write(error) => matches!(error, WriteError::Range { .. }),
+            Self::Stage(error) => !matches!(error, StageError::Io { .. }),
+            _ => true,
+        }
+    }
+}
+
 /// One tensor that was packed.
 #[derive(Clone, Debug, Serialize)]
 pub struct PackedTensor {

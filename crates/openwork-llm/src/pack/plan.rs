@@ -1,6 +1,6 @@
 //! Which tensors of a model are packed, and with which spec.
 
-use super::PackModelError;
+use super::{PackModelError, ValueChoice};
 use crate::checkpoint::Checkpoint;
 use crate::model::{LayerInfo, Model};
 use crate::report::Record;
@@ -36,7 +36,7 @@ impl Patterns {
     /// The patterns in the record of the run that pruned a folder.
     pub fn from_record(source: &Checkpoint) -> Result<Self, PackModelError> {
         let record = Record::read(source.path()).map_err(|error| {
-            PackModelError::Plan(format!("{error}; or give the pattern with --spec"))
+            PackModelError::Plan(format!("{error}; or give the pattern (spec)"))
         })?;
         let mut each = BTreeMap::new();
         for linear in record.linears() {
@@ -59,6 +59,21 @@ impl Patterns {
     /// One pattern for all linears.
     pub fn all(text: &str) -> Result<Self, PackModelError> {
         Ok(Self::All(Box::new(parse(text)?)))
+    }
+
+    /// The patterns to pack a model with: `spec` for all linears, or those of the run that
+    /// pruned it. Without either, a model whose value types are chosen is packed unpruned.
+    pub fn choose(
+        spec: Option<&str>,
+        values: &ValueChoice,
+        source: &Checkpoint,
+    ) -> Result<Self, PackModelError> {
+        let pruned = source.path().join("openwork/record.json").exists();
+        match spec {
+            Some(text) => Self::all(text),
+            None if values.any() && !pruned => Ok(Self::Dense),
+            None => Self::from_record(source),
+        }
     }
 
     fn get(&self, name: &str) -> Option<&Pattern> {

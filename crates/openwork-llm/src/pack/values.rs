@@ -50,6 +50,11 @@ impl ValueChoice {
         self
     }
 
+    /// Whether a type is chosen, for linears or for embedding and head.
+    pub fn any(&self) -> bool {
+        self.linears.is_some() || self.head.is_some()
+    }
+
     /// What the user should know: linears that are rounded a second time.
     pub fn note(&self) -> Option<String> {
         let again = self.rounded.iter().find(|(_, codes)| {

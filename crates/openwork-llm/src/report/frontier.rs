@@ -5,7 +5,7 @@ use super::html::{document, header};
 use super::run::{card, cards};
 use super::scale::Scale;
 use crate::format::{count, format_bytes, number};
-use crate::frontier::{Frontier, Kind, Point};
+use crate::frontier::{Frontier, Kind, Point, TaskAccuracy};
 use openwork::viz::escape_html;
 use std::fmt::Write;
 
@@ -139,14 +139,23 @@ fn tip(point: &Point) -> String {
     if let Some(speed) = point.tokens_per_second {
         let _ = write!(tip, "\n{} tokens/s", number(speed));
     }
+    for task in &point.tasks {
+        let _ = write!(tip, "\n{} {:.4}", task.name, task.acc);
+    }
     tip
 }
 
 fn table(points: &[Point]) -> String {
     let mut out = "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Points\"><table class=\"runs\"><thead><tr>".to_string();
-    for name in ["model", "size", "perplexity", "tokens/s", "best for"] {
+    // All points are scored on the same tasks.
+    let tasks = points.first().map_or(&[][..], |point| &point.tasks);
+    let tasks = tasks.iter().map(|task| escape_html(&task.name));
+    for name in
+        ["model", "size", "perplexity", "tokens/s"].map(String::from).into_iter().chain(tasks)
+    {
         let _ = write!(out, "<th scope=\"col\">{name}</th>");
     }
+    out.push_str("<th scope=\"col\">best for</th>");
     out.push_str("</tr></thead><tbody>");
     for point in points {
         let color = KINDS.iter().position(|(kind, _)| *kind == point.kind).unwrap_or(0);
@@ -155,16 +164,29 @@ fn table(points: &[Point]) -> String {
         let _ = write!(
             out,
             "<tr><th scope=\"row\"><svg class=\"swatch\" viewBox=\"0 0 20 10\" aria-hidden=\"true\"><circle class=\"f{color}\" cx=\"12\" cy=\"5\" r=\"4\"/></svg>{}<small>{}</small></th>\
-             <td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+             <td>{}</td><td>{}</td><td>{}</td>{}<td>{}</td></tr>",
             escape_html(&point.name),
             escape_html(&point.note),
             format_bytes(point.bytes),
             number(point.token_perplexity),
             point.tokens_per_second.map_or("\u{2013}".to_string(), number),
+            point.tasks.iter().map(cell).collect::<String>(),
             best.join(", ")
         );
     }
-    card("Points", "", true, &(out + "</tbody></table></div>"))
+    let about = match points.first().is_some_and(|point| !point.tasks.is_empty()) {
+        true => {
+            "Tasks: share of correct answers with its standard error; below it, by log-likelihood per byte of the choice."
+        }
+        false => "",
+    };
+    card("Points", about, true, &(out + "</tbody></table></div>"))
+}
+
+/// The accuracies on a task.
+fn cell(task: &TaskAccuracy) -> String {
+    let error = task.stderr.map_or(String::new(), |error| format!(" \u{b1} {error:.4}"));
+    format!("<td>{:.4}{error}<br><small>{:.4}</small></td>", task.acc, task.acc_norm)
 }
 
 #[cfg(test)]
@@ -179,6 +201,11 @@ mod tests {
             point("dense int4", 80, 25.0, None),
             point("2:4 <int4>", 60, 49.0, Some(150.0)),
         ];
+        points.iter_mut().for_each(|point| {
+            let name = "arc <easy>".to_string();
+            point.tasks =
+                vec![TaskAccuracy { name, docs: 4, acc: 0.25, acc_norm: 0.5, stderr: Some(0.125) }];
+        });
         mark(&mut points);
         let frontier = Frontier {
             model: "m".to_string(),
@@ -192,6 +219,8 @@ mod tests {
         let page = frontier_page(&frontier);
         assert!(page.contains("<p class=\"verdict\">From 80.0 MB dense int4"));
         assert!(page.contains("2:4 &lt;int4&gt;") && !page.contains("2:4 <int4>"));
+        assert!(page.contains("arc &lt;easy&gt;</th>") && !page.contains("arc <easy>"));
+        assert_eq!(page.matches("0.2500 \u{b1} 0.1250<br><small>0.5000").count(), 3);
         // Two charts of three and two points, all marked but none beaten.
         assert_eq!(page.matches("class=\"reach\"").count(), 5);
         assert_eq!(page.matches(" marked\"").count(), 5);
