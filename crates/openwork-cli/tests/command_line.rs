@@ -74,7 +74,7 @@ fn options_of_other_tools_get_the_option_to_use() {
     for (args, hint) in [
         (format!("{prune} --ignore lm_head"), "--exclude RE"),
         (format!("{prune} --dataset c4"), "--calib TEXT"),
-        (format!("{prune} --cache_dir x"), "downloads nothing"),
+        (format!("{prune} --cache_dir x"), "org/name@revision"),
         (format!("{prune} --percdamp .01"), "damping=mean:0.01"),
         (format!("{prune} --prunen 2 --prunem 4"), "--spec 2:4"),
         ("eval demo --text demo -p x".to_string(), "takes a prompt"),

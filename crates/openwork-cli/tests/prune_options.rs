@@ -107,7 +107,7 @@ fn errors_name_the_flag_that_was_given() {
     let words = refused("-o out --eval-every 2");
     assert_eq!(words, "--eval-every 2: it needs --eval, the text to measure on");
     let words = refused("-o out --resume --force");
-    assert_eq!(words, "--resume and --force exclude each other; give one of them");
+    assert_eq!(words, "--resume and --force cannot be combined; give one of them");
     let words = refused("-o out --max-memory 4X");
     assert_eq!(words, "--max-memory 4X: give a size such as 4G or 800M");
     assert!(!folder.path("out").exists());

@@ -26,14 +26,14 @@ pub enum StageError {
     Busy(PathBuf),
     /// The staging name is taken by something else.
     #[error(
-        "{} is in the way: it is the name under which `{}` is written until it is complete, and openwork did not create it; move it away or choose another --out",
+        "{} exists and was not created by openwork, but `{}` is written under this name until it is complete; move it away or choose another --out",
         staging.display(),
         out.display()
     )]
     Foreign {
         /// The final path.
         out: PathBuf,
-        /// What is in the way.
+        /// The temporary name.
         staging: PathBuf,
     },
     /// The system refused.

@@ -273,7 +273,7 @@ fn repositories_that_cannot_be_used_say_why() {
     let error = |text: &str| fetch(&hub, text).unwrap_err();
     assert_eq!(
         error("o/pickled"),
-        "o/pickled has its weights only as pickles (pytorch_model.bin), which can run code when \
+        "o/pickled has only pickled weights (pytorch_model.bin), which can run code when \
          they are loaded; use a repository with safetensors, or convert it"
     );
     assert!(error("o/empty").starts_with("o/empty has no model.safetensors and no config.json"));

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// Store a pruned model compactly: smaller files, less memory, faster generation
 ///
 /// Only the kept weights and an index are stored. The patterns come from the run
-/// that pruned the model, or from --spec for all linears. If a tensor does not
+/// that pruned the model, or from --spec for all linear layers. If a tensor does not
 /// conform to its pattern, it is named and nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -94,7 +94,7 @@ impl ValueArgs {
         self.values.is_some() || self.head.is_some()
     }
 
-    /// Which linears are pruned: those of --spec, or of the run that pruned the model; none
+    /// Which linear layers are pruned: those of --spec, or of the run that pruned the model; none
     /// if there was no run and a value type is chosen.
     pub fn patterns(
         &self,

@@ -117,7 +117,7 @@ impl Inner {
 }
 
 /// The values and index of one side of a strip.
-struct Part<'a, T> {
+struct StripSide<'a, T> {
     inner: &'a Inner,
     shape: Shape,
     w: PackedView<'a, T>,
@@ -165,7 +165,11 @@ impl Gathered {
     }
 
     /// The bits of a strip, and the part of each side.
-    fn parts<'a, T>(&'a self, w: PackedView<'a, T>, strip: usize) -> (&'a [u8], Vec<Part<'a, T>>) {
+    fn parts<'a, T>(
+        &'a self,
+        w: PackedView<'a, T>,
+        strip: usize,
+    ) -> (&'a [u8], Vec<StripSide<'a, T>>) {
         let (bits, indexes) = self.indexes(w.index, strip);
         let mut values = &w.values[self.value_start(strip)..];
         let mut parts = Vec::with_capacity(2);
@@ -175,7 +179,7 @@ impl Gathered {
                 (Shape::from(l.part(strips.clone())), l.values_of(strips).len())
             });
             let (own, after) = values.split_at(count);
-            parts.push(Part { inner, shape, w: PackedView { index, values: own } });
+            parts.push(StripSide { inner, shape, w: PackedView { index, values: own } });
             values = after;
         }
         (bits, parts)

@@ -324,7 +324,7 @@ fn padded(pad: Option<&Tuple>, own: &Layout, env: &Env<'_>) -> Bound<Option<Layo
             return Err(env.error(
                 pad.at(),
                 "pad rounds up to multiples of 1 or more",
-                format!("axis {axis} asks for 0"),
+                format!("axis {axis} is 0"),
             ));
         }
         padded.push(extent.div_ceil(by).saturating_mul(by));
