@@ -40,7 +40,7 @@ pub const ROUTES: &[Route] = &[
     route!("POST", "/api/show", "the facts of a spec, or where it is wrong", show),
     route!("POST", "/api/draw", "the same with the tiles that are seen first, as bytes", draw),
     route!("POST", "/api/tile", "cells of a rectangle, as bytes", tile),
-    route!("POST", "/api/element", "one element: block, scope, mates, coordinates", element),
+    route!("POST", "/api/element", "one element: block, scope, coordinates, other weights of the block", element),
     route!("POST", "/api/edit", "the spec with one clause changed", edit),
     route!("POST", "/api/fragment", "the spec on a tensor core fragment", fragment),
     route!("POST", "/api/fragment.svg", "the drawing of that", fragment_svg),
