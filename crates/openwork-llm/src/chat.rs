@@ -85,7 +85,7 @@ impl ChatTemplate {
 
     /// The template of a model: `chat_template.jinja`, `chat_template.json`, the field of
     /// `tokenizer_config.json`, or the metadata of a GGUF file.
-    pub fn of(model: &Checkpoint, tokenizer: &Tokenizer) -> Result<Self, ChatError> {
+    pub fn from_checkpoint(model: &Checkpoint, tokenizer: &Tokenizer) -> Result<Self, ChatError> {
         let spelling = |id: Option<u32>| id.and_then(|id| tokenizer.spelling(id));
         let special = SpecialTexts {
             bos_token: spelling(tokenizer.bos()).unwrap_or_default(),

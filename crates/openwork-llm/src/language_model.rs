@@ -215,7 +215,7 @@ impl LanguageModel {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, LanguageModelError> {
-        let template = ChatTemplate::of(&self.checkpoint, &self.tokenizer)?;
+        let template = ChatTemplate::from_checkpoint(&self.checkpoint, &self.tokenizer)?;
         Ok(template.render(messages, add_generation_prompt)?)
     }
 

@@ -162,7 +162,7 @@ mod tests {
         fs::create_dir(&staging).unwrap();
         fs::write(staging.join("notes.txt"), b"mine").unwrap();
         let error = StagedFolder::create(&out).unwrap_err().to_string();
-        assert!(error.contains("openwork did not create it"), "{error}");
+        assert!(error.contains("was not created by openwork"), "{error}");
         assert_eq!(fs::read(staging.join("notes.txt")).unwrap(), b"mine");
         fs::remove_dir_all(&staging).unwrap();
         let _writing = StagedFolder::create(&out).unwrap();

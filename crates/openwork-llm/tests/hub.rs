@@ -249,7 +249,7 @@ fn contents_that_are_not_what_was_announced_are_refused() {
         server.set(|state| state.changes_contents = true);
         let error = fetch(&hub, "org/tiny").unwrap_err();
         assert!(error.contains("git hash of the contents is"), "{error}");
-        assert!(error.ends_with("and was removed"), "{error}");
+        assert!(error.ends_with("it was removed"), "{error}");
         let left: Vec<_> = walk(&cache.path().join("models--org--tiny"));
         assert!(left.is_empty(), "{left:?}");
         server.set(|state| state.changes_contents = false);

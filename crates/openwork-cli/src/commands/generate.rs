@@ -102,7 +102,9 @@ impl Generate {
         let tokenizer = checkpoint.tokenizer()?;
         global.note(tokenizer.notes());
         let template = match self.chat {
-            true => Some(ChatTemplate::of(&checkpoint, &tokenizer).map_err(Failure::input)?),
+            true => Some(
+                ChatTemplate::from_checkpoint(&checkpoint, &tokenizer).map_err(Failure::input)?,
+            ),
             false => None,
         };
         let storage = if self.f32 { Storage::F32 } else { Storage::Half };

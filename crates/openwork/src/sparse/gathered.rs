@@ -52,7 +52,7 @@ fn plan(spec: &Spec, rows: usize, cols: usize) -> Option<Shape> {
     }
     let mut sides = Vec::new();
     for side in Side::BOTH {
-        let cols = cols / scope * side.of(keep, scope - keep);
+        let cols = cols / scope * side.pick(keep, scope - keep);
         match spec.level(side) {
             Some(level) => {
                 let inner = level.spec();
@@ -228,7 +228,7 @@ impl Gathered {
         let (kept_x, dropped_x) = (aligned(&mut kept, room), aligned(&mut dropped, room));
         gather::split(bits, self.c, x, kept_x, dropped_x, kernel);
         for (i, part) in parts.iter().enumerate() {
-            let x = &part.inner.side.of(&*kept_x, &*dropped_x)[..part.inner.cols];
+            let x = &part.inner.side.pick(&*kept_x, &*dropped_x)[..part.inner.cols];
             let y = match i {
                 0 => &mut *y,
                 _ => {

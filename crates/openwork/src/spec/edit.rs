@@ -170,7 +170,7 @@ fn level_of<'s>(spec: &'s Spec, path: &[Side]) -> Result<&'s Spec, SpecError> {
 
 fn level_mut<'l>(level: &'l mut Level, path: &[Side]) -> Result<&'l mut One, SpecError> {
     let Some((side, rest)) = path.split_first() else { return Ok(&mut level.one) };
-    let inner = side.of(&mut level.then, &mut level.otherwise);
+    let inner = side.pick(&mut level.then, &mut level.otherwise);
     level_mut(&mut inner.as_mut().ok_or_else(no_level)?.level, rest)
 }
 
