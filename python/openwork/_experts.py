@@ -85,8 +85,8 @@ class FusedParameter:
             size = float(np.trace(matrix)) / width
             other = common if common is not None else np.eye(width) * (size if size > 0 else 1.0)
             mixed = Hessian.from_matrix((tokens * matrix + (width - tokens) * other) / width, width)
-            rest = "the rest is taken as uncorrelated" if common is None else (
-                "those of all tokens of the layer make up for the rest")
+            rest = "they are supplemented as if uncorrelated" if common is None else (
+                "the statistics of all tokens of the layer supplement them")
             count = f"{tokens} token{'' if tokens == 1 else 's'}"
             yield expert, tokens, mixed, f"{count} routed to this expert, for {width} inputs: {rest}"
 

@@ -231,8 +231,8 @@ def test_an_expert_is_pruned_by_its_own_tokens(count):
             assert torch.equal(found == 0, wanted == 0) and torch.allclose(found, wanted, atol=1e-4)
             row = rows[f"model.layers.0.mlp.experts.{param}[{expert}]"]
             assert (row["expert"], row["tokens"]) == (expert, n)
-            rest = "the rest is taken as uncorrelated" if common is None else (
-                "those of all tokens of the layer make up for the rest")
+            rest = "they are supplemented as if uncorrelated" if common is None else (
+                "the statistics of all tokens of the layer supplement them")
             notes = [f"{n} tokens routed to this expert, for {width} inputs: {rest}"] if n < width else []
             assert [note for note in row["notes"] if "routed" in note] == notes
     few = "8 of 8 matrices of experts have fewer tokens than inputs, the fewest model.layers.0.mlp.experts.gate_up_proj[3]"

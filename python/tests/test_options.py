@@ -55,5 +55,5 @@ def test_errors_name_keywords(tmp_path):
 
     assert refused(max_memory="4X") == "max_memory='4X': give a size such as 4G or 800M"
     assert refused(samples=-1) == "samples=-1: this value cannot be used"
-    assert refused(resume=True, force=True) == "resume=True and force=True exclude each other; give one of them"
+    assert refused(resume=True, force=True) == "resume=True and force=True cannot be combined; give one of them"
     assert refused(dtype="f8") == "dtype='f8': give bf16, f16 or f32"

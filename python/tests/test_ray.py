@@ -206,8 +206,8 @@ def test_the_command_joins_a_cluster(cluster, one, text, tmp_path):
 
     planned = command(text, out, *joined, "--dry-run")
     assert planned.returncode == 0, planned.stderr
-    assert "14 of 14 linears would be pruned" in planned.stdout
-    assert "in each of 2 workers with 1 threads" in planned.stdout
+    assert "14 of 14 linear layers would be pruned" in planned.stdout
+    assert "in each of 2 workers with 1 thread" in planned.stdout
     assert not out.exists()
 
     refused = command(text, out, *joined, "--max-memory", "1M")

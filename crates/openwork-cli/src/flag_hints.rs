@@ -18,11 +18,11 @@ const FLAG_HINTS: &[FlagHint] = &[
     },
     FlagHint {
         flags: &["--cache_dir", "--cache-dir", "--hf_token", "--token", "--revision"],
-        hint: "openwork downloads nothing; pass the folder of a downloaded model as MODEL",
+        hint: "MODEL may be a name on the Hugging Face Hub, org/name@revision; HF_HOME and HF_TOKEN set cache and token",
     },
     FlagHint {
         flags: &["--ignore", "--skip"],
-        hint: "--exclude RE leaves tensors whose names match dense; lm_head and the embedding are never pruned",
+        hint: "tensors whose names match --exclude RE stay dense; lm_head and the embedding are never pruned",
     },
     FlagHint {
         flags: &["--targets", "--prune_only", "--minlayer", "--maxlayer", "--invert"],
@@ -70,7 +70,7 @@ const FLAG_HINTS: &[FlagHint] = &[
     },
     FlagHint {
         flags: &["--eval_zero_shot", "--tasks"],
-        hint: "openwork measures perplexity (--eval TEXT); evaluate tasks with lm-eval on the written folder",
+        hint: "tasks are files: --task FILE (docs/evaluation.md)",
     },
     FlagHint {
         flags: &["-p", "--prompt"],

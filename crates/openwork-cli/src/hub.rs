@@ -4,7 +4,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use openwork_llm::format::format_bytes;
-use openwork_llm::hub::{Download, Found, HubError, OnDownload, resolve_model, resolve_text};
+use openwork_llm::hub::{CachedPath, Download, HubError, OnDownload, resolve_model, resolve_text};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ impl Global {
 
     fn fetch(
         &self,
-        resolve: impl FnOnce(bool, OnDownload<'_>) -> Result<Found, HubError>,
+        resolve: impl FnOnce(bool, OnDownload<'_>) -> Result<CachedPath, HubError>,
     ) -> Result<PathBuf, Failure> {
         let mut bar: Option<(String, Progress)> = None;
         let mut show = |Download { file, done, total }: Download<'_>| {

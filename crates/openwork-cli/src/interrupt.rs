@@ -1,4 +1,4 @@
-//! Ctrl-C: tells how to resume a run, then ends the process as usual.
+//! Ctrl-C: prints how to resume a run, then ends the process as usual.
 
 use openwork_llm::format::shell_word;
 

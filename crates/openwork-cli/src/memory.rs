@@ -70,7 +70,7 @@ fn fail(size: usize) -> ! {
     // Formatting a number into a slice allocates nothing; what does not fit is left out.
     let _ = writeln!(
         rest,
-        "error: out of memory: {} MB more were refused; close other programs, raise the limit (ulimit -v), or give less work: fewer --samples, a shorter --seq-len, `prune --max-memory`",
+        "error: out of memory: an allocation of {} MB failed; close other programs, raise the limit (ulimit -v), or give less work: fewer --samples, a shorter --seq-len, `prune --max-memory`",
         size.div_ceil(1_000_000)
     );
     let left = rest.len();

@@ -1,5 +1,5 @@
-//! Outputs of commands: what was written is said on stderr, and a wrong output
-//! is told from a disk that refuses.
+//! Outputs of commands: messages on stderr about written files, and the exit codes of
+//! output errors (wrong arguments or a failing disk).
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -15,21 +15,21 @@ impl From<OutputError> for Failure {
 }
 
 impl Global {
-    /// Writes an output whole and says so.
+    /// Writes an output file atomically and reports it.
     pub fn write(&self, out: &OutputFile, bytes: &[u8]) -> Result<(), Failure> {
         let written = out.write(bytes)?;
         self.wrote(out.path(), written.bytes);
         Ok(())
     }
 
-    /// Says on stderr what was written.
+    /// Reports a written file on stderr.
     pub fn wrote(&self, path: &Path, bytes: u64) {
         if !self.quiet {
             print::aside(format!("wrote {} ({})", path.display(), format_bytes(bytes)));
         }
     }
 
-    /// The same for a folder, with all that is in it.
+    /// Reports a written folder, with the size of its contents.
     pub fn wrote_folder(&self, path: &Path) {
         self.wrote(path, folder_bytes(path));
     }

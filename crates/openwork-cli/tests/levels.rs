@@ -61,8 +61,9 @@ fn a_tensor_is_pruned_and_checked_by_level() {
     for (spec, density) in [(VENOM, 0.25), (MIXED, 0.75), ("columns(25%) else 2:4", 0.625)] {
         let args =
             ["tensor", "w.safetensors", "--spec", spec, "--inputs", "x.safetensors", "--json"];
-        let methods = "magnitude,wanda,s-obd,sparsegpt,s-obs,admm,sparsegpt+refit,s-obs+swap";
-        let run = folder.run_list(&[&args[..], &["--method", methods]].concat());
+        let bases = openwork::prune::METHODS.iter().map(|method| method.name);
+        let methods: Vec<&str> = bases.chain(["sparsegpt+refit", "s-obs+swap"]).collect();
+        let run = folder.run_list(&[&args[..], &["--method", &methods.join(",")]].concat());
         assert_eq!(run.code, 0, "{}", run.err);
         let found: serde_json::Value = serde_json::from_str(&run.out).unwrap();
         for result in found["results"].as_array().unwrap() {

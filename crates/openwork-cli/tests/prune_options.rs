@@ -107,7 +107,7 @@ fn errors_name_the_flag_that_was_given() {
     let words = refused("-o out --eval-every 2");
     assert_eq!(words, "--eval-every 2: it needs --eval, the text to measure on");
     let words = refused("-o out --resume --force");
-    assert_eq!(words, "--resume and --force exclude each other; give one of them");
+    assert_eq!(words, "--resume and --force cannot be combined; give one of them");
     let words = refused("-o out --max-memory 4X");
     assert_eq!(words, "--max-memory 4X: give a size such as 4G or 800M");
     assert!(!folder.path("out").exists());
@@ -188,7 +188,7 @@ fn a_dry_run_groups_layers_that_are_treated_alike() {
         said.out.lines().take(9).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[1][..2], ["self_attn.q_proj", "0-1,"], "{}", said.out);
     assert_eq!(rows[2][..2], ["self_attn.k_proj", "0-3"], "{}", said.out);
-    assert!(said.out.contains("dense") && said.out.contains("27 of 28 linears"), "{}", said.out);
+    assert!(said.out.contains("dense") && said.out.contains("27 of 28 linear layers"), "{}", said.out);
     assert!(!folder.path("out").exists());
 }
 

@@ -262,10 +262,10 @@ fn bad_numbers_are_refused_by_name() {
     let large: Vec<f32> = hessian(16, 400, 2).iter().map(|x| x * 1e6).collect();
     folder.file("bh.safetensors", &[f16s("h", &[16, 16], &large)]);
     let message = run("w", "--hessian bh.safetensors");
-    assert!(message.ends_with("f16 ends at 65504, so store H as f32 or f64"), "{message}");
+    assert!(message.ends_with("the largest f16 is 65504; store H as f32 or f64"), "{message}");
     folder.file("bx.safetensors", &[f16s("x", &[1, 16], &[1e5; 16])]);
     let message = run("w", "--inputs bx.safetensors");
-    assert!(message.contains("f16 ends at 65504, so store these inputs"), "{message}");
+    assert!(message.contains("the largest f16 is 65504; store these inputs"), "{message}");
     folder.file("bw.safetensors", &[f64s("w", &[8, 16], &[1e300; 128])]);
     let message = run("bw", "--hessian h.safetensors");
     assert_eq!(message, "bw.safetensors: tensor `w` has 1e300 at offset 0, which f32 cannot hold");

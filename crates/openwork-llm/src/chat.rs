@@ -34,7 +34,7 @@ pub enum ChatError {
         "the model has no chat template, so it was not trained for conversations; use `generate` with a plain prompt"
     )]
     Missing,
-    /// Nothing was said.
+    /// There is no message.
     #[error("the conversation is empty; give at least one message")]
     Empty,
     /// A message without a role.
@@ -50,7 +50,7 @@ pub enum ChatError {
 pub struct Message {
     /// `user`, `assistant`, `system`, or what else the model knows.
     pub role: String,
-    /// What was said.
+    /// The text.
     pub content: String,
 }
 
@@ -85,7 +85,7 @@ impl ChatTemplate {
 
     /// The template of a model: `chat_template.jinja`, `chat_template.json`, the field of
     /// `tokenizer_config.json`, or the metadata of a GGUF file.
-    pub fn of(model: &Checkpoint, tokenizer: &Tokenizer) -> Result<Self, ChatError> {
+    pub fn from_checkpoint(model: &Checkpoint, tokenizer: &Tokenizer) -> Result<Self, ChatError> {
         let spelling = |id: Option<u32>| id.and_then(|id| tokenizer.spelling(id));
         let special = SpecialTexts {
             bos_token: spelling(tokenizer.bos()).unwrap_or_default(),
@@ -175,7 +175,7 @@ impl Write for LimitedText {
     }
 }
 
-/// What a template says of its failure, and where.
+/// The message of a template's failure, with its line.
 fn words(error: &Error) -> String {
     let what = error.detail().map_or_else(|| error.kind().to_string(), String::from);
     match error.line() {

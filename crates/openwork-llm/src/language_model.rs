@@ -1,5 +1,5 @@
-//! A language model in memory: what a program asks of it, text in and numbers or text
-//! out.
+//! A language model in memory, as a library API: logits, likelihoods, perplexity and
+//! generation.
 //!
 //! Weights are loaded at first use and kept: as f32 (packed ones as they are) for
 //! logits, likelihoods and perplexity, which agree with transformers in float32; as
@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Why a model cannot be used as asked.
+/// Why a request to a model failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant is the error of one part
 pub enum LanguageModelError {
@@ -215,7 +215,7 @@ impl LanguageModel {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, LanguageModelError> {
-        let template = ChatTemplate::of(&self.checkpoint, &self.tokenizer)?;
+        let template = ChatTemplate::from_checkpoint(&self.checkpoint, &self.tokenizer)?;
         Ok(template.render(messages, add_generation_prompt)?)
     }
 

@@ -1,4 +1,4 @@
-//! Log-likelihoods of continuations, the ground of tasks:
+//! Log-likelihoods of continuations, on which tasks are based:
 //!
 //! ```text
 //! log p(continuation | context) = sum_t log p(y_t | context, y_1 .. y_{t-1})

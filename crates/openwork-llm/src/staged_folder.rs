@@ -26,14 +26,14 @@ pub enum StageError {
     Busy(PathBuf),
     /// The staging name is taken by something else.
     #[error(
-        "{} is in the way: it is the name under which `{}` is written until it is complete, and openwork did not create it; move it away or choose another --out",
+        "{} exists and was not created by openwork, but `{}` is written under this name until it is complete; move it away or choose another --out",
         staging.display(),
         out.display()
     )]
     Foreign {
         /// The final path.
         out: PathBuf,
-        /// What is in the way.
+        /// The temporary name.
         staging: PathBuf,
     },
     /// The system refused.
@@ -162,7 +162,7 @@ mod tests {
         fs::create_dir(&staging).unwrap();
         fs::write(staging.join("notes.txt"), b"mine").unwrap();
         let error = StagedFolder::create(&out).unwrap_err().to_string();
-        assert!(error.contains("openwork did not create it"), "{error}");
+        assert!(error.contains("was not created by openwork"), "{error}");
         assert_eq!(fs::read(staging.join("notes.txt")).unwrap(), b"mine");
         fs::remove_dir_all(&staging).unwrap();
         let _writing = StagedFolder::create(&out).unwrap();

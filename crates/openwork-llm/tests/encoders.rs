@@ -254,7 +254,7 @@ fn what_encoders_lack_is_refused_by_name() {
             [("spec", "2:4"), ("eval_every", "1")],
             "the vectors of bert models are compared when all layers are pruned",
         ),
-        ([("spec", "2:4"), ("task", "x.jsonl")], "bert models are encoders, which answer no tasks"),
+        ([("spec", "2:4"), ("task", "x.jsonl")], "bert models are encoders, which have no tasks"),
         ([("spec", "2:4"), ("seq_len", "65")], "the model takes at most 64 tokens"),
     ] {
         let message = refused(&bert, &more);

@@ -249,7 +249,7 @@ fn contents_that_are_not_what_was_announced_are_refused() {
         server.set(|state| state.changes_contents = true);
         let error = fetch(&hub, "org/tiny").unwrap_err();
         assert!(error.contains("git hash of the contents is"), "{error}");
-        assert!(error.ends_with("and was removed"), "{error}");
+        assert!(error.ends_with("it was removed"), "{error}");
         let left: Vec<_> = walk(&cache.path().join("models--org--tiny"));
         assert!(left.is_empty(), "{left:?}");
         server.set(|state| state.changes_contents = false);
@@ -273,7 +273,7 @@ fn repositories_that_cannot_be_used_say_why() {
     let error = |text: &str| fetch(&hub, text).unwrap_err();
     assert_eq!(
         error("o/pickled"),
-        "o/pickled has its weights only as pickles (pytorch_model.bin), which can run code when \
+        "o/pickled has only pickled weights (pytorch_model.bin), which can run code when \
          they are loaded; use a repository with safetensors, or convert it"
     );
     assert!(error("o/empty").starts_with("o/empty has no model.safetensors and no config.json"));

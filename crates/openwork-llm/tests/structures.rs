@@ -354,7 +354,7 @@ fn passes_that_cannot_be_run_are_refused_before_anything_is() {
     let rules = why("spec='layers keep 1'\n[[rule]]\nlayers='0'\nspec='2:4'");
     assert!(rules.contains("a pass that drops layers or experts does nothing else"), "{rules}");
     let budget = why("spec='mlp keep 50%'\nremove=true\n[budget]\ndensity=0.5");
-    assert!(budget.contains("remove and [budget] exclude each other"), "{budget}");
+    assert!(budget.contains("remove and [budget] cannot be combined"), "{budget}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::background::{self, Flag};
 use crate::error::OpenworkError;
 use openwork::prune::Monitor;
-use openwork_llm::hub::{Download, Found, HubError, OnDownload, resolve_model, resolve_text};
+use openwork_llm::hub::{CachedPath, Download, HubError, OnDownload, resolve_model, resolve_text};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::ffi::OsString;
@@ -31,12 +31,12 @@ pub fn text_path(py: Python<'_>, path: PathBuf, offline: bool) -> PyResult<PathB
     fetch(py, &path, offline, resolve_text)
 }
 
-/// Resolves a name; Ctrl-C stops a download, and what has arrived is kept.
+/// Resolves a name; Ctrl-C stops a download and keeps the bytes that arrived.
 fn fetch(
     py: Python<'_>,
     path: &Path,
     offline: bool,
-    resolve: fn(&Path, bool, OnDownload<'_>) -> Result<Found, HubError>,
+    resolve: fn(&Path, bool, OnDownload<'_>) -> Result<CachedPath, HubError>,
 ) -> PyResult<PathBuf> {
     let flag = Flag::default();
     let mut watch = |_: Download<'_>| match flag.cancelled() {

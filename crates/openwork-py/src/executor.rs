@@ -1,5 +1,5 @@
 //! An executor in Python: objects there hold the hidden states and compute the
-//! stages, and this side tells them what comes next. What crosses over:
+//! stages, and this side calls them in order:
 //!
 //! ```text
 //! size      workers, and threads of each

@@ -30,8 +30,8 @@ pub fn presets(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
 /// All methods and modifiers, each with what it needs and its options.
 ///
 /// >>> import openwork
-/// >>> [row["name"] for row in openwork.methods()]
-/// ['magnitude', 'wanda', 's-obd', 'sparsegpt', 's-obs', 'admm', '+refit', '+swap', '+quant']
+/// >>> [row["name"] for row in openwork.methods()][:3]
+/// ['magnitude', 'wanda', 's-obd']
 #[pyfunction]
 pub fn methods(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     let base = METHODS.iter().map(|method| row(py, method, ""));

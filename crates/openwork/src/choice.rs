@@ -79,7 +79,7 @@ impl Choice {
 
     /// The choice of the level inside a side.
     pub fn level(&self, side: Side) -> Option<&Self> {
-        side.of(self.then.as_deref(), self.otherwise.as_deref())
+        side.pick(self.then.as_deref(), self.otherwise.as_deref())
     }
 
     /// The weights that all levels keep.

@@ -279,7 +279,7 @@ impl<'p> Search<'p> {
                 let (scope, block) = (scopes[at / count] as usize, at % count);
                 let places = (frame.kept, block - frame.kept);
                 if let Some(side) = frame.made.take() {
-                    self.withdraw(side, scope, side.of(places.0, places.1));
+                    self.withdraw(side, scope, side.pick(places.0, places.1));
                 }
                 let Some(side) = frame.left.pop() else {
                     frames.pop();
@@ -288,7 +288,7 @@ impl<'p> Search<'p> {
                     }
                     continue;
                 };
-                let place = side.of(places.0, places.1);
+                let place = side.pick(places.0, places.1);
                 match self.assign(side, scope, block, place, left) {
                     Ok(()) => {
                         frame.made = Some(side);
@@ -374,7 +374,7 @@ impl<'p> Search<'p> {
         may_drop &= spec.otherwise().is_some() || held.set == 0;
         let density = |side: Side| match spec.level(side) {
             Some(level) => level.spec().density(),
-            None => side.of(1.0, 0.0),
+            None => side.pick(1.0, 0.0),
         };
         let middle = 0.5 * (density(Side::Kept) + density(Side::Dropped));
         let likely_kept = held.set as f64 >= middle * held.real as f64;
@@ -471,7 +471,7 @@ impl<'p> Search<'p> {
         for (at, frame) in frames.iter().enumerate() {
             let Some(side) = frame.made else { continue };
             let Some(inner) = &self.inner[side as usize] else { continue };
-            let place = side.of(frame.kept, at % count - frame.kept);
+            let place = side.pick(frame.kept, at % count - frame.kept);
             let scope = scopes[at / count] as usize;
             if inner.unfinished[scope * inner.plan.level.blocks() + place] > 0 {
                 state.push(2 * at as u32 + side as u32);

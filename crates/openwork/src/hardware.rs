@@ -37,14 +37,14 @@ impl SparseTensorCores {
     /// use openwork::{Pattern, hardware::SparseTensorCores};
     /// let of = |text: &str| {
     ///     let spec = text.parse::<Pattern>().unwrap().bind(&[16, 64]).unwrap();
-    ///     SparseTensorCores::of(&spec)
+    ///     SparseTensorCores::check(&spec)
     /// };
     /// // Pairs eight columns apart: two of four, twice.
     /// assert_eq!(of("2:4@8"), SparseTensorCores::Accepted);
     /// let refused = SparseTensorCores::Refused { row: 0, column: 0, kept: 4 };
     /// assert_eq!(of("2:4x2"), refused);
     /// ```
-    pub fn of(spec: &Spec) -> Self {
+    pub fn check(spec: &Spec) -> Self {
         let [tensor] = spec.tensors() else {
             return Self::NotAMatrix("the spec couples several tensors; examine each");
         };
@@ -131,7 +131,7 @@ mod tests {
             "2:4 in (4,0)+(12,K)",
         ] {
             let spec = text.parse::<Pattern>().unwrap().bind(&shape).unwrap();
-            let answer = SparseTensorCores::of(&spec);
+            let answer = SparseTensorCores::check(&spec);
             let breaks = (0..200).any(|seed| {
                 let mask = Mask::example(&spec, seed);
                 let bits = &mask.tensors()[0];
@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn what_is_not_a_matrix_is_said() {
         let of = |text: &str, dims: &[usize]| {
-            SparseTensorCores::of(&text.parse::<Pattern>().unwrap().bind(dims).unwrap()).describe()
+            SparseTensorCores::check(&text.parse::<Pattern>().unwrap().bind(dims).unwrap())
+                .describe()
         };
         assert!(of("keep 1", &[4]).contains("not a matrix"));
         assert!(of("keep 1", &[4, 6]).contains("multiple of 4"));

@@ -272,7 +272,7 @@ impl Mask {
     /// every scope have an element set. A kept block may contain zeros, so this is all that
     /// can be said of weights whose mask is unknown. Of a spec with levels, it must hold at
     /// every level for some choice of blocks, which is searched for;
-    /// [`Breach::Undecided`] if the search was given up.
+    /// [`Breach::Undecided`] if the search was abandoned.
     pub fn allows(&self, spec: &Spec) -> Result<(), Breach> {
         self.check(spec, false)
     }
@@ -417,7 +417,7 @@ impl fmt::Display for Breach {
             }
             Self::Undecided { scope } => write!(
                 f,
-                "undecided: too many choices of blocks for scope {scope}; the search was given up"
+                "undecided: too many choices of blocks for scope {scope}; the search was abandoned"
             ),
         }
     }

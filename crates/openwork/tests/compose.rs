@@ -1,22 +1,13 @@
 //! Views by composition: `A o B` is `A(B(c))`.
 
+mod common;
+
+use common::Numbers;
 use openwork::prune::{Task, prune};
-use openwork::random::{STEP, mix};
+use openwork::random::mix;
 use openwork::{Layout, Pattern, Spec};
 
-struct Numbers(u64);
-
 impl Numbers {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = mix(self.0.wrapping_add(STEP));
-        (self.0 % n as u64) as usize
-    }
-
-    fn divisor(&mut self, n: usize) -> usize {
-        let all: Vec<usize> = (1..=n).filter(|d| n.is_multiple_of(*d)).collect();
-        all[self.below(all.len())]
-    }
-
     /// Splits the modes of a compact space and shuffles them; `step` is the stride of each.
     fn layout(&mut self, modes: &[(usize, usize)]) -> (Vec<usize>, Vec<usize>) {
         let mut parts = Vec::new();

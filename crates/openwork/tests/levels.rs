@@ -1,26 +1,14 @@
 //! Specs inside specs: masks against a slow twin, conformity against all choices, and the
 //! laws of `then` and `else`.
 
+mod common;
+
+use common::Numbers;
 use openwork::mask::Bits;
 use openwork::prune::{METHODS, Method, Pruned, Task, prune};
-use openwork::random::{STEP, mix};
+use openwork::random::mix;
 use openwork::{Breach, Mask, Matrix, Pattern, Spec, hessian::HessianSum};
 use std::collections::BTreeSet;
-
-/// A generator of small numbers.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = mix(self.0.wrapping_add(STEP));
-        (self.0 % n as u64) as usize
-    }
-
-    fn divisor(&mut self, n: usize) -> usize {
-        let all: Vec<usize> = (1..=n).filter(|d| n.is_multiple_of(*d)).collect();
-        all[self.below(all.len())]
-    }
-}
 
 /// A level over a matrix, as the twin sees it: scopes of `count` blocks along one axis.
 #[derive(Clone, Debug)]

@@ -11,24 +11,6 @@ use openwork::prune::{
 use openwork::select::dropped;
 use openwork::{Matrix, Spec};
 
-/// tr(D Hd D') over all tensors, with a share of the diagonal added to H.
-fn damped_error(case: &Case, pruned: &Pruned, share: f64) -> f64 {
-    let mut sum = 0.0;
-    for ((w, new), h) in case.weights.iter().zip(&pruned.weights).zip(&case.hessians) {
-        let k = h.columns();
-        for (w, new) in w.data().chunks(k).zip(new.data().chunks(k)) {
-            let d: Vec<f64> =
-                w.iter().zip(new).map(|(&w, &n)| f64::from(n) - f64::from(w)).collect();
-            for i in 0..k {
-                let h_i = h.matrix().row(i);
-                sum += d[i] * d.iter().zip(h_i).map(|(d, h)| d * h).sum::<f64>();
-                sum += share * h_i[i] * d[i] * d[i];
-            }
-        }
-    }
-    sum
-}
-
 /// Every method, and some with options that lead another way.
 fn methods() -> Vec<String> {
     let options = [
@@ -234,7 +216,7 @@ fn refit_and_admm_are_no_worse_than_sparsegpt() {
     let share = 0.1;
     let mut ratios = 0.0;
     for case in cases() {
-        let error = |method: &str| damped_error(&case, &case.prune(method), share);
+        let error = |method: &str| case.damped_error(&case.prune(method).weights, share);
         let sparsegpt = error("sparsegpt[damping=diag:0.1]");
         let mut last = sparsegpt;
         for steps in [1, 2, 4, 8] {
@@ -260,7 +242,7 @@ fn refit_and_admm_are_no_worse_than_sparsegpt() {
     ];
     for (text, dims) in large {
         let case = Case::new(text, &[("w", dims)], 300);
-        let error = |method: &str| damped_error(&case, &case.prune(method), share);
+        let error = |method: &str| case.damped_error(&case.prune(method).weights, share);
         let (admm, sparsegpt) =
             (error("admm[damping=diag:0.1]"), error("sparsegpt[damping=diag:0.1]"));
         assert!(admm <= sparsegpt, "{text}: {admm} for {sparsegpt}");

@@ -28,24 +28,6 @@ fn bases() -> impl Iterator<Item = String> {
     METHODS.iter().map(|method| format!("{}[damping=diag:{SHARE}]", method.name))
 }
 
-/// tr(D Hd D') over all tensors, with the share of the diagonal that methods add to H.
-fn damped_error(case: &Case, weights: &[Matrix]) -> f64 {
-    let mut sum = 0.0;
-    for ((w, new), h) in case.weights.iter().zip(weights).zip(&case.hessians) {
-        let k = h.columns();
-        for (w, new) in w.data().chunks(k).zip(new.data().chunks(k)) {
-            let d: Vec<f64> =
-                w.iter().zip(new).map(|(&w, &n)| f64::from(n) - f64::from(w)).collect();
-            for i in 0..k {
-                let h_i = h.matrix().row(i);
-                sum += d[i] * d.iter().zip(h_i).map(|(d, h)| d * h).sum::<f64>();
-                sum += SHARE * h_i[i] * d[i] * d[i];
-            }
-        }
-    }
-    sum
-}
-
 /// The tensors of a case packed with codes, from weights as they are stored.
 fn packed(case: &Case, stored: &[Values], encoding: Encoding) -> Vec<Packed> {
     let views: Vec<ValuesRef<'_>> = stored.iter().map(Values::view).collect();
@@ -116,7 +98,7 @@ fn the_error_is_never_above_that_of_rounding() {
                     .map(|packed| Matrix::from_vec(packed.rows(), packed.cols(), unpacked(packed)))
                     .collect();
                 let (ours, plain) =
-                    (damped_error(&case, &pruned.weights), damped_error(&case, &rounded));
+                    (case.damped_error(&pruned.weights, SHARE), case.damped_error(&rounded, SHARE));
                 let at = format!("{base}{quant} on {}", case.name);
                 assert!(ours <= plain * ROUNDING, "{at}: {ours} for {plain}");
                 if plain > 0.0 && encoding.kind().bits == 4 {
@@ -214,7 +196,7 @@ fn errors_of_correlated_columns_cancel() {
     case.hessians = vec![common::hessian_of(&x)];
     let rounded = packed(&case, &wide(&case.weights), Encoding::new("int4", 32).unwrap());
     let rounded = Matrix::from_vec(8, 64, unpacked(&rounded[0]));
-    let error = |new: &Matrix| damped_error(&case, std::slice::from_ref(new));
+    let error = |new: &Matrix| case.damped_error(std::slice::from_ref(new), SHARE);
     let ours = error(&case.prune("magnitude[damping=diag:0.1]+quant").weights[0]);
     assert!(ours < 0.5 * error(&rounded), "{ours} for {}", error(&rounded));
 }

@@ -5,6 +5,7 @@ use crate::args::{Global, positive};
 use crate::failure::Failure;
 use crate::print;
 use openwork_llm::Checkpoint;
+use openwork_llm::format::count;
 use openwork_llm::model::Model;
 use openwork_llm::pack::compare;
 use std::num::NonZeroUsize;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 
 /// Compare the speed of dense and packed generation: tokens/s and bytes per token
 ///
-/// A packed model is compared with its unpacked form. The linears of any other
+/// A packed model is compared with its unpacked form. The linear layers of any other
 /// model are packed in memory; with --spec, those that do not conform are pruned
 /// by magnitude first, which changes the text but not the speed.
 #[derive(Debug, clap::Args)]
@@ -65,8 +66,10 @@ impl Bench {
         }
         match speed.pruned_by_magnitude {
             0 => {}
-            1 => global.note(&["1 linear was pruned by magnitude to fit the pattern".into()]),
-            n => global.note(&[format!("{n} linears were pruned by magnitude to fit the pattern")]),
+            n => global.note(&[format!(
+                "{} had to be pruned by magnitude to fit the pattern",
+                count(n, "linear layer")
+            )]),
         }
         let megabytes = |bytes: usize| bytes as f64 / 1e6;
         print::text(&format!(

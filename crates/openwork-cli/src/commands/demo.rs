@@ -100,7 +100,7 @@ impl Demo {
         }
         let weights: usize = source.tensors().map(|tensor| tensor.len()).sum();
         print::line(format!(
-            "A language model with {} layers and {:.1} million parameters, half of the weights in its linears pruned.\n",
+            "A language model with {} layers and {:.1} million parameters, half of the weights in its linear layers pruned.\n",
             model.config().layers,
             weights as f64 / 1e6
         ))?;

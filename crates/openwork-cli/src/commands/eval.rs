@@ -43,9 +43,8 @@ Examples:
   openwork eval pruned --task hellaswag.jsonl --limit 200 --details answers.jsonl
   openwork eval demo --text demo
 
-Of an encoder: prints the mean and least cosine similarity of its sentence vectors to those
-of the dense model, one text per line.
-
+For an encoder, prints the mean and the lowest cosine similarity of its sentence vectors,
+one text per line, to those of the dense model:
   openwork eval pruned-mpnet --text sentences.txt --reference all-mpnet-base-v2")]
 pub struct Eval {
     /// Hugging Face folder, .gguf file, name on the Hugging Face Hub, or `demo`
@@ -140,7 +139,7 @@ impl Eval {
     ) -> Result<(), Failure> {
         model.check_encoder()?;
         if !self.tasks.is_empty() {
-            return Err(Failure::input("an encoder has no accuracy on tasks; leave --task out"));
+            return Err(Failure::input("encoders have no tasks; leave --task out"));
         }
         let dense = Checkpoint::open(&global.model(reference)?)?;
         let dense = Model::open(&dense)?;
@@ -164,7 +163,7 @@ impl Eval {
             found.mean,
             count(sentences.len(), "text")
         ))?;
-        print::line(format!("least cosine  {:.6}: {}", found.least, sentences[found.least_text]))
+        print::line(format!("lowest cosine {:.6}: {}", found.least, sentences[found.least_text]))
     }
 
     fn perplexity(

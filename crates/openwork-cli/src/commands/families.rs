@@ -20,10 +20,10 @@ impl Families {
         }
         for family in FAMILIES {
             let architectures = family.architectures.join(", ");
-            print::line(format!("{:8}  {architectures:20}  {}", family.name, family.summary))?;
+            print::line(format!("{:12}{} ({architectures})", family.name, family.summary))?;
             let traits = family.traits().join(", ");
             if !traits.is_empty() {
-                print::line(format!("{:8}  {traits}", ""))?;
+                print::line(format!("{:12}{traits}", ""))?;
             }
         }
         Ok(())

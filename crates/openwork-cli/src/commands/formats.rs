@@ -3,7 +3,8 @@
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::print;
-use openwork::sparse::FORMATS;
+use openwork::sparse::{FORMATS, Format};
+use openwork_llm::format::align_columns;
 use serde_json::json;
 
 /// List the packed formats: which specs each is for, and what it stores
@@ -26,9 +27,9 @@ impl Formats {
                 .collect();
             return print::line(json!({ "formats": formats }));
         }
-        for format in FORMATS {
-            print::line(format!("{:8}  {:14}  {}", format.name, format.example, format.summary))?;
-        }
+        let row = |f: &Format| [f.name, f.example, f.summary].map(String::from);
+        let rows: Vec<[String; 3]> = FORMATS.iter().map(row).collect();
+        print::text(&align_columns(&rows, [false; 3]))?;
         print::line(
             "The first format that fits a spec is used; docs/formats.md specifies the layouts.",
         )

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "\
 RUN is an output folder of `openwork prune`, PACKED an output folder of `openwork pack`, and
 GGUF a file of the same model. A GGUF file counts with its own size, but without tokens/s,
-because openwork converts it before computing. Runs are measured at every type of --values,
+because openwork converts it to 16 bits before computing. Runs are measured at every type of --values,
 or at the type that `+quant` rounded to.
 
 With --calib, 4-bit weights are quantized by `+quant`. Structures (mlp, heads, layers) are

@@ -68,8 +68,8 @@ pub struct Generate {
     f32: bool,
 }
 
-/// A model that is ready to generate.
-struct Ready<'a> {
+/// A model, and how it generates.
+struct Generator<'a> {
     global: &'a Global,
     model: &'a Model<'a>,
     tokenizer: Tokenizer,
@@ -102,24 +102,26 @@ impl Generate {
         let tokenizer = checkpoint.tokenizer()?;
         global.note(tokenizer.notes());
         let template = match self.chat {
-            true => Some(ChatTemplate::of(&checkpoint, &tokenizer).map_err(Failure::input)?),
+            true => Some(
+                ChatTemplate::from_checkpoint(&checkpoint, &tokenizer).map_err(Failure::input)?,
+            ),
             false => None,
         };
         let storage = if self.f32 { Storage::F32 } else { Storage::Half };
         let decoder = Decoder::load(&model, storage).map_err(Failure::input)?;
         let most = self.max_new_tokens;
-        let mut ready = Ready { global, model: &model, tokenizer, decoder, most, sampling };
+        let mut generator = Generator { global, model: &model, tokenizer, decoder, most, sampling };
         let Some(template) = template else {
             if self.echo && !global.json {
                 print::generated(&prompt)?;
             }
-            return ready.generate(Prompt::Text(&prompt)).map(drop);
+            return generator.generate(Prompt::Text(&prompt)).map(drop);
         };
         let mut messages: Vec<Message> =
             self.system.iter().map(|text| Message::new("system", text)).collect();
         if !interactive {
             messages.push(Message::new("user", &prompt));
-            return ready.answer(&template, &messages).map(drop);
+            return generator.answer(&template, &messages).map(drop);
         }
         loop {
             print::question("> ");
@@ -132,7 +134,7 @@ impl Generate {
                 continue;
             }
             messages.push(Message::new("user", line.trim_end_matches(['\r', '\n'])));
-            let answer = ready.answer(&template, &messages)?;
+            let answer = generator.answer(&template, &messages)?;
             messages.push(Message::new("assistant", &answer.text));
         }
     }
@@ -169,7 +171,7 @@ impl Generate {
     }
 }
 
-impl Ready<'_> {
+impl Generator<'_> {
     /// Generates and prints the next message of a conversation.
     fn answer(
         &mut self,

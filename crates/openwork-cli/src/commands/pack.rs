@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Store a pruned model compactly: smaller files, less memory, faster generation
 ///
 /// Only the kept weights and an index are stored. The patterns come from the run
-/// that pruned the model, or from --spec for all linears. If a tensor does not
+/// that pruned the model, or from --spec for all linear layers. If a tensor does not
 /// conform to its pattern, it is named and nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

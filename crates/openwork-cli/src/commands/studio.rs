@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 
 /// Design, view and try patterns in the browser
 ///
-/// Serves one page on 127.0.0.1: write a spec and see it at once, with its density, its bits
-/// per weight and the kernel that runs it; try it on a real layer against others; compute
-/// with layouts; follow runs. The page loads nothing from a network and writes no file.
+/// Serves one page on 127.0.0.1. Write a spec and see it drawn, with its density, bits per
+/// weight and kernel; compare it with others on a real layer; compute with layouts; follow
+/// runs. The page loads nothing from the network and writes no files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   openwork studio --open
@@ -71,10 +71,10 @@ impl Studio {
         let studio = Server::new(&options, access).map_err(Failure::input)?;
         match global.json {
             true => print::line(json!({"address": address}))?,
-            false => print::line(format!("Studio: {address}\nCtrl-C stops it"))?,
+            false => print::line(format!("Studio: {address}\nPress Ctrl-C to stop it"))?,
         }
         if self.open && !open(&address) {
-            global.note(&["no browser could be started; open the address yourself".to_string()]);
+            global.note(&["no browser could be started; open the address in one".to_string()]);
         }
         serve(studio, listener).map_err(Failure::running)
     }

@@ -427,7 +427,8 @@ impl Bench<'_> {
             Progress { observer: self.observer, point: index, points: self.total, name: &job.name };
         match &job.source {
             Source::Gguf(path) => {
-                let note = "tokens/s is not measured: openwork computes with another form";
+                let note =
+                    "tokens/s is not measured: openwork converts the weights before computing";
                 self.stored(path, (&job.name, Kind::Gguf, note), false, progress)
             }
             Source::Stored(path, kind) => self.stored(path, (&job.name, *kind, ""), true, progress),

@@ -1,6 +1,6 @@
 //! The frontier of a model: perplexity against bytes and against tokens per second, for the
-//! unpruned model at several value types, files that the user brings, and pruned variants;
-//! which of them nothing else beats, and a verdict on whether pruning pays.
+//! unpruned model at several value types, files given by the user, and pruned variants;
+//! the Pareto-optimal points, and a verdict on whether pruning pays off.
 
 mod measure;
 mod options;
@@ -98,7 +98,7 @@ pub struct Frontier {
     pub verdict: String,
 }
 
-/// Marks the points that nothing else beats, and sorts all by size.
+/// Marks the Pareto-optimal points, and sorts all by size.
 pub fn mark(points: &mut [Point]) {
     points.sort_by(|a, b| a.bytes.cmp(&b.bytes).then_with(|| a.name.cmp(&b.name)));
     let all = points.to_vec();

@@ -51,9 +51,9 @@ pub struct FrontierOptions {
     pub tokens: NonZeroUsize,
     /// Turns; the fastest counts.
     pub turns: NonZeroUsize,
-    /// The most bytes that the verdict is asked about.
+    /// Maximum size of the recommended point, in bytes.
     pub size: Option<u64>,
-    /// The fewest tokens per second that the verdict is asked about.
+    /// Minimum speed of the recommended point, in tokens per second.
     pub speed: Option<f64>,
 }
 
@@ -163,7 +163,7 @@ impl FrontierOptions {
     }
 }
 
-/// What is said of 4 bits without calibration.
+/// The note on 4 bits without calibration.
 const PLAIN: &str = "rounded without compensation";
 
 /// The modifier that rounds to the codes of a stored form.

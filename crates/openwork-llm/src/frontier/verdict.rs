@@ -1,10 +1,10 @@
-//! The verdict: which point to take for a size or a speed, and whether pruning pays.
+//! The verdict: which point to choose for a size or a speed, and whether pruning pays off.
 
 use super::{Kind, Point};
 use crate::format::{format_bytes, number};
 
-/// What to take, in one sentence, of points that are [marked](super::mark). `size` is the
-/// most bytes, `speed` the fewest tokens per second that the user asks for.
+/// Recommends, in one sentence, one of the points that [`mark`](super::mark) has marked.
+/// `size` is the maximum in bytes, `speed` the minimum in tokens per second.
 pub fn verdict(points: &[Point], size: Option<u64>, speed: Option<f64>) -> String {
     let mut clauses = Vec::new();
     if points.is_empty() {
@@ -79,7 +79,7 @@ struct Axis {
     under: &'static str,
     over: &'static str,
     whole: &'static str,
-    /// Why pruning pays where nothing else is.
+    /// Why pruning pays off where there is no unpruned point.
     alone: &'static str,
 }
 
@@ -104,7 +104,7 @@ const BY_SPEED: Axis = Axis {
     alone: "where no unpruned model is as fast",
 };
 
-/// Whether pruning pays, and where: the ranges in which the best point is a pruned one.
+/// Whether pruning pays off, and where: the ranges in which the best point is a pruned one.
 fn pruning_for(points: &[Point], axis: &Axis) -> String {
     let amount = |point: &Point| (axis.amount)(point).unwrap_or(f64::NAN);
     let mut best: Vec<&Point> = points.iter().filter(|point| (axis.best)(point)).collect();
@@ -136,8 +136,8 @@ fn pruning_for(points: &[Point], axis: &Axis) -> String {
         at += run;
     }
     match ranges.is_empty() {
-        true => format!("pruning does not pay {}", axis.whole),
-        false => format!("pruning pays {}", ranges.join(" and ")),
+        true => format!("pruning does not pay off {}", axis.whole),
+        false => format!("pruning pays off {}", ranges.join(" and ")),
     }
 }
 
@@ -175,26 +175,24 @@ mod tests {
         let useless = with(&[point("2:4 int8", 90, 49.0, Some(120.0))]);
         assert_eq!(
             says(&useless, Some(100_000_000), None),
-            "At 100.0 MB: dense int4 (perplexity 25.00); pruning does not pay at any size; \
-             pruning does not pay for speed."
+            "At 100.0 MB: dense int4 (perplexity 25.00); pruning does not pay off at any size; \
+             pruning does not pay off for speed."
         );
         let small = with(&[point("2:4 int4", 60, 49.0, Some(150.0))]);
         assert_eq!(
             says(&small, Some(100_000_000), None),
-            "At 100.0 MB: dense int4 (perplexity 25.00); pruning pays below 80.0 MB, where no \
-             unpruned model fits (2:4 int4, perplexity 49.00); pruning pays above 130.0 \
+            "At 100.0 MB: dense int4 (perplexity 25.00); pruning pays off below 80.0 MB, where no \
+             unpruned model fits (2:4 int4, perplexity 49.00); pruning pays off above 130.0 \
              tokens/s, where no unpruned model is as fast (2:4 int4, perplexity 49.00)."
         );
         let between = with(&[point("6:8 int8", 120, 23.9, None)]);
-        assert!(
-            says(&between, None, None).contains(
-                "pruning pays between 120.0 MB and 145.0 MB (6:8 int8, perplexity 23.90)"
-            )
-        );
+        assert!(says(&between, None, None).contains(
+            "pruning pays off between 120.0 MB and 145.0 MB (6:8 int8, perplexity 23.90)"
+        ));
         let always = with(&[point("6:8 int8", 70, 20.0, Some(140.0))]);
         let said = says(&always, None, None);
         assert!(said.starts_with("No unpruned model is the best at any size"), "{said}");
-        assert!(said.contains("pruning pays from 70.0 MB"), "{said}");
+        assert!(said.contains("pruning pays off from 70.0 MB"), "{said}");
         assert!(
             says(&dense, Some(1_000_000), None)
                 .starts_with("Nothing fits 1.0 MB; the smallest is dense int4 with 80.0 MB")

@@ -39,7 +39,7 @@ pub enum HubError {
     Gated { name: String, page: String, with_token: bool },
     #[error("the token is not accepted by {endpoint}; set HF_TOKEN to a valid one, or unset it")]
     BadToken { endpoint: String },
-    #[error("{0}: the token has characters that a token cannot have; write it there again")]
+    #[error("{0}: the token contains invalid characters; store it again")]
     TokenText(String),
     #[error("{name} has no revision {revision}; give a branch, tag or commit after @")]
     NoRevision { name: String, revision: String },
@@ -51,28 +51,26 @@ pub enum HubError {
     #[error("{name} has GGUF files and no safetensors; name one of {listed}: {example}")]
     NameGguf { name: String, listed: String, example: String },
     #[error(
-        "{name} has its weights only as pickles ({pickle}), which can run code when they are loaded; use a repository with safetensors, or convert it"
+        "{name} has only pickled weights ({pickle}), which can run code when they are loaded; use a repository with safetensors, or convert it"
     )]
     Pickles { name: String, pickle: String },
-    #[error(
-        "{name} has no model.safetensors and no config.json: it is not a language model that can be read"
-    )]
+    #[error("{name} has no model.safetensors and no config.json: it is not a supported model")]
     NoWeights { name: String },
-    #[error("{url}: the server's answer cannot be used: {why}")]
+    #[error("{url}: the server's response is not valid: {why}")]
     Reply { url: String, why: String },
     #[error("{url}: the server answered {status}; try again later")]
     Status { url: String, status: u16 },
     #[error(
-        "{url}: {found} of {size} bytes arrived, also after {attempts} attempts; run the command again to continue"
+        "{url}: {found} of {size} bytes arrived after {attempts} attempts; run the command again to continue"
     )]
     Truncated { url: String, found: u64, size: u64, attempts: usize },
     #[error(
-        "{url}: the {kind} of the contents is {found}, not {wanted}; the file was changed on the way or on the server, and was removed"
+        "{url}: the {kind} of the contents is {found}, not {wanted}; the file changed in transit or on the server; it was removed"
     )]
     Hash { url: String, kind: &'static str, found: String, wanted: String },
     #[error("{}: {needed} bytes are needed, {free} are free; free some space, or set HF_HOME to another disk", path.display())]
     Space { path: PathBuf, needed: u64, free: u64 },
-    #[error("stopped; what has arrived is kept, and the next download continues there")]
+    #[error("stopped; the bytes that arrived are kept, and the next download continues from there")]
     Stopped,
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: std::io::Error },

@@ -74,7 +74,7 @@ pub struct Hub {
 
 /// A file or folder in the cache, and what the user should know about it.
 #[derive(Debug)]
-pub struct Found {
+pub struct CachedPath {
     /// Where it is.
     pub path: PathBuf,
     /// Notes for the user.
@@ -113,13 +113,17 @@ impl Hub {
     }
 
     /// A name as a file or folder: downloaded, unless it is in the cache.
-    pub fn fetch(&self, name: &HubName, on_download: OnDownload<'_>) -> Result<Found, HubError> {
+    pub fn fetch(
+        &self,
+        name: &HubName,
+        on_download: OnDownload<'_>,
+    ) -> Result<CachedPath, HubError> {
         if self.offline {
             let path = self.cached(name).ok_or_else(|| HubError::NotCached {
                 name: name.to_string(),
                 cache: self.cache.folder().to_path_buf(),
             })?;
-            return Ok(Found { path, notes: Vec::new() });
+            return Ok(CachedPath { path, notes: Vec::new() });
         }
         let info = match self.client.info(name) {
             Err(HubError::Connect { endpoint, why }) => {
@@ -127,7 +131,7 @@ impl Hub {
                     return Err(HubError::Unreachable { name: name.to_string(), endpoint, why });
                 };
                 let note = format!("{endpoint} cannot be reached; using {name} from the cache");
-                return Ok(Found { path, notes: vec![note] });
+                return Ok(CachedPath { path, notes: vec![note] });
             }
             other => other?,
         };
@@ -143,7 +147,7 @@ impl Hub {
             }
         };
         self.cache.save_ref(name, &info.commit)?;
-        Ok(Found { path: result, notes: Vec::new() })
+        Ok(CachedPath { path: result, notes: Vec::new() })
     }
 
     /// A name in the cache, if all of its files are there.
@@ -267,7 +271,7 @@ pub fn resolve_model(
     path: &Path,
     offline: bool,
     on_download: OnDownload<'_>,
-) -> Result<Found, HubError> {
+) -> Result<CachedPath, HubError> {
     resolve(path, HubName::model, HubName::model_hint, offline, on_download)
 }
 
@@ -276,7 +280,7 @@ pub fn resolve_text(
     path: &Path,
     offline: bool,
     on_download: OnDownload<'_>,
-) -> Result<Found, HubError> {
+) -> Result<CachedPath, HubError> {
     resolve(path, HubName::dataset, HubName::dataset_hint, offline, on_download)
 }
 
@@ -286,8 +290,8 @@ fn resolve(
     hint: fn(&str) -> Option<HubError>,
     offline: bool,
     on_download: OnDownload<'_>,
-) -> Result<Found, HubError> {
-    let unchanged = || Found { path: path.to_path_buf(), notes: Vec::new() };
+) -> Result<CachedPath, HubError> {
+    let unchanged = || CachedPath { path: path.to_path_buf(), notes: Vec::new() };
     let Some(text) = path.to_str().filter(|_| !path.exists()) else { return Ok(unchanged()) };
     match parse(text)? {
         Some(name) => Hub::from_env(offline)?.fetch(&name, on_download),

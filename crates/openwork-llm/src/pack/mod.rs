@@ -191,7 +191,7 @@ pub fn pack(
         for name in
             names.iter().filter(|name| !packed.contains_key(name.as_str())).collect::<Vec<_>>()
         {
-            if let Some(encoding) = choice.of(name).filter(|e| e.kind().has_codes()) {
+            if let Some(encoding) = choice.encoding(name).filter(|e| e.kind().has_codes()) {
                 packed.insert(name, pack_dense(&source.tensor(name)?, encoding)?);
             }
         }

@@ -69,7 +69,7 @@ impl ValueChoice {
     }
 
     /// The choice for a tensor.
-    pub fn of(&self, name: &str) -> Option<Encoding> {
+    pub fn encoding(&self, name: &str) -> Option<Encoding> {
         let linear = || {
             let layer = split_layer_name(name)?.1.strip_suffix(".weight")?;
             is_linear_name(layer).then_some(())
@@ -82,7 +82,7 @@ impl ValueChoice {
 
     /// A packed tensor with its chosen values.
     pub(super) fn convert(&self, name: &str, packed: Packed) -> Result<Packed, PackModelError> {
-        let Some(encoding) = self.of(name) else { return Ok(packed) };
+        let Some(encoding) = self.encoding(name) else { return Ok(packed) };
         packed.with_values(encoding).map_err(|error| PackModelError::Tensor {
             tensor: name.to_string(),
             why: error.to_string(),
@@ -91,7 +91,8 @@ impl ValueChoice {
 
     /// A tensor written dense, in its chosen type.
     pub(super) fn dense_part<'a>(&self, tensor: Tensor<'a>) -> Part<'a> {
-        let chosen = self.of(tensor.name()).and_then(|encoding| encoding.kind().number_type());
+        let chosen =
+            self.encoding(tensor.name()).and_then(|encoding| encoding.kind().number_type());
         let dtype = match chosen {
             Some(ValueType::F32) => Dtype::F32,
             Some(ValueType::F16) => Dtype::F16,

@@ -1,6 +1,6 @@
 //! The model card: README.md of a pruned model.
 
-use crate::format::{grouped, windows};
+use crate::format::{count, grouped, windows};
 use crate::model::{FAMILIES, split_layer_name};
 use crate::report::{Record, SizeChange};
 use crate::shrink::{Change, ranges};
@@ -30,7 +30,7 @@ pub(super) fn text(record: &Record) -> String {
     let sparse = record.totals.density < 1.0;
     let density = match sparse {
         true => format!(
-            " {:.2}% of the weights of its linears are nonzero; the others are exactly zero.",
+            " {:.2}% of the weights of its linear layers are nonzero; the others are exactly zero.",
             100.0 * record.totals.density
         ),
         false => String::new(),
@@ -86,8 +86,11 @@ pub(super) fn text(record: &Record) -> String {
     }
     if let Some(found) = &record.similarity {
         put(&format!(
-            "Its sentence vectors have a mean cosine similarity of {:.4} to those of the dense model ({:.4} at least), over {} texts of {}.\n",
-            found.mean, found.least, found.texts, found.text
+            "Its sentence vectors have a mean cosine similarity of {:.4} to those of the dense model ({:.4} at the lowest), over {} of {}.\n",
+            found.mean,
+            found.least,
+            count(found.texts, "text"),
+            found.text
         ));
     }
     let tasks = record.task_pairs();
@@ -113,7 +116,7 @@ pub(super) fn text(record: &Record) -> String {
     }
     if !by_name.is_empty() {
         put(
-            "Output error of the linears, `sqrt(tr(D H D') / tr(W H W'))`, mean over the layers:\n",
+            "Output error of the linear layers, `sqrt(tr(D H D') / tr(W H W'))`, mean over the layers:\n",
         );
         put(if sparse {
             "| linear | error | density |\n|---|---|---|"

@@ -3,7 +3,7 @@
 use super::plan::{Plan, TaskPlan};
 use super::prepare::PreparedRun;
 use super::{Pass, Passes};
-use crate::format::{align_columns, format_bytes, format_estimate, windows};
+use crate::format::{align_columns, count, format_bytes, format_estimate, windows};
 use crate::model::{Config, LayerInfo};
 use crate::shrink::ranges;
 use serde_json::{Value, json};
@@ -107,7 +107,9 @@ impl fmt::Display for DryRun<'_> {
             false => String::new(),
         };
         let each = workers.map_or(String::new(), |workers| {
-            format!(" in each of {} workers with {} threads", workers.count, workers.threads)
+            let (each, threads) =
+                (count(workers.count, "worker"), count(workers.threads, "thread"));
+            format!(" in each of {each} with {threads}")
         });
         writeln!(f, "memory       about {}{spilled}{each}", format_bytes(self.memory()))?;
         writeln!(f, "disk         {}", format_bytes(needs.disk))?;
@@ -162,7 +164,7 @@ fn table(linears: &[PlannedLinear]) -> String {
     let rows: Vec<[String; 6]> = std::iter::once(head).chain(groups.iter().map(row)).collect();
     let pruned = linears.iter().filter(|linear| linear.pattern.is_some()).count();
     let table = align_columns(&rows, [false, true, true, true, false, false]);
-    format!("{table}\n{pruned} of {} linears would be pruned\n", linears.len())
+    format!("{table}\n{pruned} of {} linear layers would be pruned\n", linears.len())
 }
 
 /// All linears of a model, with what a plan does to each.

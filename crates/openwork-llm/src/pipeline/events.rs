@@ -5,6 +5,7 @@ use crate::recover::Progress;
 use crate::report::{
     EvaluationRecord, LayerRecord, LinearRecord, RecoveryRecord, SimilarityRecord, TaskRecord,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Something that happened in a run.
@@ -103,38 +104,20 @@ impl Event<'_> {
                 }
                 event
             }
-            Self::Recovered(record) => {
-                let mut event = json!(record);
-                event["event"] = json!("recovered");
-                event
-            }
-            Self::Evaluated(record) => {
-                let EvaluationRecord {
-                    after_layer,
-                    token_perplexity,
-                    word_perplexity,
-                    tokens,
-                    seconds,
-                } = record;
-                json!({
-                    "event": "evaluated", "after_layer": after_layer,
-                    "token_perplexity": token_perplexity, "word_perplexity": word_perplexity,
-                    "tokens": tokens, "seconds": seconds,
-                })
-            }
-            Self::Compared(record) => {
-                let mut event = json!(record);
-                event["event"] = json!("compared");
-                event
-            }
-            Self::Scored(record) => {
-                let mut event = json!(record);
-                event["event"] = json!("scored");
-                event
-            }
+            Self::Recovered(record) => named("recovered", record),
+            Self::Evaluated(record) => named("evaluated", record),
+            Self::Compared(record) => named("compared", record),
+            Self::Scored(record) => named("scored", record),
             Self::Note(text) => json!({"event": "note", "text": text}),
         }
     }
+}
+
+/// A record as an event.
+fn named(event: &str, record: &impl Serialize) -> Value {
+    let mut json = json!(record);
+    json["event"] = json!(event);
+    json
 }
 
 /// The stages of a layer, in order; in a sequential run some of them repeat.

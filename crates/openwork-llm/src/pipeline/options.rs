@@ -388,7 +388,7 @@ options! {
     samples: usize = 128 => { group: CALIBRATION, value: "N", aliases: &["nsamples"] };
     /// Tokens per calibration window
     seq_len: Option<usize> => {
-        group: CALIBRATION, value: "N", default: Some("1024, of an encoder 128, or the model's limit"),
+        group: CALIBRATION, value: "N", default: Some("1024 (128 for an encoder), or the model's limit"),
         aliases: &["seqlen"]
     };
     /// Number of additional windows of a single token each
@@ -400,8 +400,8 @@ options! {
     seed: u64 = 0 => { group: CALIBRATION, value: "N" };
     /// Recapture inputs after pruning each of q/k/v, o, gate/up and down: `on` or `off`
     sequential: bool => { group: CALIBRATION, value: "on|off", default: Some("off") };
-    /// Measure perplexity on this text, of the dense and of the pruned model; of an encoder,
-    /// the cosine similarity of its vectors, one per line, to those of the dense model
+    /// Measure perplexity of the dense and the pruned model on this text; for an encoder, the
+    /// cosine similarity of its sentence vectors, one text per line, to those of the dense model
     eval: Option<PathBuf> => { group: EVALUATION, value: "TEXT" };
     /// Also measure perplexity after every N layers
     eval_every: Option<usize> => { group: EVALUATION, value: "N" };

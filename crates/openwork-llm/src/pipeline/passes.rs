@@ -160,7 +160,7 @@ impl Pass {
         if recipe.remove {
             if recipe.budget.is_some() {
                 return wrong(
-                    "remove and [budget] exclude each other: a budget gives layers different numbers of channels, and config.json has one number for all",
+                    "remove and [budget] cannot be combined: a budget gives layers different numbers of channels, and config.json has one number for all",
                 );
             }
             let mlp = |task: &TaskPlan| task.sites().iter().any(|s| s.input.half() == Half::Mlp);

@@ -97,7 +97,7 @@ impl RunOptions {
     pub fn start(&self) -> Result<Start, PipelineError> {
         match (self.resume, self.force) {
             (true, true) => Err(PipelineError::Plan(
-                "{resume} and {force} exclude each other; give one of them".to_string(),
+                "{resume} and {force} cannot be combined; give one of them".to_string(),
             )),
             (true, false) => Ok(Start::Resume),
             (false, true) => Ok(Start::Force),
@@ -105,8 +105,8 @@ impl RunOptions {
         }
     }
 
-    /// Checks what needs neither the model nor the texts, so that a mistake is told before
-    /// they are downloaded.
+    /// Checks what needs neither the model nor the texts, so that mistakes are reported
+    /// before they are downloaded.
     pub fn check(&self, model: &Path) -> Result<(), PipelineError> {
         let start = self.start()?;
         output::check_folder(&self.out, &[model])?;

@@ -223,7 +223,8 @@ impl Run<'_> {
             }
         }
         for number in 0..self.prepared.model_stages().len() {
-            let source = result.as_ref().expect("with such stages no pass is in place");
+            let source =
+                result.as_ref().expect("stages of the whole model need a pass in a work folder");
             let model = Model::open(source)?;
             if number == 0 {
                 let last = model.config().layers - 1;

@@ -33,7 +33,7 @@ impl RunOptions {
     ) -> Result<Option<Sentences>, PipelineError> {
         let family = model.config().family.name;
         if let Some(task) = self.task.first() {
-            let why = format!("{family} models are encoders, which answer no tasks; leave it out");
+            let why = format!("{family} models are encoders, which have no tasks; leave it out");
             return Err(PipelineError::option("task", task.display(), why));
         }
         if let Some(every) = self.eval_every {

@@ -1,4 +1,4 @@
-//! The inputs of one site of a model, without a run: for trying patterns on a real layer.
+//! Captures the inputs of one site of a model outside a run, to try patterns on a layer.
 
 use super::stages::{Chunk, Sums, merge};
 use super::{Calibration, PipelineError};

@@ -8,7 +8,7 @@ use openwork::prune::measure::OutputError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Tokens per chunk, as nearly as whole windows allow. It affects the result, because
+/// Tokens per chunk, rounded down to whole windows. It affects the result, because
 /// X'X is summed chunk by chunk.
 pub const CHUNK_TOKENS: usize = 8192;
 

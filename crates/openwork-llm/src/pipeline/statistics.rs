@@ -1,4 +1,4 @@
-//! The Hessians of a capture. An expert sees only the tokens routed to it; if there are
+//! The Hessians of a capture. An expert gets only the tokens routed to it; if there are
 //! fewer of them than the width of its inputs, its statistics are supplemented:
 //!
 //! ```text
@@ -56,8 +56,8 @@ impl SiteStatistics {
                 None => found.push((site, mixed)),
             }
             let with = match common {
-                Some(_) => "those of all tokens of the layer make up for the rest",
-                None => "the rest is taken as uncorrelated",
+                Some(_) => "the statistics of all tokens of the layer supplement them",
+                None => "they are supplemented as if uncorrelated",
             };
             let tokens = format::count(tokens, "token");
             notes.push((

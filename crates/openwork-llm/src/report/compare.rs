@@ -244,7 +244,7 @@ fn pair(a: &(String, Record), b: &(String, Record), projections: &Projections) -
         false => String::new(),
     };
     let about =
-        format!("{} has a lower error in {lower} of {} linears{average}.", b.0, points.len());
+        format!("{} has a lower error in {lower} of {} linear layers{average}.", b.0, points.len());
     let keys = legend(projections.names.iter().map(String::as_str).enumerate(), "dot", None);
     let content = format!(
         "<div class=\"pair\"><div>{keys}{}</div><div>{}{}</div></div>",

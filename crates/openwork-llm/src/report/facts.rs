@@ -42,7 +42,8 @@ fn patterns(record: &Record) -> String {
         content.push_str("</div>");
     }
     if specs.len() > MOST {
-        let _ = write!(content, "<p>{} more in the table of linears.</p>", specs.len() - MOST);
+        let _ =
+            write!(content, "<p>{} more in the table of linear layers.</p>", specs.len() - MOST);
     }
     card("Pattern", "Each spec in use, drawn on a small matrix.", false, &content)
 }
@@ -232,7 +233,7 @@ pub(super) fn tables(record: &Record) -> String {
             grouped(found.tokens as u64),
             format_seconds(found.seconds),
         ];
-        let head = ["texts", "mean cosine", "least cosine", "tokens", "time"];
+        let head = ["texts", "mean cosine", "lowest cosine", "tokens", "time"];
         out.push_str(&table("Similarity to the dense vectors", &head, [row].into_iter()));
     }
     if !record.tasks.is_empty() {

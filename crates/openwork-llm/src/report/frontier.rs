@@ -110,7 +110,7 @@ impl Axis {
             .filter(|(_, (kind, _))| shown.iter().any(|(point, _)| point.kind == *kind))
             .map(|(i, (_, name))| (i, *name));
         let plot = frame.around_with_names(&shapes, &names);
-        let about = "Nothing measured beats the points on the dashed line.";
+        let about = "The dashed line connects the Pareto-optimal points.";
         card(self.title, about, true, &(legend(kinds, "dot", None) + &plot))
     }
 

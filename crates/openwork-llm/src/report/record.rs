@@ -1,4 +1,4 @@
-//! Defines the record of a run, `DIR/openwork/record.json`: what was asked for and
+//! Defines the record of a run, `DIR/openwork/record.json`: its options and
 //! everything that was measured. The report page reads records, never models.
 
 use crate::checkpoint::{CheckpointError, Fault, unfinished_layers};

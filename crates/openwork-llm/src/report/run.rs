@@ -59,7 +59,11 @@ pub(super) fn headline(record: &Record) -> String {
             ("Perplexity, pruned", perplexity(last), factor),
         ],
     };
-    tiles.push(("Mean error", number(totals.mean_error), "over all pruned linears".to_string()));
+    tiles.push((
+        "Mean error",
+        number(totals.mean_error),
+        "over all pruned linear layers".to_string(),
+    ));
     if let Some(sizes) = record.sizes.filter(|sizes| sizes.before != sizes.after) {
         let (before, after) = (sizes.before, sizes.after);
         let from = |text: String, before: u64, after: u64| {
@@ -78,7 +82,7 @@ pub(super) fn headline(record: &Record) -> String {
     }
     // Where structures were removed, the linears that are left are often dense.
     if record.sizes.is_none() || percent(totals.density) != "100%" {
-        let weights = format!("of {} weights in linears", grouped(totals.weights));
+        let weights = format!("of {} weights in linear layers", grouped(totals.weights));
         tiles.push(("Density", percent(totals.density), weights));
     }
     let threads = format!("on {}", count(record.options.threads, "thread"));

@@ -46,7 +46,10 @@ pub fn summary(record: &Record) -> String {
     }
     // Where structures were removed, the linears that are left are often dense.
     if record.sizes.is_none() || percent(record.totals.density) != "100%" {
-        put(format!("density      {} of the weights in linears", percent(record.totals.density)));
+        put(format!(
+            "density      {} of the weights in linear layers",
+            percent(record.totals.density)
+        ));
     }
     put(format!("mean error   {:.4}", record.totals.mean_error));
     for (i, stage) in record.recovery.iter().enumerate() {

@@ -272,7 +272,7 @@ fn runs_are_compared_with_the_first_of_their_pattern() {
         parts.map(|(title, _)| title.to_string()).filter(|t| t.contains(" vs. ")).collect()
     };
     assert_eq!(titles(&page), ["b vs. a", "d vs. c"]);
-    assert!(page.contains("b has a lower error in 21 of 21 linears; geometric mean -50.0%."));
+    assert!(page.contains("b has a lower error in 21 of 21 linear layers; geometric mean -50.0%."));
     let page = super::page(&runs[..3]);
     assert_eq!(titles(&page), ["b vs. a", "c vs. a"]);
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a tensor that a command asks for.
+//! Errors in tensors given to a command.
 
 use crate::checkpoint::{CheckpointError, Dtype};
 use openwork::hessian::HessianError;
@@ -13,7 +13,7 @@ pub enum TensorError {
     /// The file cannot be read, or is damaged.
     #[error(transparent)]
     File(#[from] CheckpointError),
-    /// The file is fine, the tensor is not what was asked for.
+    /// The file is valid, but the tensor is not what was requested.
     #[error("{}: {fault}", path.display())]
     Tensor {
         /// The file.

@@ -38,7 +38,7 @@ pub fn load(file: &TensorFile, name: &str) -> Result<Hessian, TensorError> {
             HessianError::Entry { value, .. }
                 if value.is_infinite() && entry.dtype == Dtype::F16 =>
             {
-                "; f16 ends at 65504, so store H as f32 or f64"
+                "; the largest f16 is 65504; store H as f32 or f64"
             }
             _ => "",
         };

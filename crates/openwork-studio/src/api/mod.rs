@@ -8,7 +8,7 @@ use crate::request::{Request, Response};
 use crate::{Studio, page, trial};
 use openwork::fragment::{self, Fragment};
 use openwork::prune::{DEFAULT_METHOD, METHODS, MODIFIERS, Needs};
-use openwork::spec::{Edit, PRESETS, Place, Side};
+use openwork::spec::{Edit, EditTarget, PRESETS, Side};
 use openwork::viz::{self, GALLERY};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ pub const ROUTES: &[Route] = &[
     route!("POST", "/api/show", "the facts of a spec, or where it is wrong", show),
     route!("POST", "/api/draw", "the same with the tiles that are seen first, as bytes", draw),
     route!("POST", "/api/tile", "cells of a rectangle, as bytes", tile),
-    route!("POST", "/api/element", "one element: block, scope, mates, coordinates", element),
+    route!("POST", "/api/element", "one element: block, scope, coordinates, other weights of the block", element),
     route!("POST", "/api/edit", "the spec with one clause changed", edit),
     route!("POST", "/api/fragment", "the spec on a tensor core fragment", fragment),
     route!("POST", "/api/fragment.svg", "the drawing of that", fragment_svg),
@@ -146,7 +146,7 @@ fn edit(studio: &Studio, request: &Request<'_>) -> Result<Response, Response> {
         EditKind::Keep { count } => Edit::Keep(count),
     };
     let path: Vec<Side> = panel.path.clone();
-    let place = Place { level: &path, tensor: panel.tensor };
+    let place = EditTarget { level: &path, tensor: panel.tensor };
     match design.pattern.edited(&design.tensors(), place, edit) {
         Ok(pattern) => Ok(Response::json(&json!({"spec": pattern.to_string()}))),
         Err(error) => {

@@ -7,7 +7,7 @@ use openwork::spec::{Element, Spec, Tensor};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Most mates, and most weights of a scope, that are listed.
+/// Maximum number of weights listed of a block, and of a scope.
 const LISTED: usize = 512;
 
 /// A cell of a panel.

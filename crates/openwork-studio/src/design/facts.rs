@@ -13,7 +13,7 @@ pub(crate) fn facts(design: &Design) -> Value {
         let (shown, level, tensor) = design.panel(number)?;
         Some(panel(design, shown, level, tensor))
     });
-    let cores = SparseTensorCores::of(spec);
+    let cores = SparseTensorCores::check(spec);
     json!({
         "facts": spec_json(spec),
         "sheet": openwork::viz::sheet(spec),

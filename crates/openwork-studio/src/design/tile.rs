@@ -7,7 +7,7 @@
 //! ```
 //!
 //! All arrays are row-major and little-endian, one after the other. A cell is
-//! `color | kind << 3 | state << 5`; the colors of neighbouring blocks of a scope differ.
+//! `color | kind << 3 | state << 5`; the colors of neighboring blocks of a scope differ.
 
 use super::{Design, Keeps, Panel, matrix};
 use crate::request::Response;
@@ -129,7 +129,7 @@ impl Cell {
 
 /// The block of a cell, and the offset of its weight.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct CellBlock {
     block: Option<(usize, usize)>,
     kind: u8,
     offset: Option<usize>,
@@ -182,7 +182,7 @@ impl<'a> Picture<'a> {
     }
 
     fn cell(&mut self, row: usize, col: usize) -> Cell {
-        let Place { block: Some((scope, number)), kind, offset } = self.locate(row, col) else {
+        let CellBlock { block: Some((scope, number)), kind, offset } = self.locate(row, col) else {
             return Cell::OUTSIDE;
         };
         let state = self.state((scope, number), offset);
@@ -190,22 +190,22 @@ impl<'a> Picture<'a> {
     }
 
     /// The block of a row and column.
-    fn locate(&self, row: usize, col: usize) -> Place {
+    fn locate(&self, row: usize, col: usize) -> CellBlock {
         if row >= self.all.0 || col >= self.all.1 {
-            return Place { block: None, kind: OUTSIDE, offset: None };
+            return CellBlock { block: None, kind: OUTSIDE, offset: None };
         }
         let Some(padded) = self.tensor.padded_dims() else {
             let offset = row * self.all.1 + col;
             let block = self.locator.locate(offset);
-            return Place { block, kind: WEIGHT, offset: Some(offset) };
+            return CellBlock { block, kind: WEIGHT, offset: Some(offset) };
         };
         let (at, dims) = (coordinate(padded, row, col), self.tensor.dims());
         if at.iter().zip(dims).any(|(i, dim)| i >= dim) {
             let block = self.spec.locate_padded(self.number, &at);
-            return Place { block, kind: PADDING, offset: None };
+            return CellBlock { block, kind: PADDING, offset: None };
         }
         let offset = at.iter().zip(dims).fold(0, |v, (i, dim)| v * dim + i);
-        Place { block: self.locator.locate(offset), kind: WEIGHT, offset: Some(offset) }
+        CellBlock { block: self.locator.locate(offset), kind: WEIGHT, offset: Some(offset) }
     }
 
     /// What the example does with a weight of a block.
@@ -247,7 +247,7 @@ impl<'a> Picture<'a> {
         let places =
             points.map(|(i, j)| self.locate(near(row, i, self.all.0), near(col, j, self.all.1)));
         let first = places[0];
-        let outside = |place: &Place| place.block.is_none();
+        let outside = |place: &CellBlock| place.block.is_none();
         if places.iter().all(|place| (place.block, place.kind) == (first.block, first.kind)) {
             let Some(block) = first.block else { return Cell::OUTSIDE.reduced() };
             // Levels inside a block make its weights differ.

@@ -70,7 +70,7 @@ impl Jobs {
         recent.truncate(KEPT);
         let id = job.id;
         std::thread::spawn(move || {
-            // A panic ends the job, and is told.
+            // A panic ends the job and is reported.
             let run = std::panic::AssertUnwindSafe(|| run(&job, &tensor, &work));
             let error = match std::panic::catch_unwind(run) {
                 Ok(result) => result.err(),
@@ -124,7 +124,7 @@ impl Job {
 
 /// Progress of a part of a job, which has one or more steps: a method and its modifiers each
 /// report from 0 to 1.
-struct Part<'a> {
+struct JobPart<'a> {
     job: &'a Job,
     from: f64,
     width: f64,
@@ -133,13 +133,13 @@ struct Part<'a> {
     at: Mutex<(usize, f64)>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> JobPart<'a> {
     fn new(job: &'a Job, from: f64, width: f64, steps: usize) -> Self {
         Self { job, from, width, steps, at: Mutex::default() }
     }
 }
 
-impl Monitor for Part<'_> {
+impl Monitor for JobPart<'_> {
     fn progress(&self, share: f64) {
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         // Threads may report out of order, but only by a little.
@@ -167,14 +167,14 @@ fn run(job: &Job, tensor: &Tensor, work: &[Work]) -> Result<(), String> {
     };
     say(tensor.capturing());
     let weights = tensor.weights()?;
-    let hessian = tensor.hessian(&Part::new(job, 0.0, READING, 1));
+    let hessian = tensor.hessian(&JobPart::new(job, 0.0, READING, 1));
     unless_cancelled()?;
     let subject = Subject::new(weights, hessian?);
     let width = (1.0 - READING) / work.len() as f64;
     for (i, work) in work.iter().enumerate() {
         say(format!("{} by {}", work.text, work.method));
         let steps = 1 + work.method.to_string().matches('+').count();
-        let part = Part::new(job, READING + width * i as f64, width, steps);
+        let part = JobPart::new(job, READING + width * i as f64, width, steps);
         let (result, mask) = measure(work, &subject, &part);
         unless_cancelled()?;
         let mut state = job.state();

@@ -212,7 +212,7 @@ function describe(found, pin) {
     items.push(item("scope", `${found.scope.number}`), make("span", {}, `at (${found.scope.at.join(",")}), keeps ${found.scope.keep}`));
     const mates = found.block.cells.filter(([, row, col]) => row !== found.row || col !== found.col).slice(0, 6)
       .map(([tensor, row, col]) => `${current.found.facts.tensors.length > 1 ? `${current.found.facts.tensors[tensor].name} ` : ""}(${row},${col})`);
-    if (mates.length) items.push(item("mates", mates.join(" ") + (found.block.size > mates.length + 1 ? " …" : "")));
+    if (mates.length) items.push(item("same block", mates.join(" ") + (found.block.size > mates.length + 1 ? " …" : "")));
   }
   $("readout").replaceChildren(...items);
 }

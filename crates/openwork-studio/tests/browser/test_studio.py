@@ -161,7 +161,7 @@ def test_handles_on_the_canvas_change_the_text(page):
         until(page, lambda p: spec(p) == expected)
 
 
-def test_hovering_shows_mates_and_a_click_pins(page):
+def test_hovering_shows_the_block_and_a_click_pins(page):
     visit(page, "spec=2:4@8&shape=8,32")
     until(page, drawn)
     x, y = page.execute_script("""
@@ -172,7 +172,7 @@ def test_hovering_shows_mates_and_a_click_pins(page):
     mouse.perform()
     until(page, lambda p: "storage offset 34" in find(p, "#readout").text)
     text = find(page, "#readout").text
-    assert "(1,2)" in text and "mates (1,10)" in text and "m=1 g=0 i=2 j=0" in text, text
+    assert "(1,2)" in text and "same block (1,10)" in text and "m=1 g=0 i=2 j=0" in text, text
     ActionChains(page).click().perform()
     until(page, lambda p: "pinned" in find(p, "#readout").text)
     mouse = ActionChains(page)

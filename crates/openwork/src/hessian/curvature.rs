@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::{Damping, Hessian, HessianError, Note};
 use crate::linalg::cholesky::{self, NotPositive};
-use crate::matrix::{Matrix, MatrixMut, MatrixRef};
+use crate::matrix::Matrix;
 
 /// A damped Hessian in units in which its diagonal is one:
 ///
@@ -14,7 +14,7 @@ use crate::matrix::{Matrix, MatrixMut, MatrixRef};
 /// Hd = H + damping        s_j = sqrt(Hd_jj)        A = S^-1 Hd S^-1        C = A^-1
 /// ```
 ///
-/// Weights are scaled accordingly, `Ws = W S` ([`Curvature::scale_weights`]), so that
+/// Methods scale weights accordingly, `Ws = W S`, so that
 /// `d Hd d' = ds A ds'` for every row. In these units f32 suffices: masks chosen
 /// with C in f32 equalled those of f64 down to damping 1e-4. Scaling does not change
 /// costs, so it changes no mask.
@@ -173,31 +173,6 @@ impl Curvature {
     pub fn upper(&self) -> &Matrix {
         self.upper.get_or_init(|| narrow(reverse(cholesky::invert_lower(&self.reversed))))
     }
-
-    /// `Ws = W S`.
-    ///
-    /// # Panics
-    ///
-    /// If the number of columns differs.
-    pub fn scale_weights(&self, w: MatrixRef<'_>) -> Matrix {
-        assert_eq!(w.cols(), self.columns(), "weights and curvature differ in columns");
-        Matrix::from_fn(w.rows(), w.cols(), |i, j| (f64::from(w.at(i, j)) * self.scale[j]) as f32)
-    }
-
-    /// `W = Ws S^-1`, in place; zero in dead columns, and zeros stay zeros.
-    ///
-    /// # Panics
-    ///
-    /// If the number of columns differs.
-    pub fn unscale_weights(&self, mut w: MatrixMut<'_>) {
-        assert_eq!(w.cols(), self.columns(), "weights and curvature differ in columns");
-        let inverse = reciprocals(&self.scale);
-        for i in 0..w.rows() {
-            for (w, f) in w.row_mut(i).iter_mut().zip(&inverse) {
-                *w = (f64::from(*w) * f) as f32;
-            }
-        }
-    }
 }
 
 /// A in f32, from H and the scale.
@@ -306,17 +281,6 @@ mod tests {
     }
 
     #[test]
-    fn weights_scaled_and_unscaled_come_back() {
-        let c = sample(60, 12).damp(Damping::Diag(0.1)).unwrap();
-        let w = random(3, 12, 8);
-        let mut back = c.scale_weights(w.view());
-        c.unscale_weights(back.view_mut());
-        for (a, b) in back.data().iter().zip(w.data()) {
-            assert!((a - b).abs() <= 2.0 * f32::EPSILON * b.abs());
-        }
-    }
-
-    #[test]
     fn an_indefinite_hessian_is_damped_more_and_a_note_says_so() {
         // The least eigenvalue is 1 - 0.9 sqrt(2) = -0.27.
         let h = matrix(&[1.0, 0.9, 0.9, 0.9, 1.0, 0.0, 0.9, 0.0, 1.0]);
@@ -350,17 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn dead_columns_cost_nothing_and_come_back_as_zeros() {
+    fn dead_columns_have_no_scale_and_no_correlations() {
         let h = matrix(&[4.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0]);
         for damping in [Damping::Diag(0.1), Damping::Mean(0.1), Damping::Absolute(0.1)] {
             let c = h.damp(damping).unwrap();
             assert_eq!(c.scale()[1], 0.0);
             assert_eq!(c.matrix().row(1), [0.0, 1.0, 0.0]);
             assert_eq!(c.inverse().row(1), [0.0, 1.0, 0.0]);
-            let mut w = c.scale_weights(Matrix::from_vec(1, 3, vec![1.0, 2.0, 3.0]).view());
-            assert_eq!(w.row(0)[1], 0.0);
-            c.unscale_weights(w.view_mut());
-            assert_eq!(w.row(0)[1], 0.0);
             assert_eq!(
                 c.notes()[0].to_string(),
                 "1 of 3 columns has only zero inputs (the first is 1); these weights have no effect"

@@ -172,7 +172,9 @@ pub enum HessianError {
 /// What to do about a value that is not finite.
 fn finite_advice(value: &f32, kind: &str) -> &'static str {
     match kind {
-        "f16" if value.is_infinite() => "f16 ends at 65504, so store these inputs as f32 or bf16",
+        "f16" if value.is_infinite() => {
+            "the largest f16 is 65504; store these inputs as f32 or bf16"
+        }
         _ => "every input must be finite",
     }
 }
@@ -261,12 +263,6 @@ impl Hessian {
     /// The mean of the diagonal; 0 with no columns.
     pub fn mean_diagonal(&self) -> f64 {
         self.diagonal().iter().sum::<f64>() / self.columns().max(1) as f64
-    }
-
-    /// Root mean square of every input, sqrt(H_jj): the norm that Wanda uses,
-    /// up to a factor that all columns share.
-    pub fn column_norms(&self) -> Vec<f32> {
-        self.diagonal().iter().map(|h| h.sqrt() as f32).collect()
     }
 
     /// Columns whose inputs are all zero, ascending.
@@ -435,7 +431,6 @@ mod tests {
         let h = Hessian::from_matrix(h, Some(9)).unwrap();
         assert_eq!(h.diagonal(), [4.0, 0.0, 1.0]);
         assert_eq!(h.mean_diagonal(), 5.0 / 3.0);
-        assert_eq!(h.column_norms(), [2.0, 0.0, 1.0]);
         assert_eq!(h.dead_columns(), [1]);
         assert!(h.split().is_none());
     }

@@ -392,7 +392,7 @@ mod tests {
         let error = sum.add(MatrixRef::new(&rows, 1, 3)).unwrap_err().to_string();
         assert_eq!(
             error,
-            "sample 4, column 1 is inf; f16 ends at 65504, so store these inputs as f32 or bf16"
+            "sample 4, column 1 is inf; the largest f16 is 65504; store these inputs as f32 or bf16"
         );
         assert_eq!(sum.samples(), 4);
     }

@@ -149,7 +149,7 @@ fn digits(a: &[(i64, i64)], mut n: i64, mut r: i64) -> Result<Vec<Digit>, Layout
             continue;
         }
         if r > s {
-            return Err(uneven(format!("its step {r} there is no multiple of {s}")));
+            return Err(uneven(format!("its step {r} there is not a multiple of {s}")));
         }
         // Values of the digit before it would carry: ceil(s / r).
         let values = s / r + i64::from(s % r != 0);

@@ -111,7 +111,7 @@ fn errors_say_what_where_and_what_to_do() {
         (
             "composition",
             &["(4,3):(1,8)", "2:6"],
-            "composition: 2:6 does not step evenly through mode 0 of size 4 in (4,3):(1,8): its step 6 there is no multiple of 4",
+            "composition: 2:6 does not step evenly through mode 0 of size 4 in (4,3):(1,8): its step 6 there is not a multiple of 4",
         ),
         (
             "composition",

@@ -125,7 +125,7 @@ impl Panel<'_> {
         let mut r = Matrix::zeros(k, rows);
         gemm(0.0, r.view_mut(), 1.0, self.h, p.view(), Threads::One);
         let mut cost: f64 = sums(rows, r.data(), p.data()).iter().sum();
-        self.sweep(Way::Forward, &mut r);
+        self.sweep(Direction::Forward, &mut r);
         let mut old = vec![0.0; rows];
         for (j, &d) in self.diagonal.iter().enumerate() {
             for ((p, &r), old) in p.row_mut(j).iter_mut().zip(r.row(j)).zip(&mut old) {
@@ -141,13 +141,13 @@ impl Panel<'_> {
         }
         for step in 0..stop.steps {
             t.data_mut().copy_from_slice(p.data());
-            self.sweep(Way::Backward, &mut t);
+            self.sweep(Direction::Backward, &mut t);
             for (j, &d) in self.diagonal.iter().enumerate() {
                 for ((q, &p), &t) in q.row_mut(j).iter_mut().zip(p.row(j)).zip(t.row(j)) {
                     *q = p - d * t;
                 }
             }
-            self.sweep(Way::Forward, &mut q);
+            self.sweep(Direction::Forward, &mut q);
             q.data_mut().iter_mut().zip(t.data()).for_each(|(q, &t)| *q += t);
 
             let pq = sums(rows, p.data(), q.data());
@@ -196,19 +196,19 @@ impl Panel<'_> {
     /// forward   Y <- (D + L)^-1 Y      y_j = (y_j - sum over i < j of H_ji y_i) / D_j
     /// backward  Y <- (D + L')^-1 Y     the same over i > j, from the last j to the first
     /// ```
-    fn sweep(&self, way: Way, y: &mut Matrix) {
+    fn sweep(&self, direction: Direction, y: &mut Matrix) {
         let (k, rows) = (y.rows(), y.cols());
         let blocks = k.div_ceil(BLOCK);
         for b in 0..blocks {
-            let start = BLOCK * if way == Way::Forward { b } else { blocks - 1 - b };
+            let start = BLOCK * if direction == Direction::Forward { b } else { blocks - 1 - b };
             let end = (start + BLOCK).min(k);
             for n in 0..end - start {
-                let j = if way == Way::Forward { start + n } else { end - 1 - n };
+                let j = if direction == Direction::Forward { start + n } else { end - 1 - n };
                 let (before, rest) = y.data_mut().split_at_mut(j * rows);
                 let (y, after) = rest.split_at_mut(rows);
-                let (known, first) = match way {
-                    Way::Forward => (&before[start * rows..], start),
-                    Way::Backward => (&after[..(end - 1 - j) * rows], j + 1),
+                let (known, first) = match direction {
+                    Direction::Forward => (&before[start * rows..], start),
+                    Direction::Backward => (&after[..(end - 1 - j) * rows], j + 1),
                 };
                 let h = &self.h.row(j)[first..];
                 small::subtract(y, n, |i| h[i], known);
@@ -220,7 +220,8 @@ impl Panel<'_> {
             }
             let (before, rest) = y.data_mut().split_at_mut(start * rows);
             let (solved, after) = rest.split_at_mut((end - start) * rows);
-            let (others, first) = if way == Way::Forward { (after, end) } else { (before, 0) };
+            let (others, first) =
+                if direction == Direction::Forward { (after, end) } else { (before, 0) };
             let count = others.len() / rows;
             let others = MatrixMut::new(others, count, rows);
             let h = self.h.part(start, end - start, first, count).t();
@@ -232,7 +233,7 @@ impl Panel<'_> {
 
 /// The two halves of a symmetric sweep.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Forward,
     Backward,
 }
@@ -292,12 +293,12 @@ mod tests {
             let keep = support(rows, k).view().t().to_matrix();
             let diagonal: Vec<f32> = (0..k).map(|j| h.row(j)[j]).collect();
             let panel = Panel { h: h.view(), diagonal: &diagonal, keep };
-            for way in [Way::Forward, Way::Backward] {
+            for direction in [Direction::Forward, Direction::Backward] {
                 let mut y = b.clone();
-                panel.sweep(way, &mut y);
+                panel.sweep(direction, &mut y);
                 for i in 0..rows {
                     for j in 0..k {
-                        let half = if way == Way::Forward { 0..=j } else { j..=k - 1 };
+                        let half = if direction == Direction::Forward { 0..=j } else { j..=k - 1 };
                         let got: f64 =
                             half.map(|l| f64::from(h.row(j)[l]) * f64::from(y.row(l)[i])).sum();
                         if panel.keep.row(j)[i] == 0.0 {

@@ -194,7 +194,7 @@ impl RowBatches {
     }
 }
 
-/// Refuses a problem whose weights cannot be check_numbering in 32 bits (16 GiB of f32
+/// Refuses a problem whose weights cannot be numbered in 32 bits (16 GiB of f32
 /// under one pattern).
 pub(crate) fn check_numbering(spec: &Spec, rows: usize) -> Result<(), PruneError> {
     let elements: usize = spec.tensors().iter().map(Tensor::size).sum();

@@ -96,7 +96,7 @@ fn levels_inside(
 /// What the `else` level would lose of each weight if its block were dropped.
 ///
 /// The level is bound to as many blocks of each scope as are dropped, so it is tried on that
-/// many neighbouring blocks at a time; scopes of the level that lie within one block lose
+/// many neighboring blocks at a time; scopes of the level that lie within one block lose
 /// the same whichever other blocks are dropped.
 fn residual(
     problem: &Problem<'_>,

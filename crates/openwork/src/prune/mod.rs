@@ -248,7 +248,7 @@ pub enum PruneError {
         /// What is wrong.
         error: HessianError,
     },
-    /// The pattern ties too many rows together.
+    /// The pattern couples too many rows.
     #[error(transparent)]
     TooWide(#[from] TooWide),
     /// A new weight outside the range of its storage type.

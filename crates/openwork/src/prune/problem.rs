@@ -137,11 +137,6 @@ impl<'a> Problem<'a> {
         self.hessian_of.get(tensor).map(|&h| self.hessians[h])
     }
 
-    /// Whether two tensors have the same inputs.
-    pub fn share_inputs(&self, a: usize, b: usize) -> bool {
-        self.hessian_of[a] == self.hessian_of[b]
-    }
-
     /// The curvature of some columns of a tensor.
     pub fn curvature(&self, tensor: usize, columns: &[u32]) -> Result<Arc<Curvature>, PruneError> {
         let h = self.hessian_of[tensor];

@@ -17,7 +17,7 @@ const MANY: usize = 1 << 16;
 /// The blocks of a spec as index tables over the groups of a problem (up to 13 bytes
 /// per weight), so that a projection evaluates no layout.
 ///
-/// Weights are check_numbering group after group, row-major over the group's rows and
+/// Weights are numbered group after group, row-major over the group's rows and
 /// columns.
 pub(crate) struct Projection<'s> {
     spec: &'s Spec,

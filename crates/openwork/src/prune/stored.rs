@@ -22,8 +22,8 @@ const WEIGHTS: usize = 1 << 18;
 /// Prunes like [`prune`] and rounds the new weights to the storage type of the old
 /// ones.
 ///
-/// If a tensor is stored in 16 bits, and neither the spec nor the method ties all of
-/// its rows together, its rows are pruned in bands; `seconds` then includes measuring
+/// If a tensor is stored in 16 bits, and neither the spec nor the method couples all of
+/// its rows, they are pruned in bands; `seconds` then includes measuring
 /// the error.
 ///
 /// ```
@@ -104,7 +104,7 @@ fn in_bands(
     })
 }
 
-/// Prunes all bands and writes their weights to `new`; gives what else there is,
+/// Prunes all bands and writes their weights to `new`; returns the rest of the result,
 /// without weights.
 fn each_band<T: Number>(
     method: &Method,

@@ -119,11 +119,6 @@ impl Encoding {
         self.group
     }
 
-    /// Bits of a value with its part of a scale.
-    pub fn bits_per_value(self) -> f64 {
-        self.kind.bits_with_scale(self.group)
-    }
-
     pub(super) fn store(self) -> Store {
         self.kind.store
     }

@@ -47,7 +47,9 @@ pub enum PackError {
         offset: usize,
     },
     /// A kept value cannot be a code.
-    #[error("kept value {at} is {value}, which has no code; prune or repair the model first")]
+    #[error(
+        "kept value {at} is {value}, which codes cannot represent; prune or repair the model first"
+    )]
     NotFinite {
         /// Its number in packed order.
         at: usize,

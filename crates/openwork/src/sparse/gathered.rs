@@ -52,7 +52,7 @@ fn plan(spec: &Spec, rows: usize, cols: usize) -> Option<Shape> {
     }
     let mut sides = Vec::new();
     for side in Side::BOTH {
-        let cols = cols / scope * side.of(keep, scope - keep);
+        let cols = cols / scope * side.pick(keep, scope - keep);
         match spec.level(side) {
             Some(level) => {
                 let inner = level.spec();
@@ -117,7 +117,7 @@ impl Inner {
 }
 
 /// The values and index of one side of a strip.
-struct Part<'a, T> {
+struct StripSide<'a, T> {
     inner: &'a Inner,
     shape: Shape,
     w: PackedView<'a, T>,
@@ -165,7 +165,11 @@ impl Gathered {
     }
 
     /// The bits of a strip, and the part of each side.
-    fn parts<'a, T>(&'a self, w: PackedView<'a, T>, strip: usize) -> (&'a [u8], Vec<Part<'a, T>>) {
+    fn parts<'a, T>(
+        &'a self,
+        w: PackedView<'a, T>,
+        strip: usize,
+    ) -> (&'a [u8], Vec<StripSide<'a, T>>) {
         let (bits, indexes) = self.indexes(w.index, strip);
         let mut values = &w.values[self.value_start(strip)..];
         let mut parts = Vec::with_capacity(2);
@@ -175,7 +179,7 @@ impl Gathered {
                 (Shape::from(l.part(strips.clone())), l.values_of(strips).len())
             });
             let (own, after) = values.split_at(count);
-            parts.push(Part { inner, shape, w: PackedView { index, values: own } });
+            parts.push(StripSide { inner, shape, w: PackedView { index, values: own } });
             values = after;
         }
         (bits, parts)
@@ -224,7 +228,7 @@ impl Gathered {
         let (kept_x, dropped_x) = (aligned(&mut kept, room), aligned(&mut dropped, room));
         gather::split(bits, self.c, x, kept_x, dropped_x, kernel);
         for (i, part) in parts.iter().enumerate() {
-            let x = &part.inner.side.of(&*kept_x, &*dropped_x)[..part.inner.cols];
+            let x = &part.inner.side.pick(&*kept_x, &*dropped_x)[..part.inner.cols];
             let y = match i {
                 0 => &mut *y,
                 _ => {

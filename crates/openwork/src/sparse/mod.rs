@@ -104,48 +104,37 @@ enum IndexStorage {
     ScopeCodes,
 }
 
-/// A layout with its sizes.
-#[derive(Clone, Debug)]
-enum Shape {
+/// Defines [`Shape`], a layout with its sizes, and `layout!(shape, l => body)`, which
+/// evaluates `body` with the layout of a shape, whatever its type.
+macro_rules! shapes {
+    ($dollar:tt $($variant:ident($layout:ty),)+) => {
+        #[derive(Clone, Debug)]
+        enum Shape {
+            $($variant($layout),)+
+        }
+
+        $(impl From<$layout> for Shape {
+            fn from(layout: $layout) -> Self {
+                Self::$variant(layout)
+            }
+        })+
+
+        macro_rules! layout {
+            ($dollar shape:expr, $dollar layout:ident => $dollar body:expr) => {
+                match $dollar shape {
+                    $($crate::sparse::Shape::$variant($dollar layout) => $dollar body,)+
+                }
+            };
+        }
+    };
+}
+shapes! { $
     Dense(dense::Dense),
     Nm(nm::Nm),
     Rows16(rows16::Rows16),
     Block(block::Block),
     BitMask(bitmask::BitMask),
     Gathered(gathered::Gathered),
-}
-
-/// Every layout is a shape.
-macro_rules! shape_from {
-    ($($layout:ty => $variant:ident),+) => {
-        $(impl From<$layout> for Shape {
-            fn from(layout: $layout) -> Self {
-                Self::$variant(layout)
-            }
-        })+
-    };
-}
-shape_from!(
-    dense::Dense => Dense,
-    nm::Nm => Nm,
-    rows16::Rows16 => Rows16,
-    block::Block => Block,
-    bitmask::BitMask => BitMask,
-    gathered::Gathered => Gathered
-);
-
-/// Evaluates `$body` with the layout of a shape, whatever its type.
-macro_rules! layout {
-    ($shape:expr, $layout:ident => $body:expr) => {
-        match $shape {
-            $crate::sparse::Shape::Dense($layout) => $body,
-            $crate::sparse::Shape::Nm($layout) => $body,
-            $crate::sparse::Shape::Rows16($layout) => $body,
-            $crate::sparse::Shape::Block($layout) => $body,
-            $crate::sparse::Shape::BitMask($layout) => $body,
-            $crate::sparse::Shape::Gathered($layout) => $body,
-        }
-    };
 }
 use layout;
 

@@ -445,7 +445,7 @@ fn codes_take_the_bits_that_are_promised() {
         let encoding = Encoding::new(kind, 32).unwrap();
         let packed = packed.with_values(encoding).unwrap();
         assert_eq!(packed.stored_bytes() as f64 * 8.0 / (64.0 * 1024.0), bits, "{text} {kind}");
-        let facts = spec.facts().bits_per_weight(encoding.bits_per_value());
+        let facts = spec.facts().bits_per_weight(encoding.kind().bits_with_scale(32));
         assert_eq!(facts, bits, "{text} {kind}");
     }
 }
@@ -485,7 +485,7 @@ fn each_fault_of_codes_has_its_own_words() {
     let w: Vec<f32> = w.iter().map(|w| if w.is_nan() { 0.0 } else { *w }).collect();
     let infinite = Packed::pack(&spec, ValuesRef::F32(&w)).unwrap();
     let error = infinite.with_values(Encoding::new("int4", 32).unwrap()).unwrap_err();
-    assert!(error.to_string().contains("which has no code"), "{error}");
+    assert!(error.to_string().contains("which codes cannot represent"), "{error}");
     let large = Packed::pack(&bind("keep 100%", &[1, 2]), ValuesRef::F32(&[0.0, 1e20])).unwrap();
     let error = large.with_values(Encoding::new("f16", 32).unwrap()).unwrap_err();
     assert!(error.to_string().contains("kept value 1 is 100000000000000000000"), "{error}");

@@ -1,7 +1,7 @@
 //! Loads for products of codes with a vector in 16-bit integers, by AVX-512 VNNI.
 //!
 //! One instruction multiplies 32 codes by 32 entries of a [rounded](super::rounded) vector
-//! and adds neighbouring products. So a layout has to bring the entries of `x` into the order
+//! and adds neighboring products. So a layout has to bring the entries of `x` into the order
 //! of its codes, in pairs whose products belong to one sum.
 
 use std::arch::x86_64::*;

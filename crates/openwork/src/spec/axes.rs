@@ -91,7 +91,7 @@ pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &Env<'_>) -> Bound<La
         if !axes.left.iter().flatten().any(|(axis, _)| axis == name) {
             return Err(env.error(
                 at.0,
-                format!("`{name}` has a size but is no axis"),
+                format!("`{name}` has a size but is not an axis"),
                 "name it left of the arrow",
             ));
         }
@@ -161,14 +161,14 @@ pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &Env<'_>) -> Bound<La
             return Err(env.error(
                 at.0,
                 format!("`{name}` is not on the left of the arrow"),
-                "both sides have the same axes",
+                "both sides must have the same axes",
             ));
         };
         if axes.right[..i].iter().any(|(other, _)| other == name) {
             return Err(env.error(
                 at.0,
                 format!("axis `{name}` is on the right twice"),
-                "each axis stands there once",
+                "list each axis once",
             ));
         }
         shape.push(size);
@@ -180,7 +180,7 @@ pub(crate) fn axes_view(axes: &Axes, domain: &Layout, env: &Env<'_>) -> Bound<La
         return Err(env.error(
             axes.at.0,
             format!("`{name}` is missing right of the arrow"),
-            "both sides have the same axes",
+            "both sides must have the same axes",
         ));
     }
     Ok(strided(shape.into_iter().collect(), Some(strides.into_iter().collect())))

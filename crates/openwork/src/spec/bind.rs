@@ -164,15 +164,15 @@ fn bind_level(
     spec.own = one.to_string();
     let mut expanded = Level { one, ..Level::default() };
     for side in level::Side::BOTH {
-        let Some(inner) = side.of(&level.then, &level.otherwise) else { continue };
+        let Some(inner) = side.pick(&level.then, &level.otherwise) else { continue };
         let closing = level::Closing::new(&spec, side, &axes)
             .map_err(|(what, detail)| SpecError::at(source, inner.at.0, what, detail))?;
         let (inside, level) =
             bind_level(&inner.level, source, name, closing.dims(), Some(&axes))
                 .map_err(|error| error.inside(side.word(), &shape_text(closing.dims())))?;
         let written = super::pattern::Inner { level, at: inner.at };
-        *side.of(&mut expanded.then, &mut expanded.otherwise) = Some(Box::new(written));
-        *side.of(&mut spec.then, &mut spec.otherwise) =
+        *side.pick(&mut expanded.then, &mut expanded.otherwise) = Some(Box::new(written));
+        *side.pick(&mut spec.then, &mut spec.otherwise) =
             Some(Box::new(level::Level::new(inside, closing)));
     }
     Ok((spec, expanded))
@@ -324,7 +324,7 @@ fn padded(pad: Option<&Tuple>, own: &Layout, env: &Env<'_>) -> Bound<Option<Layo
             return Err(env.error(
                 pad.at(),
                 "pad rounds up to multiples of 1 or more",
-                format!("axis {axis} asks for 0"),
+                format!("axis {axis} is 0"),
             ));
         }
         padded.push(extent.div_ceil(by).saturating_mul(by));

@@ -48,10 +48,10 @@ impl Tensor {
     }
 }
 
-/// The pattern ties too many rows together.
+/// The pattern couples too many rows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the pattern ties {rows} rows and {elements} weights together, too many for this method; \
+    "the pattern couples {rows} rows and {elements} weights, too many for this method; \
      use a narrower scope (for example rowwise) or another method"
 )]
 pub struct TooWide {

@@ -85,7 +85,7 @@ impl Spec {
     /// The share of a side's weights that stay.
     fn inner_density(&self, side: Side) -> Option<Ratio> {
         let Some(level) = self.level(side) else {
-            return Some(side.of(Ratio::ONE, Ratio::ZERO));
+            return Some(side.pick(Ratio::ONE, Ratio::ZERO));
         };
         let tensor = &level.spec().tensors[0];
         let (all, domain) = sizes(tensor);
@@ -98,7 +98,7 @@ impl Spec {
     fn approximate(&self) -> f64 {
         let share = self.block_density();
         let side = |side: Side| {
-            self.level(side).map_or(side.of(1.0, 0.0), |level| {
+            self.level(side).map_or(side.pick(1.0, 0.0), |level| {
                 let (all, domain) = sizes(&level.spec().tensors[0]);
                 let domain = domain as f64 / all as f64;
                 1.0 - domain + domain * level.spec().approximate()

@@ -40,7 +40,7 @@ pub enum Edit {
 
 /// The part of a pattern that is edited.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place<'a> {
+pub struct EditTarget<'a> {
     /// The level: `then` or `else` for each step from the outermost.
     pub level: &'a [Side],
     /// The tensor of a coupling.
@@ -54,9 +54,9 @@ impl Pattern {
     /// extents of block and scope along, and a preset is then written out.
     ///
     /// ```
-    /// use openwork::{Pattern, spec::{Edit, Place}};
+    /// use openwork::{Pattern, spec::{Edit, EditTarget}};
     /// let pattern: Pattern = "2:4".parse().unwrap();
-    /// let edited = |edit| pattern.edited(&[("tensor", &[8, 16])], Place::default(), edit);
+    /// let edited = |edit| pattern.edited(&[("tensor", &[8, 16])], EditTarget::default(), edit);
     /// let wider = edited(Edit::Scope { axis: 1, extent: 8 }).unwrap();
     /// assert_eq!(wider.to_string(), "2:4 scope (1,8)");
     /// let moved = edited(Edit::MoveAxis { from: 0, to: 1 }).unwrap();
@@ -65,13 +65,13 @@ impl Pattern {
     pub fn edited(
         &self,
         tensors: &[(&str, &[usize])],
-        place: Place<'_>,
+        target: EditTarget<'_>,
         edit: Edit,
     ) -> Result<Self, SpecError> {
         let bound = self.bind_all(tensors)?;
-        let spec = level_of(&bound, place.level)?;
-        let Some(tensor) = spec.tensors().get(place.tensor) else {
-            let what = format!("there is no tensor {}", place.tensor);
+        let spec = level_of(&bound, target.level)?;
+        let Some(tensor) = spec.tensors().get(target.tensor) else {
+            let what = format!("there is no tensor {}", target.tensor);
             return Err(SpecError::whole(what, format!("the spec has {}", spec.tensors().len())));
         };
         check(edit, spec, tensor)?;
@@ -79,7 +79,7 @@ impl Pattern {
         let mut body = if moves { self.expand(tensors)?.body } else { self.body.clone() };
         match &mut body {
             Body::Levels(level) => {
-                let clauses = &mut level_mut(level, place.level)?.clauses;
+                let clauses = &mut level_mut(level, target.level)?.clauses;
                 match edit {
                     Edit::MoveAxis { from, to } => {
                         let order = moved(tensor.axes().len(), from, to);
@@ -100,7 +100,7 @@ impl Pattern {
             }
             Body::Couple(couple) => {
                 let blocks = couple.kind == Kind::Blocks;
-                let member = &mut couple.members[place.tensor];
+                let member = &mut couple.members[target.tensor];
                 match edit {
                     Edit::MoveAxis { from, to } => {
                         let clauses = &mut member.one.clauses;
@@ -170,7 +170,7 @@ fn level_of<'s>(spec: &'s Spec, path: &[Side]) -> Result<&'s Spec, SpecError> {
 
 fn level_mut<'l>(level: &'l mut Level, path: &[Side]) -> Result<&'l mut One, SpecError> {
     let Some((side, rest)) = path.split_first() else { return Ok(&mut level.one) };
-    let inner = side.of(&mut level.then, &mut level.otherwise);
+    let inner = side.pick(&mut level.then, &mut level.otherwise);
     level_mut(&mut inner.as_mut().ok_or_else(no_level)?.level, rest)
 }
 
@@ -350,7 +350,7 @@ mod tests {
 
     fn edited(text: &str, dims: &[usize], edit: Edit) -> String {
         let pattern: Pattern = text.parse().unwrap();
-        let edited = pattern.edited(&[("tensor", dims)], Place::default(), edit).unwrap();
+        let edited = pattern.edited(&[("tensor", dims)], EditTarget::default(), edit).unwrap();
         edited.bind(dims).unwrap_or_else(|error| panic!("{edited}: {error}"));
         edited.to_string()
     }
@@ -418,7 +418,7 @@ mod tests {
             for (from, to) in (0..rank).flat_map(|from| (0..rank).map(move |to| (from, to))) {
                 let edit = Edit::MoveAxis { from, to };
                 let tensors = [("tensor", preset.shape)];
-                let moved = pattern.edited(&tensors, Place::default(), edit).unwrap();
+                let moved = pattern.edited(&tensors, EditTarget::default(), edit).unwrap();
                 let bound = moved.bind(preset.shape).unwrap_or_else(|e| panic!("{moved}: {e}"));
                 assert_eq!(sets(&bound), sets(&spec), "{} by {edit:?} is {moved}", preset.name);
                 assert_eq!(bound.keep(), spec.keep());
@@ -430,16 +430,16 @@ mod tests {
     fn levels_and_couplings_are_edited_in_their_place() {
         let venom: Pattern = "block (4,1) scope (1,8) keep 4 then 2:4".parse().unwrap();
         let tensors: [(&str, &[usize]); 1] = [("tensor", &[8, 32])];
-        let place = Place { level: &[Side::Kept], tensor: 0 };
+        let place = EditTarget { level: &[Side::Kept], tensor: 0 };
         let inner = venom.edited(&tensors, place, Edit::Keep(1)).unwrap();
         assert_eq!(inner.to_string(), "block (4,1) scope (1,8) keep 4 then 2:4 keep 1");
-        let missing = Place { level: &[Side::Dropped], tensor: 0 };
+        let missing = EditTarget { level: &[Side::Dropped], tensor: 0 };
         assert!(venom.edited(&tensors, missing, Edit::Keep(1)).is_err());
 
         let text = "blocks up: block (1,_) & down perm (1,0): block (_,1) scope (4,1) keep 2";
         let coupled: Pattern = text.parse().unwrap();
         let tensors: [(&str, &[usize]); 2] = [("up", &[16, 8]), ("down", &[8, 16])];
-        let place = Place { level: &[], tensor: 1 };
+        let place = EditTarget { level: &[], tensor: 1 };
         let moved = coupled.edited(&tensors, place, Edit::MoveAxis { from: 0, to: 1 }).unwrap();
         assert_eq!(
             moved.to_string(),
@@ -459,7 +459,7 @@ mod tests {
             Edit::Block { axis: 0, extent: 0 },
             Edit::Keep(5),
         ] {
-            assert!(pattern.edited(&[("tensor", &[8, 16])], Place::default(), edit).is_err());
+            assert!(pattern.edited(&[("tensor", &[8, 16])], EditTarget::default(), edit).is_err());
         }
     }
 }

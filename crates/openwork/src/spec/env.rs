@@ -37,7 +37,7 @@ impl Env<'_> {
             Atom::Whole => whole.ok_or_else(|| {
                 self.error(
                     at,
-                    "`_` has no dimension to stand for here",
+                    "`_` has no dimension to refer to here",
                     "write a number or a symbol",
                 )
             }),

@@ -14,7 +14,7 @@ pub(crate) fn keep(keep: Option<&Keep>, blocks: usize, env: &Env<'_>) -> Bound<u
         Keep::Count(expr) => {
             let kept = env.eval(expr, Some(blocks))?;
             if kept == 0 && expr.literal() != Some(0) {
-                let detail = "write `keep 0` if every block is to go";
+                let detail = "write `keep 0` to drop every block";
                 return Err(env.error(expr.at.0, format!("{expr} comes to 0 blocks"), detail));
             }
             (kept, expr.at.0)
@@ -43,11 +43,7 @@ fn share(
     env: &Env<'_>,
 ) -> Bound<usize> {
     if digits == 0 {
-        return Err(env.error(
-            at,
-            "keep 0% keeps nothing",
-            "write `keep 0` if every block is to go",
-        ));
+        return Err(env.error(at, "keep 0% keeps nothing", "write `keep 0` to drop every block"));
     }
     if digits > 100 * scale {
         return Err(env.error(at, format!("keep {keep} is more than there are"), "at most 100%"));

@@ -35,7 +35,7 @@ impl Side {
     }
 
     /// The one of two things that belongs to this side.
-    pub fn of<T>(self, kept: T, dropped: T) -> T {
+    pub fn pick<T>(self, kept: T, dropped: T) -> T {
         match self {
             Self::Kept => kept,
             Self::Dropped => dropped,
@@ -173,7 +173,7 @@ impl Closing {
             ));
         }
         let (all, keep) = (outer.blocks_per_scope, outer.keep);
-        let blocks = side.of(keep, all - keep);
+        let blocks = side.pick(keep, all - keep);
         if blocks == 0 {
             let (what, detail) = match side {
                 Side::Kept => (
@@ -241,7 +241,7 @@ impl Spec {
 
     /// The inner level of a side.
     pub fn level(&self, side: Side) -> Option<&Level> {
-        side.of(self.then(), self.otherwise())
+        side.pick(self.then(), self.otherwise())
     }
 
     /// Whether it has a `then` or an `else`.

@@ -38,7 +38,7 @@ pub use crate::suggest::distance;
 pub use bands::{Band, bands};
 pub use bundle::{Bundle, Piece, TooWide, Unit, UnitBlock, UnitScope, Units};
 pub use density::Ratio;
-pub use edit::{Edit, Place};
+pub use edit::{Edit, EditTarget};
 pub use error::SpecError;
 pub use facts::{Facts, Storage};
 pub use grid::{Grid, GridError};

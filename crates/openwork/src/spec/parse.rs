@@ -229,12 +229,7 @@ impl<'t> Parser<'t> {
             let member = self.member(kind)?;
             if !names.insert(member.name.clone()) {
                 let what = format!("`{}` is named twice", member.name);
-                return Err(SpecError::at(
-                    self.text,
-                    member.at.0,
-                    what,
-                    "give each tensor one place",
-                ));
+                return Err(SpecError::at(self.text, member.at.0, what, "list each tensor once"));
             }
             members.push(member);
             if !self.eat("&") {

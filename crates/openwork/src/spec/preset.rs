@@ -64,7 +64,7 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "block(B,C)",
-        summary: "keep half of the B x C blocks of every row of blocks; a third argument says how many",
+        summary: "keep half of the B x C blocks of every row of blocks; block(B,C,P%) keeps P%",
         example: "block(4,4)",
         shape: &[8, 32],
         expand: |args, dims| {
@@ -121,7 +121,7 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "head(h=H)",
-        summary: "keep half of H heads, each a run of rows; a keep as in head(h=16,75%) says how many",
+        summary: "keep half of H heads, each a run of rows; head(h=H,P%) keeps P%",
         example: "head(h=4)",
         shape: &[16, 16],
         expand: |args, dims| {
@@ -285,7 +285,7 @@ fn ratio(args: &Arguments<'_>, dims: &Dims<'_>) -> Result<String, String> {
     let scope = m.checked_mul(b).filter(|&width| width > 0 && d % width == 0 && d > 0);
     if scope.is_none() {
         return Err(format!(
-            "a distance of {d} columns is no multiple of the scope's {}",
+            "a distance of {d} columns is not a multiple of the scope's {}",
             m.saturating_mul(b)
         ));
     }
@@ -339,7 +339,7 @@ pub(crate) fn expand(call: &Call, names: &[String], source: &str) -> Result<Clau
     let clauses = parse::expansion(&text)?;
     match &clauses.keep {
         Some(Keep::Count(expr)) if expr.literal() == Some(0) => {
-            Err(wrong("it would keep nothing; clauses may say `keep 0`".to_string()))
+            Err(wrong("it would keep nothing; use the clause `keep 0` for that".to_string()))
         }
         _ => Ok(clauses),
     }

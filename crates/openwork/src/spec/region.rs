@@ -53,7 +53,7 @@ fn part(
                         dims[axis],
                         start.saturating_add(extents[axis])
                     );
-                    return Err(env.error(expr.at.0, "the box leaves the tensor", detail));
+                    return Err(env.error(expr.at.0, "the box exceeds the tensor", detail));
                 }
                 first += start * stride[axis];
             }
@@ -69,7 +69,7 @@ fn part(
                     "it reaches offset {}, the tensor has {size}",
                     first.saturating_add(reach)
                 );
-                return Err(env.error(at.0, "the domain leaves the tensor", detail));
+                return Err(env.error(at.0, "the domain exceeds the tensor", detail));
             }
             let interleaves = !layout.is_nested();
             let region = Region::Strided { first, layout };

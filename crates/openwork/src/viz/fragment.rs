@@ -6,7 +6,6 @@ use crate::fragment::{
     Fragment, GROUP, KeptRange, LANES, NAME, NARROW, SIDE, lane_of_a, lane_of_b, lane_of_c,
 };
 use crate::spec::Spec;
-use std::fmt::Display;
 
 /// Colors of the thread groups in the 256-color palette, from dark to light
 /// by lane.
@@ -103,17 +102,7 @@ pub fn fragment_svg(spec: &Spec, fragment: &Fragment) -> String {
     let top = 3 * MARGIN;
     let below = top + SIDE * CELL + MARGIN;
     let height = below + LINE * facts.len() + MARGIN;
-    let view_box = format!("0 0 {width} {height}");
-    let mut svg = Svg::default();
-    let attributes: [(&str, &dyn Display); 6] = [
-        ("xmlns", &"http://www.w3.org/2000/svg"),
-        ("width", &width),
-        ("height", &height),
-        ("viewBox", &view_box),
-        ("role", &"img"),
-        ("class", &"owf"),
-    ];
-    svg.inside("svg", &attributes, |svg| {
+    Svg::document((width, height), "owf", |svg| {
         svg.text("title", &[], &format!("{} on {NAME}", spec.text()));
         svg.text("style", &[], STYLE);
         svg.empty("rect", &[("class", &"bg"), ("width", &width), ("height", &height)]);
@@ -144,8 +133,7 @@ pub fn fragment_svg(spec: &Spec, fragment: &Fragment) -> String {
             svg.text("text", &[("x", &MARGIN), ("y", &y), ("class", &"h")], name);
             svg.text("text", &[("x", &(MARGIN + 110)), ("y", &y)], text);
         }
-    });
-    svg.finish()
+    })
 }
 
 const STYLE: &str = "\n.owf text{font:12px system-ui,sans-serif;fill:#1f2328}\n\

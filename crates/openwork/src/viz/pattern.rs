@@ -36,17 +36,7 @@ pub fn svg(spec: &Spec, seed: u64) -> String {
     let below = panels.iter().map(|panel| panel.y + panel.height).max().unwrap_or(0);
     let legend = Legend::new(spec, &scene, (drawn + MARGIN).max(NARROWEST));
     let (width, height) = (legend.width, below + LINE + legend.height() + MARGIN / 2);
-    let view_box = format!("0 0 {width} {height}");
-    let attributes: [(&str, &dyn Display); 6] = [
-        ("xmlns", &"http://www.w3.org/2000/svg"),
-        ("width", &width),
-        ("height", &height),
-        ("viewBox", &view_box),
-        ("role", &"img"),
-        ("class", &"ow"),
-    ];
-    let mut svg = Svg::default();
-    svg.inside("svg", &attributes, |svg| {
+    Svg::document((width, height), "ow", |svg| {
         svg.text("title", &[], spec.text());
         svg.text("style", &[], &style(scene.has_levels()));
         svg.inside("defs", &[], |svg| patterns(svg, scene.has_levels()));
@@ -55,8 +45,7 @@ pub fn svg(spec: &Spec, seed: u64) -> String {
             panels::draw(svg, &scene, panel);
         }
         legend.draw(svg, below + LINE);
-    });
-    svg.finish()
+    })
 }
 
 /// The style sheet; `levels` adds what only specs with levels need.

@@ -9,6 +9,26 @@ pub(crate) struct Svg {
 }
 
 impl Svg {
+    /// A document of the given size, its style limited to `class`.
+    pub fn document(
+        (width, height): (usize, usize),
+        class: &str,
+        content: impl FnOnce(&mut Self),
+    ) -> String {
+        let view_box = format!("0 0 {width} {height}");
+        let attributes: [(&str, &dyn Display); 6] = [
+            ("xmlns", &"http://www.w3.org/2000/svg"),
+            ("width", &width),
+            ("height", &height),
+            ("viewBox", &view_box),
+            ("role", &"img"),
+            ("class", &class),
+        ];
+        let mut svg = Self::default();
+        svg.inside("svg", &attributes, content);
+        svg.finish()
+    }
+
     /// `<tag attributes/>`.
     pub fn empty(&mut self, tag: &str, attributes: &[(&str, &dyn Display)]) {
         self.start(tag, attributes);

@@ -3,6 +3,7 @@
 
 use openwork::hessian::{Hessian, HessianSum};
 use openwork::prune::{METHODS, MODIFIERS, Member, Method, Pruned, Task, prune};
+use openwork::random::{STEP, SplitMix64, mix, unit};
 use openwork::spec::PRESETS;
 use openwork::{Matrix, Pattern, Spec};
 
@@ -26,19 +27,15 @@ pub fn rounds(method: &str) -> bool {
 }
 
 /// Reproducible numbers, roughly normal.
-pub struct Random(u64);
+pub struct Random(SplitMix64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def0)
+        Self(SplitMix64(seed.wrapping_mul(STEP) ^ 0x1234_5678_9abc_def0))
     }
 
     pub fn uniform(&mut self) -> f64 {
-        // SplitMix64 (Steele, Lea and Flood 2014).
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+        unit(self.0.next_bits())
     }
 
     pub fn normal(&mut self) -> f32 {
@@ -47,6 +44,21 @@ impl Random {
 
     pub fn matrix(&mut self, rows: usize, cols: usize) -> Matrix {
         Matrix::from_fn(rows, cols, |_, _| self.normal())
+    }
+}
+
+/// A generator of small numbers.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 = mix(self.0.wrapping_add(STEP));
+        (self.0 % n as u64) as usize
+    }
+
+    pub fn divisor(&mut self, n: usize) -> usize {
+        let all: Vec<usize> = (1..=n).filter(|d| n.is_multiple_of(*d)).collect();
+        all[self.below(all.len())]
     }
 }
 
@@ -102,6 +114,24 @@ impl Case {
             .map(|(i, t)| hessian(4 * t.matrix().1 + 600, t.matrix().1, seed + 10 * i as u64))
             .collect();
         Self { name: format!("{text} on {shapes:?}"), spec, weights, hessians }
+    }
+
+    /// tr(D Hd D') over all tensors, with a share of the diagonal added to H.
+    pub fn damped_error(&self, weights: &[Matrix], share: f64) -> f64 {
+        let mut sum = 0.0;
+        for ((w, new), h) in self.weights.iter().zip(weights).zip(&self.hessians) {
+            let k = h.columns();
+            for (w, new) in w.data().chunks(k).zip(new.data().chunks(k)) {
+                let d: Vec<f64> =
+                    w.iter().zip(new).map(|(&w, &n)| f64::from(n) - f64::from(w)).collect();
+                for i in 0..k {
+                    let h_i = h.matrix().row(i);
+                    sum += d[i] * d.iter().zip(h_i).map(|(d, h)| d * h).sum::<f64>();
+                    sum += share * h_i[i] * d[i] * d[i];
+                }
+            }
+        }
+        sum
     }
 
     pub fn task(&self) -> Task<'_> {

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 /// Prune a model layer by layer
 ///
-/// Runs windows of a calibration text through each layer, prunes the layer's
-/// linears with the statistics of their inputs, and continues with the outputs
-/// of the pruned layer. The output folder is a Hugging Face model that
+/// For each layer, runs windows of a calibration text through it, prunes its linear layers
+/// with the statistics of their inputs, and continues with the outputs of the pruned layer.
+/// The output folder is a Hugging Face model that
 /// transformers loads unchanged.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -122,7 +122,7 @@ pub fn options(
     Ok(options)
 }
 
-/// Prepares a run, which reads and tokenizes its texts, and says so meanwhile.
+/// Prepares a run: reads and tokenizes its texts, with progress.
 pub fn reading<T>(
     options: &RunOptions,
     global: &Global,

@@ -3,7 +3,7 @@
 use crate::args::Global;
 use crate::print;
 use indicatif::{ProgressBar, ProgressStyle};
-use openwork_llm::format::{format_estimate, format_seconds};
+use openwork_llm::format::{count, format_estimate, format_seconds};
 use openwork_llm::pipeline::{Event, Observer, Stage};
 use openwork_llm::recover::Progress;
 use openwork_llm::report::{LayerRecord, LayerRecovery, mean};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Least time between two drawings of a bar.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Bars on a terminal, lines elsewhere, JSON if asked for, nothing if quiet.
+/// Bars on a terminal, lines elsewhere, JSON with `--events`, nothing if quiet.
 pub struct Screen {
     output: Output,
     state: Mutex<State>,
@@ -188,8 +188,10 @@ impl Observer for Screen {
                 ));
             }
             Event::Compared(found) => self.line(format!(
-                "similarity to the dense vectors: {:.4} mean cosine, {:.4} least, of {} texts",
-                found.mean, found.least, found.texts
+                "similarity to the dense vectors: {:.4} mean cosine, {:.4} lowest, of {}",
+                found.mean,
+                found.least,
+                count(found.texts, "text")
             )),
             Event::Scored(found) => {
                 let what = match found.after_layer {

@@ -81,21 +81,21 @@ impl<'f> Weights<'f> {
 
 /// The kind of statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum StatisticsKind {
     Hessian,
     Inputs,
 }
 
 /// The statistics named on the command line.
 pub struct Statistics {
-    wanted: Vec<(Kind, Named)>,
+    wanted: Vec<(StatisticsKind, Named)>,
 }
 
 impl Statistics {
     /// Parses `--hessian` and `--inputs`.
     pub fn parse(hessians: &[String], inputs: &[String]) -> Result<Self, Failure> {
-        let hessians = named(hessians).into_iter().map(|named| (Kind::Hessian, named));
-        let inputs = named(inputs).into_iter().map(|named| (Kind::Inputs, named));
+        let hessians = named(hessians).into_iter().map(|named| (StatisticsKind::Hessian, named));
+        let inputs = named(inputs).into_iter().map(|named| (StatisticsKind::Inputs, named));
         let wanted: Vec<_> = hessians.chain(inputs).collect();
         for (i, (_, one)) in wanted.iter().enumerate() {
             if wanted[..i].iter().any(|(_, other)| other.name == one.name) {
@@ -118,7 +118,7 @@ impl Statistics {
         &self,
         files: &'f Files,
         weights: &[&Weights<'f>],
-    ) -> Result<Found<'f>, Failure> {
+    ) -> Result<FoundStatistics<'f>, Failure> {
         for (_, named) in &self.wanted {
             if let Some(name) = &named.name
                 && !weights.iter().any(|w| w.label == *name)
@@ -130,7 +130,7 @@ impl Statistics {
                 )));
             }
         }
-        let mut found = Found { sources: Vec::new(), source_of: Vec::new() };
+        let mut found = FoundStatistics { sources: Vec::new(), source_of: Vec::new() };
         for w in weights {
             let own = self.wanted.iter().find(|(_, n)| n.name.as_deref() == Some(&w.label));
             let chosen = own.or_else(|| self.wanted.iter().find(|(_, n)| n.name.is_none()));
@@ -145,21 +145,26 @@ impl Statistics {
 }
 
 /// Statistics found in files, not yet read; tensors may share them.
-pub struct Found<'f> {
-    sources: Vec<(Kind, &'f TensorFile, String)>,
+pub struct FoundStatistics<'f> {
+    sources: Vec<(StatisticsKind, &'f TensorFile, String)>,
     /// For each tensor of the spec.
     source_of: Vec<Option<usize>>,
 }
 
-impl<'f> Found<'f> {
-    fn add(&mut self, kind: Kind, files: &'f Files, path: &TensorPath) -> Result<usize, Failure> {
+impl<'f> FoundStatistics<'f> {
+    fn add(
+        &mut self,
+        kind: StatisticsKind,
+        files: &'f Files,
+        path: &TensorPath,
+    ) -> Result<usize, Failure> {
         let file = &files.files[files.index(&path.file)];
         let name = match kind {
-            Kind::Hessian => hessian::choose(file, path.tensor.as_deref()),
-            Kind::Inputs => file.choose(path.tensor.as_deref()),
+            StatisticsKind::Hessian => hessian::choose(file, path.tensor.as_deref()),
+            StatisticsKind::Inputs => file.choose(path.tensor.as_deref()),
         }
         .map_err(Failure::input)?;
-        let same = |(k, f, n): &(Kind, &TensorFile, String)| {
+        let same = |(k, f, n): &(StatisticsKind, &TensorFile, String)| {
             *k == kind && std::ptr::eq(*f, file) && *n == name
         };
         if let Some(at) = self.sources.iter().position(same) {
@@ -192,8 +197,8 @@ impl<'f> Found<'f> {
             let user = self.source_of.iter().position(|of| *of == Some(i));
             let columns = user.map(|t| spec.tensors()[t].matrix().1);
             loaded.push(match kind {
-                Kind::Hessian => hessian::load(file, name).map_err(Failure::input)?,
-                Kind::Inputs => {
+                StatisticsKind::Hessian => hessian::load(file, name).map_err(Failure::input)?,
+                StatisticsKind::Inputs => {
                     let progress = Progress::start(global, &format!("inputs {name}"));
                     let h = hessian::sum_inputs(file, name, columns, &|share| {
                         progress.progress(share);

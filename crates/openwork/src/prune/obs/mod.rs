@@ -99,7 +99,7 @@ pub(crate) struct Rows {
 }
 
 /// The result for a bundle.
-pub(crate) struct Done {
+pub(crate) struct BundleResult {
     pub tensor: usize,
     pub rows: Vec<usize>,
     pub columns: Vec<u32>,
@@ -139,7 +139,7 @@ impl Obs {
         problem: &Problem<'_>,
         unit: &Unit,
         shift: &[usize],
-    ) -> Result<Vec<Done>, PruneError> {
+    ) -> Result<Vec<BundleResult>, PruneError> {
         let mut bundles = bundles(problem, unit, shift)?;
         if unit.scopes.iter().all(|scope| scope.dropped == 0) {
             // Nothing is dropped, so nothing may change, not even by rounding.
@@ -165,7 +165,7 @@ impl Obs {
                 let columns = bundle.columns.clone();
                 let mut kept = vec![true; columns.len()];
                 pruned.into_iter().for_each(|at| kept[at as usize] = false);
-                Done {
+                BundleResult {
                     tensor: rows.tensor,
                     rows: rows.rows,
                     columns,
@@ -197,8 +197,8 @@ pub(crate) fn bundles(
 }
 
 /// Writes a bundle's mask and weights, with exact zeros where dropped.
-pub(crate) fn write(done: Done, mask: &mut Mask, weights: &mut [Matrix]) {
-    let Done { tensor, rows, columns, curvature, mut w, kept } = done;
+pub(crate) fn write(done: BundleResult, mask: &mut Mask, weights: &mut [Matrix]) {
+    let BundleResult { tensor, rows, columns, curvature, mut w, kept } = done;
     let cols = weights[tensor].cols();
     for (i, &row) in rows.iter().enumerate() {
         for ((w, &column), &kept) in w.row_mut(i).iter_mut().zip(&columns).zip(&kept) {

@@ -1,4 +1,4 @@
-//! Rounding of a block of columns, in which the columns not yet rounded make up for every
+//! Rounding of a block of columns, in which the columns not yet rounded compensate every
 //! error.
 //!
 //! Let S be the curvature of the block's columns if all columns of later blocks are free, and

@@ -1,5 +1,5 @@
 //! `+quant`: rounds the kept weights to codes of 8 or 4 bits, as the packed form stores
-//! them, and lets weights that are not yet rounded make up for each error.
+//! them, and lets weights that are not yet rounded compensate each error.
 //!
 //! A kept weight becomes `s c`: a whole number `c` times the scale `s` of its group, which is
 //! `group` consecutive kept weights of a strip in packed order. With the damped curvature A

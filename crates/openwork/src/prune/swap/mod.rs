@@ -15,7 +15,7 @@
 mod local;
 mod tableau;
 
-use super::obs::{Done, Rows, bundles, write};
+use super::obs::{BundleResult, Rows, bundles, write};
 use super::problem::gather;
 use super::refit::Refit;
 use super::{
@@ -98,7 +98,7 @@ impl Swap {
         solution: &Solution,
         unit: &Unit,
         shift: &[usize],
-    ) -> Result<Vec<Done>, PruneError> {
+    ) -> Result<Vec<BundleResult>, PruneError> {
         let rows = bundles(problem, unit, shift)?;
         let support = |b: usize| -> Vec<bool> {
             let (bundle, rows) = (&unit.bundles[b], &rows[b]);
@@ -123,7 +123,7 @@ impl Swap {
         let apart = rows.len() > 1
             && unit.scopes.len() == 1
             && unit.blocks(&unit.scopes[0]).iter().all(|block| unit.pieces(block).len() == 1);
-        let better = |first: usize, count: usize| -> Vec<Done> {
+        let better = |first: usize, count: usize| -> Vec<BundleResult> {
             let here = first..first + count;
             let start = Start {
                 unit,
@@ -135,7 +135,7 @@ impl Swap {
             let found = self.search::<f32>(&start).or_else(|| self.search::<f64>(&start));
             let found = found.into_iter().flatten().zip(here);
             found
-                .map(|((kept, w), b)| Done {
+                .map(|((kept, w), b)| BundleResult {
                     tensor: rows[b].tensor,
                     rows: rows[b].rows.clone(),
                     curvature: Arc::clone(&rows[b].curvature),
