@@ -188,7 +188,11 @@ fn a_dry_run_groups_layers_that_are_treated_alike() {
         said.out.lines().take(9).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[1][..2], ["self_attn.q_proj", "0-1,"], "{}", said.out);
     assert_eq!(rows[2][..2], ["self_attn.k_proj", "0-3"], "{}", said.out);
-    assert!(said.out.contains("dense") && said.out.contains("27 of 28 linear layers"), "{}", said.out);
+    assert!(
+        said.out.contains("dense") && said.out.contains("27 of 28 linear layers"),
+        "{}",
+        said.out
+    );
     assert!(!folder.path("out").exists());
 }
 
