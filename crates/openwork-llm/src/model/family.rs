@@ -36,6 +36,9 @@ pub struct Family {
     pub unscaled_scores: bool,
     /// Whether the output of each layer is multiplied by a learned scalar.
     pub layer_scale: bool,
+    /// Whether layers can have per-layer embeddings as an extra input, and use the keys and
+    /// values of earlier layers.
+    pub per_layer_embedding: bool,
     /// Whether every head has an attention sink: an extra softmax score without a value.
     pub sinks: bool,
     /// Norms multiply by `norm_offset + weight`.
@@ -322,6 +325,7 @@ pub(super) const LLAMA: Family = Family {
     value_norm: false,
     unscaled_scores: false,
     layer_scale: false,
+    per_layer_embedding: false,
     sinks: false,
     norm_offset: 0.0,
     norms: TWO_NORMS,
@@ -608,7 +612,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "gemma4",
-        summary: "Gemma 4 without per-layer embeddings: 31B, 26B-A4B",
+        summary: "Gemma 4: E2B, E4B, 31B, 26B-A4B (the text model of multimodal models)",
         architectures: &["Gemma4ForCausalLM"],
         model_type: "gemma4_text",
         bias: Bias::Configured { mlp: false },
@@ -617,6 +621,7 @@ pub const FAMILIES: &[Family] = &[
         value_norm: true,
         unscaled_scores: true,
         layer_scale: true,
+        per_layer_embedding: true,
         norms: FOUR_NORMS,
         window: SlidingWindow::Pattern(6),
         rope_theta: 1_000_000.0,
@@ -754,6 +759,7 @@ impl Family {
             (self.differing_heads, "larger heads in global layers"),
             (self.value_norm, "v norm"),
             (self.layer_scale, "scaled layers"),
+            (self.per_layer_embedding, "per-layer embeddings and shared keys if configured"),
             (self.sinks, "attention sinks"),
             (self.clamped_swiglu, "clamped SwiGLU"),
             (self.qk_norm != QkNorm::None, "q/k norm"),

@@ -8,7 +8,18 @@ use super::config::ConfigError;
 use super::config_reader::ConfigReader;
 use super::family::Family;
 use super::rope::{RopeParameters, Scaling};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
+
+/// transformers' default where the heads of global layers differ.
+static GEMMA4: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        "full_attention": {
+            "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0,
+        },
+    })
+});
 
 /// The settings outside the RoPE keys that the rotation depends on.
 pub struct HeadContext {
@@ -73,6 +84,7 @@ impl<'a> ConfigReader<'a> {
             },
         };
         let new = self.value("rope_parameters");
+        let new = new.or_else(|| family.differing_heads.then(|| &*GEMMA4));
         // An empty object has no effect.
         let old = self.value("rope_scaling").filter(|old| *old != &Value::Object(Map::new()));
         let local = match family.local_rope {

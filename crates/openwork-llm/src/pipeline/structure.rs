@@ -223,19 +223,23 @@ impl StructureSpec {
         if all == 0 {
             return wrong(format!("a {} model has no {unit}", config.family.name));
         }
-        if let (Kind::Pattern(_), "mlp", Some(experts)) =
-            (self.structure.kind, self.structure.name, &config.experts)
-            && (experts.shared_ff.is_some_and(|ff| ff != experts.ff) || config.ff != experts.ff)
-        {
+        if self.structure.name == "mlp" && config.mlp_widths().len() > 1 {
             return wrong(
                 "the MLPs of this model have different widths; write the coupling itself, as in docs/structures.md, with a percentage".to_string(),
+            );
+        }
+        if matches!(self.structure.kind, Kind::Layers)
+            && (config.per_layer.is_some() || config.shares_keys())
+        {
+            return wrong(
+                "the layers of this model have per-layer embeddings, or share keys and values; none can be dropped".to_string(),
             );
         }
         if ["heads", "query-heads"].contains(&self.structure.name)
             && (!config.has_equal_heads() || config.family.gated_attention)
         {
             return wrong(format!(
-                "the layers of a {} model differ in their heads, or have gates; heads cannot be removed",
+                "the layers of this {} model differ in their heads, share keys and values, or have gates; heads cannot be removed",
                 config.family.name
             ));
         }

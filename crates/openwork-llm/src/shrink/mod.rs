@@ -225,10 +225,11 @@ impl Removable {
                 .map(|columns| columns.iter().all(|zero| *zero))
                 .collect(),
         };
-        // Experts have channels of their own, which are kept.
-        let channels = match config.experts {
-            Some(_) => vec![false; config.ff],
-            None => zero_columns(down, config.ff),
+        // Experts have channels of their own, and layers may have different numbers of them:
+        // these are kept.
+        let channels = match config.experts.is_some() || config.mlp_widths().len() > 1 {
+            true => vec![false; config.ff],
+            false => zero_columns(down, config.ff),
         };
         Self { channels, heads }
     }
