@@ -3,9 +3,7 @@
 
 use openwork::{Matrix, MatrixRef};
 use openwork_llm::Checkpoint;
-use openwork_llm::model::{
-    Config, Decoder, FAMILIES, Hidden, Model, NoTap, Site, Storage, Tap,
-};
+use openwork_llm::model::{Config, Decoder, FAMILIES, Hidden, Model, NoTap, Site, Storage, Tap};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -344,7 +344,8 @@ impl Checkpoint {
             let fault = Fault::Tensor { tensor: name.to_string(), why };
             return Err(CheckpointError::new(&self.path, fault));
         }
-        let stored = TensorInfo { shape: vec![shape[0] * (shape[1] / width), width], ..stored.clone() };
+        let stored =
+            TensorInfo { shape: vec![shape[0] * (shape[1] / width), width], ..stored.clone() };
         Ok(Table { file: Arc::clone(&self.files[stored.file]), stored, rounded })
     }
 

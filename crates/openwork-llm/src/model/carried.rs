@@ -38,7 +38,10 @@ impl Carried {
     pub(super) fn rows(&mut self, rows: Range<usize>, total: usize) -> CarriedRows<'_> {
         let part = |all: usize| rows.start * (all / total)..rows.end * (all / total);
         let (tokens, keys_values) = (part(self.tokens.len()), part(self.keys_values.len()));
-        CarriedRows { tokens: &self.tokens[tokens], keys_values: &mut self.keys_values[keys_values] }
+        CarriedRows {
+            tokens: &self.tokens[tokens],
+            keys_values: &mut self.keys_values[keys_values],
+        }
     }
 }
 
@@ -58,7 +61,13 @@ impl CarriedRows<'_> {
     }
 
     /// Copies the keys and values of a layer from their columns.
-    pub fn load(&self, config: &Config, columns: &Range<usize>, k: &mut Vec<f32>, v: &mut Vec<f32>) {
+    pub fn load(
+        &self,
+        config: &Config,
+        columns: &Range<usize>,
+        k: &mut Vec<f32>,
+        v: &mut Vec<f32>,
+    ) {
         k.clear();
         v.clear();
         if self.keys_values.is_empty() {

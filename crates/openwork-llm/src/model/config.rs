@@ -4,9 +4,9 @@
 //! the computation), *refused* unless it has the supported value, or *unknown*:
 //! then a note says that it was ignored, as transformers ignores it too.
 
-use super::config_layers::{GlobalHeads, attention, delta_nets, experts};
-use super::config_sharing::{per_layer_embedding, share_keys};
+use super::config_layers::{GlobalHeads, attention, check_per_layer_config, delta_nets, experts};
 use super::config_reader::ConfigReader;
+use super::config_sharing::{per_layer_embedding, share_keys};
 use super::encoder::EncoderConfig;
 use super::family::{Bias, FAMILIES, Family};
 use super::rope::RopeParameters;
@@ -360,6 +360,7 @@ impl Config {
             attention.kv_heads = global.kv_heads;
             attention.values_are_keys = global.values_are_keys;
         }
+        check_per_layer_config(&mut keys, family, &attention)?;
         share_keys(&mut keys, family, &mut attention)?;
         let experts = experts(&mut keys, family, layers)?;
         let every = experts.as_ref().filter(|e| e.layers.iter().all(|has| *has));
@@ -467,7 +468,8 @@ impl Config {
     /// The layers whose keys and values other layers use, each with the columns that these
     /// take in a row of all shared keys and values: first the keys, then the values.
     pub fn shared_columns(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let sources: BTreeSet<usize> = self.attention.iter().filter_map(|a| a.shared_from).collect();
+        let sources: BTreeSet<usize> =
+            self.attention.iter().filter_map(|a| a.shared_from).collect();
         sources.into_iter().scan(0, |start, layer| {
             let LayerAttention { kv_heads, head_dim, .. } = self.attention[layer];
             let columns = *start..*start + 2 * kv_heads * head_dim;
@@ -496,8 +498,7 @@ impl Config {
     /// own and heads of the same size.
     pub fn has_equal_heads(&self) -> bool {
         let (first, others) = self.attention.split_first().expect("at least one layer");
-        let size =
-            |a: &LayerAttention| (a.head_dim, a.kv_heads, a.values_are_keys, a.shared_from);
+        let size = |a: &LayerAttention| (a.head_dim, a.kv_heads, a.values_are_keys, a.shared_from);
         self.delta_nets.is_none() && others.iter().all(|other| size(other) == size(first))
     }
 

@@ -149,6 +149,32 @@ impl GlobalHeads {
     }
 }
 
+/// Refuses a `per_layer_config` of layers other than the global ones, whose heads it gives.
+pub(super) fn check_per_layer_config(
+    keys: &mut ConfigReader<'_>,
+    family: &Family,
+    attention: &[LayerAttention],
+) -> Result<(), ConfigError> {
+    if !family.differing_heads {
+        return Ok(());
+    }
+    let Some(list) = keys.value("per_layer_config").and_then(Value::as_object) else {
+        return Ok(());
+    };
+    let is_global = |name: &String| {
+        let layer = name.parse().ok().and_then(|index: usize| attention.get(index));
+        layer.is_some_and(|layer| layer.window.is_none())
+    };
+    let global = attention.iter().filter(|layer| layer.window.is_none()).count();
+    match list.keys().all(is_global) && (list.is_empty() || list.len() == global) {
+        true => Ok(()),
+        false => Err(ConfigError::Contradiction(format!(
+            "per_layer_config lists layers {}, which are not the {global} with full_attention",
+            list.keys().cloned().collect::<Vec<_>>().join(", ")
+        ))),
+    }
+}
+
 /// The gated delta nets of a family that has them.
 pub(super) fn delta_nets(
     keys: &mut ConfigReader<'_>,

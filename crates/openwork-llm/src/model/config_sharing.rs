@@ -83,8 +83,9 @@ mod tests {
 
     #[test]
     fn layers_share_with_the_last_of_their_kind_before_the_shared_ones() {
-        let config = gemma("ssfsf", json!({"num_kv_shared_layers": 2, "use_double_wide_mlp": true}))
-            .expect("a config");
+        let config =
+            gemma("ssfsf", json!({"num_kv_shared_layers": 2, "use_double_wide_mlp": true}))
+                .expect("a config");
         let from: Vec<_> = config.attention.iter().map(|layer| layer.shared_from).collect();
         assert_eq!(from, [None, None, None, Some(1), Some(2)]);
         let widths: Vec<_> = (0..5).map(|layer| config.mlp_width(layer)).collect();
@@ -109,15 +110,31 @@ mod tests {
                 2,
                 "config.json: num_kv_shared_layers is 2, but none of the first 0 layers has sliding_attention, which layer 0 shares",
             ),
-            (
-                "sf",
-                9,
-                "config.json: num_kv_shared_layers is 9, but there are 2 layers",
-            ),
+            ("sf", 9, "config.json: num_kv_shared_layers is 9, but there are 2 layers"),
         ] {
-            let error = gemma(kinds, json!({"num_kv_shared_layers": shared})).expect_err("a refusal");
+            let error =
+                gemma(kinds, json!({"num_kv_shared_layers": shared})).expect_err("a refusal");
             assert_eq!(error.to_string(), why);
         }
+    }
+
+    #[test]
+    fn heads_are_given_for_all_global_layers_or_none() {
+        let with = |list: Value| gemma("ssfsf", json!({"per_layer_config": list}));
+        let heads = json!({"head_dim": 12, "num_key_value_heads": 4});
+        let config = with(json!({"2": heads, "4": heads})).expect("a config");
+        let sizes: Vec<_> = config.attention.iter().map(|a| (a.head_dim, a.kv_heads)).collect();
+        assert_eq!(sizes, [(8, 2), (8, 2), (12, 4), (8, 2), (12, 4)]);
+        // None differ, whatever global_head_dim says.
+        let config = with(json!({})).expect("a config");
+        assert!(config.attention.iter().all(|a| (a.head_dim, a.kv_heads) == (8, 2)));
+        for list in [json!({"2": heads}), json!({"1": heads, "2": heads}), json!({"9": heads})] {
+            let error = with(list).expect_err("a refusal").to_string();
+            assert!(error.contains("which are not the 2 with full_attention"), "{error}");
+        }
+        // The last layer is global in any case.
+        let config = gemma("sss", json!({})).expect("a config");
+        assert_eq!(config.attention[2].window, None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! checkpoint to `testdata/make_models.py`.
 
 use super::encoder::{self, EncoderRules};
+use super::rope_config;
 use serde_json::{Value, json};
 
 /// A family of models, described by its differences from Llama.
@@ -53,6 +54,8 @@ pub struct Family {
     pub rotation: Rotation,
     /// Default RoPE base.
     pub rope_theta: f64,
+    /// RoPE parameters where config.json has none; `None` is no scaling.
+    pub default_rope: Option<fn() -> &'static Value>,
     /// Default RoPE base of sliding layers, if it differs from that of the others.
     pub local_rope: Option<f64>,
     /// Whether scores are scaled by `query_pre_attn_scalar` instead of the head size.
@@ -334,6 +337,7 @@ pub(super) const LLAMA: Family = Family {
     rotation: WHOLE_HEADS,
     // Llama 1 and 2 predate the key.
     rope_theta: 10_000.0,
+    default_rope: None,
     local_rope: None,
     query_scalar: false,
     scaled_embedding: false,
@@ -604,6 +608,7 @@ pub const FAMILIES: &[Family] = &[
         window: SlidingWindow::AllIfSet { default: None },
         rotation: Rotation { scales_queries: true, ..WHOLE_HEADS },
         rope_theta: 1_000_000.0,
+        default_rope: Some(rope_config::ministral3),
         head_dim: Some(128),
         kv_heads: Some(8),
         max_positions: 262_144,
@@ -625,6 +630,7 @@ pub const FAMILIES: &[Family] = &[
         norms: FOUR_NORMS,
         window: SlidingWindow::Pattern(6),
         rope_theta: 1_000_000.0,
+        default_rope: Some(rope_config::gemma4),
         local_rope: Some(10_000.0),
         scaled_embedding: true,
         final_cap: true,
@@ -673,6 +679,7 @@ pub const FAMILIES: &[Family] = &[
         norm_eps: 1e-5,
         window: SlidingWindow::Pattern(2),
         rope_theta: 150_000.0,
+        default_rope: Some(rope_config::gpt_oss),
         clamped_swiglu: true,
         head_dim: Some(64),
         kv_heads: Some(8),

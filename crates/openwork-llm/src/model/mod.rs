@@ -305,10 +305,7 @@ impl<'a> Model<'a> {
 
     /// The initial hidden states of texts of any length, one after the other, and what
     /// their tokens carry beside.
-    fn embed_texts<T: AsRef<[u32]>>(
-        &self,
-        texts: &[T],
-    ) -> Result<(Matrix, Carried), ModelError> {
+    fn embed_texts<T: AsRef<[u32]>>(&self, texts: &[T]) -> Result<(Matrix, Carried), ModelError> {
         let tokens: Vec<u32> = texts.iter().flat_map(|text| text.as_ref()).copied().collect();
         let mut states = embed(&EmbeddingRows::Mapped(self.embedding()?), &tokens, &self.config)?;
         if let Some(input) = &self.input {

@@ -11,8 +11,8 @@
 //! would be several times as large as the hidden states.
 
 use super::config::{Config, PerLayerEmbedding};
-use super::layer::{ACTIVATION_CHUNK, Layer, NormSlot, sized};
 use super::hidden::Scratch;
+use super::layer::{ACTIVATION_CHUNK, Layer, NormSlot, sized};
 use super::linear::{Input, Role};
 use super::norm::Norm;
 use super::tap::Tap;
