@@ -29,7 +29,9 @@ from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3TextConfig,
+    Gemma4Config,
     Gemma4ForCausalLM,
+    Gemma4ForConditionalGeneration,
     Gemma4TextConfig,
     Glm4Config,
     Glm4ForCausalLM,
@@ -204,7 +206,6 @@ MODELS |= {
     "mixtral": (
         MixtralConfig(**SIZES, rope_parameters=ROPE, num_local_experts=5, num_experts_per_tok=2),
         MixtralForCausalLM,
-    Mxfp4Config,
         torch.bfloat16,
         None,
     ),
@@ -334,6 +335,51 @@ MODELS["gemma4-moe"] = (
     torch.bfloat16,
     None,
 )
+# Per-layer embeddings; the last three of six layers use the keys and values of earlier ones,
+# and have an MLP of twice the width.
+GEMMA4_ROPES = dict(sliding_attention=ROPE, full_attention=dict(
+    rope_type="proportional", rope_theta=50000.0, partial_rotary_factor=0.5))
+MODELS["gemma4-e2b"] = (
+    Gemma4TextConfig(
+        **SIZES | dict(num_hidden_layers=6), head_dim=10, global_head_dim=16, hidden_size_per_layer_input=12,
+        vocab_size_per_layer_input=VOCAB + 4, num_kv_shared_layers=3, use_double_wide_mlp=True, sliding_window=6,
+        final_logit_softcapping=4.0, rope_parameters=GEMMA4_ROPES,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    ),
+    Gemma4ForCausalLM,
+    torch.bfloat16,
+    None,
+)
+# The same within a model that sees images, of other proportions; with the projections of keys
+# and values that published files have in layers that do not use them.
+MODELS["gemma4-e2b-images"] = (
+    Gemma4Config(
+        text_config=SIZES | dict(
+            num_hidden_layers=4, head_dim=10, global_head_dim=16, hidden_size_per_layer_input=12,
+            vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=2, sliding_window=6, rope_parameters=GEMMA4_ROPES,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+        ),
+        vision_config=dict(hidden_size=8, intermediate_size=6, num_hidden_layers=1, num_attention_heads=2,
+                           num_key_value_heads=2, head_dim=4, patch_size=4, position_embedding_size=16,
+                           pooling_kernel_size=2),
+        audio_config=None,
+    ),
+    Gemma4ForConditionalGeneration,
+    torch.bfloat16,
+    None,
+)
+# Per-layer embeddings and shared keys and values beside experts.
+MODELS["gemma4-e2b-moe"] = (
+    Gemma4TextConfig(
+        **SIZES | dict(num_hidden_layers=3), head_dim=10, global_head_dim=10, hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=1, use_double_wide_mlp=True, sliding_window=6,
+        attention_k_eq_v=True, enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=20,
+        rope_parameters=GEMMA4_ROPES, layer_types=["sliding_attention", "full_attention", "full_attention"],
+    ),
+    Gemma4ForCausalLM,
+    torch.bfloat16,
+    None,
+)
 MODELS["gpt-oss-mxfp4"] = MODELS["gpt-oss"]
 TAPPED = ["qwen3"]
 SITES = dict(qkv="self_attn.q_proj", out="self_attn.o_proj", gate_up="mlp.gate_proj", down="mlp.down_proj")
@@ -377,6 +423,18 @@ def mxfp4(folder):
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def unused_keys(folder):
+    """Adds projections of keys and values to the layers that use those of earlier ones."""
+    tensors = load_file(folder / "model.safetensors")
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    for layer in range(text["num_hidden_layers"] - text["num_kv_shared_layers"], text["num_hidden_layers"]):
+        like = layer - text["num_kv_shared_layers"]
+        for part in ["k_proj", "v_proj", "k_norm"]:
+            name = f"model.language_model.layers.{{}}.self_attn.{part}.weight"
+            tensors[name.format(layer)] = tensors[name.format(like)] + 1
+    save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
+
+
 def tokenizer():
     """A byte-level BPE that knows every byte and a few English pairs."""
     special = ["<pad>", "<s>", "</s>"]
@@ -415,6 +473,8 @@ def make(name, folder, tok):
     if name.endswith("mxfp4"):
         mxfp4(folder)
         how = dict(quantization_config=Mxfp4Config(dequantize=True))
+    if name == "gemma4-e2b-images":
+        unused_keys(folder)
     # The oracle reads what was stored, and computes in f32.
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **how).eval()
     model = model.float()

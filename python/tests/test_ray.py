@@ -21,7 +21,8 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 import openwork.ray  # noqa: E402
 
-MODEL = Path(__file__).parents[2] / "testdata" / "models" / "qwen3"
+MODELS = Path(__file__).parents[2] / "testdata" / "models"
+MODEL = MODELS / "qwen3"
 ASK = dict(samples=256, seq_len=64)  # two chunks of windows
 
 
@@ -49,11 +50,11 @@ def one(text, tmp_path_factory):
     """Runs on this machine, by what was asked for."""
     known = {}
 
-    def run(**ask):
-        key = json.dumps(ask, sort_keys=True)
+    def run(model=MODEL, **ask):
+        key = json.dumps([str(model), ask], sort_keys=True)
         if key not in known:
             out = tmp_path_factory.mktemp("one") / "out"
-            openwork.prune_model(MODEL, out=out, calib=text, progress=False, **ASK, **ask)
+            openwork.prune_model(model, out=out, calib=text, progress=False, **ASK, **ask)
             known[key] = digests(out)
         return known[key]
 
@@ -93,6 +94,18 @@ def test_every_kind_of_run_gives_the_same_bytes(cluster, one, text, tmp_path, as
     assert digests(tmp_path / "out") == one(**ask)
 
 
+# Experts; and layers that use the tokens, and the keys and values of earlier layers.
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "gpt-oss", "gemma4-e2b", "gemma4-e2b-moe"])
+@pytest.mark.parametrize("sequential", [False, True])
+def test_models_with_experts_or_shared_keys_give_the_same_bytes(cluster, one, text, tmp_path, name, sequential):
+    ask = dict(spec="2:4", method="sparsegpt", sequential=sequential)
+    openwork.ray.prune_model(
+        MODELS / name, out=tmp_path / "out", calib=text, workers=2, worker_threads=1, spill_over=1, progress=False,
+        **ASK, **ask,
+    )
+    assert digests(tmp_path / "out") == one(MODELS / name, **ask)
+
+
 def workers_alive():
     """Process numbers of all workers on this machine."""
     found = []
@@ -105,8 +118,9 @@ def workers_alive():
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_worker_killed_at_any_moment_changes_nothing(cluster, one, text, tmp_path, seed):
+@pytest.mark.parametrize("name, seed", [("qwen3", 0), ("qwen3", 1), ("qwen3", 2), ("gemma4-e2b-moe", 3)])
+def test_a_worker_killed_at_any_moment_changes_nothing(cluster, one, text, tmp_path, name, seed):
+    model = MODELS / name
     ask = dict(spec="2:4", method="s-obs", sequential=seed == 2)
     choice = random.Random(seed)
     when, seen, killed = choice.randrange(1, 6), 0, []
@@ -119,10 +133,10 @@ def test_a_worker_killed_at_any_moment_changes_nothing(cluster, one, text, tmp_p
             os.kill(killed[0], signal.SIGKILL)
 
     record = openwork.ray.prune_model(
-        MODEL, out=tmp_path / "out", calib=text, workers=2, worker_threads=1, progress=see, **ASK, **ask
+        model, out=tmp_path / "out", calib=text, workers=2, worker_threads=1, progress=see, **ASK, **ask
     )
     assert killed
-    assert digests(tmp_path / "out") == one(**ask)
+    assert digests(tmp_path / "out") == one(model, **ask)
     assert len(record["cluster"]["gone"]) <= 1
 
 

@@ -341,7 +341,7 @@ fn nats_or_stop<L: Borrow<Layer>>(
     on_progress: &mut dyn FnMut(EvaluateProgress) -> ControlFlow<()>,
 ) -> Result<f64, ModelError> {
     let (layers, len) = (model.config().layers, windows.first().map_or(0, Vec::len));
-    let window_bytes = len * model.config().hidden * size_of::<f32>();
+    let window_bytes = len * model.config().state_width() * size_of::<f32>();
     let group = (GROUP_BYTES / window_bytes.max(1)).max(1);
     let mut progress =
         EvaluateProgress { done: 0, total: windows.len() * layers, perplexity: None };

@@ -149,7 +149,7 @@ pub fn log_likelihoods<L: Borrow<Layer>>(
     on_progress: &mut dyn FnMut(f64) -> ControlFlow<()>,
 ) -> Result<Vec<Vec<Likelihood>>, ModelError> {
     let layers = model.config().layers;
-    let most = GROUP_BYTES / (model.config().hidden * size_of::<f32>()).max(1);
+    let most = GROUP_BYTES / (model.config().state_width() * size_of::<f32>()).max(1);
     let total: usize = groups.iter().map(|group| token_count(group)).sum();
     let (mut done, mut found) = (0, Vec::with_capacity(groups.len()));
     for together in chunks(groups, most) {

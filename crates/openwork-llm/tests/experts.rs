@@ -12,6 +12,7 @@ use openwork_llm::pipeline::{
     TensorFilter, structure,
 };
 use openwork_llm::report::Record;
+use openwork_llm::shrink::{Sizes, Uneven, shrink};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +24,10 @@ fn folder(name: &str) -> PathBuf {
 /// The families with experts, whose tiny models have the same names.
 fn models() -> impl Iterator<Item = &'static str> {
     let families = FAMILIES.iter().filter(|family| family.experts.is_some());
-    families.map(|family| match family.name {
+    families.flat_map(|family| match family.name {
         // Not all of its models have them.
-        "gemma4" => "gemma4-moe",
-        name => name,
+        "gemma4" => vec!["gemma4-moe", "gemma4-e2b-moe"],
+        name => vec![name],
     })
 }
 
@@ -190,7 +191,7 @@ fn fuse(name: &str, to: &Path, change: impl Fn(&mut Vec<usize>)) {
 #[test]
 fn fused_experts_are_read_as_separate_ones() {
     // The files of these are fused in the first place.
-    for name in models().filter(|name| !["gpt-oss", "gemma4-moe"].contains(name)) {
+    for name in models().filter(|name| *name != "gpt-oss" && !name.starts_with("gemma4")) {
         let to = tempfile::tempdir().unwrap();
         fuse(name, to.path(), |_| {});
         assert_eq!(logits(to.path()), logits(&folder(name)), "{name}");
@@ -253,7 +254,8 @@ fn dropped_experts_leave_the_others_as_they_are() {
 
 #[test]
 fn experts_and_patterns_go_together_and_layers_can_be_dropped() {
-    for name in models() {
+    // All but a model whose layers depend on each other.
+    for name in models().filter(|name| *name != "gemma4-e2b-moe") {
         let out = tempfile::tempdir().unwrap();
         let out = out.path().join("out");
         let recipe = "[[pass]]\nspec = \"experts keep 4\"\n\n[[pass]]\nspec = \"2:4\"\nmethod = \"magnitude\"\n\n[[pass]]\nspec = \"layers keep 1\"";
@@ -266,6 +268,39 @@ fn experts_and_patterns_go_together_and_layers_can_be_dropped() {
         let info = LayerInfo::new(&config, 0);
         let want: Vec<String> = (0..info.linears.len()).map(|i| info.weight_name(i)).collect();
         assert_eq!(names, want, "{name}");
+    }
+}
+
+#[test]
+fn channels_are_removed_from_experts_and_other_mlps_alike() {
+    for name in models().chain(["gemma4-e2b"]) {
+        let source = Checkpoint::open(&folder(name)).unwrap();
+        let before = Sizes::new(Model::open(&source).unwrap().config());
+        let (masked, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let recipe = "spec = \"mlp keep 75%\"\nmethod = \"s-obs\"";
+        let (masked, out) = (masked.path().join("out"), out.path().join("out"));
+        run(name, recipe, &calibration(8, 32), &masked).unwrap();
+        let removing = format!("{recipe}\nremove = true");
+        let record = run(name, &removing, &calibration(8, 32), &out).unwrap();
+        let written = Checkpoint::open(&out).unwrap();
+        let after = Sizes::new(Model::open(&written).unwrap().config());
+        // Percentages are rounded up.
+        let kept = |channels: usize| (3 * channels).div_ceil(4);
+        assert_eq!(after.channels, kept(before.channels), "{name}");
+        assert_eq!(after.expert_channels, kept(before.expert_channels), "{name}");
+        assert_eq!(after.shared_channels, kept(before.shared_channels), "{name}");
+        assert_eq!(record.passes[0].after, after, "{name}");
+        assert_eq!(record.totals.density, 1.0, "{name}");
+        let (small, large) = (logits(&out), logits(&masked));
+        let scale = large.iter().fold(0.0f32, |a, b| a.max(b.abs()));
+        for (x, y) in small.iter().zip(&large) {
+            assert!((x - y).abs() <= 1e-4 * scale, "{name}: {x} for {y}");
+        }
+        // The masked folder can be shrunk afterwards.
+        let shrunk = out.with_extension("shrunk");
+        let change = shrink(&Checkpoint::open(&masked).unwrap(), &shrunk, None, Uneven::Least);
+        assert_eq!(change.unwrap().after, after, "{name}");
+        assert_eq!(logits(&shrunk), small, "{name}");
     }
 }
 
@@ -289,14 +324,34 @@ fn what_cannot_be_dropped_is_refused_with_the_reason() {
             "experts by size keep 3",
             "`experts by size keep 3`: there is no score size; the scores are reap, load, s-obd, s-obs",
         ),
+        (
+            "gemma4-e2b",
+            "layers keep 3",
+            "`layers keep 3`: the layers of this model have per-layer embeddings, or share keys and values; none can be dropped",
+        ),
+        (
+            "gemma4-e2b",
+            "heads keep 1",
+            "`heads keep 1`: the layers of this gemma4 model differ in their heads, share keys and values, or have gates; heads cannot be removed",
+        ),
     ] {
         let recipe = format!("spec = \"{spec}\"");
         let error = run(name, &recipe, &calibration(1, 8), &out.path().join("x")).unwrap_err();
         assert_eq!(error.to_string(), why);
     }
-    let error = structure::pattern("mlp keep 50%", &config("qwen2-moe")).unwrap_err().to_string();
-    assert!(error.contains("different widths"), "{error}");
-    assert!(structure::pattern("mlp keep 50%", &config("mixtral")).is_ok());
+    let error = structure::pattern("mlp keep 9", &config("qwen2-moe")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`mlp keep 9`: the MLPs of this model have different numbers of channels (12, 28, 56); give a percentage"
+    );
+    let error = structure::pattern("mlp keep 40%", &config("gemma4-e2b")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`mlp keep 40%`: some MLPs of this model are twice as wide as the others; give a percentage that is a whole number of 56 channels"
+    );
+    for name in ["qwen2-moe", "mixtral", "gemma4-e2b"] {
+        assert!(structure::pattern("mlp keep 50%", &config(name)).is_ok());
+    }
 }
 
 #[test]

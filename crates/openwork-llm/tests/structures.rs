@@ -11,6 +11,7 @@ use openwork_llm::pipeline::{
 };
 use openwork_llm::report::{Record, SizeChange};
 use openwork_llm::shrink::{Removable, ShrinkPlan, Sizes, Uneven, shrink, write};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Largest difference of two logits, as a share of the largest: sums of fewer
@@ -171,11 +172,29 @@ fn layers_that_are_left_out_are_passed_by() {
 }
 
 #[test]
+fn whichever_layers_are_left_are_pruned_as_they_are() {
+    // Sliding and global layers with other heads, delta nets, layers without experts.
+    for name in ["gemma4", "qwen3.5", "qwen3-moe", "qwen2-moe", "gemma4-moe"] {
+        let out = tempfile::tempdir().unwrap();
+        let recipe = "[[pass]]\nspec = 'layers keep 1'\n[[pass]]\nspec = '2:4'\nmethod = 'magnitude'";
+        let record = run_all(name, recipe, out.path(), Start::Fresh).unwrap();
+        let written = Checkpoint::open(out.path()).unwrap();
+        let model = Model::open(&written).unwrap();
+        let info = LayerInfo::new(model.config(), 0);
+        let linears: Vec<_> = record.layers[0].linears.iter().map(|l| (&l.name, l.shape)).collect();
+        let names: Vec<String> = (0..info.linears.len()).map(|i| info.weight_name(i)).collect();
+        let want: Vec<_> = names.iter().zip(info.linears.iter().map(|l| l.shape)).collect();
+        assert_eq!(linears, want, "{name}");
+        assert!(record.layers[0].linears.iter().all(|linear| linear.density <= 0.5), "{name}");
+    }
+}
+
+#[test]
 fn layers_that_differ_are_named() {
     let source = Checkpoint::open(&folder("mistral")).unwrap();
     let config = Model::open(&source).unwrap().config().clone();
     let spare = |channels: usize, heads: &[usize]| Removable {
-        channels: (0..config.ff).map(|i| i < channels).collect(),
+        channels: BTreeMap::from([(None, (0..config.ff).map(|i| i < channels).collect())]),
         heads: (0..config.heads).map(|i| heads.contains(&i)).collect(),
     };
     let cut = |spares: &[Removable], uneven| ShrinkPlan::new(&config, spares, uneven);
@@ -187,7 +206,7 @@ fn layers_that_differ_are_named() {
     );
     let even = cut(&uneven, Uneven::Least).unwrap();
     assert_eq!(even.change.after.channels, 42);
-    assert!(even.layers.iter().all(|layer| layer.channels.len() == 42));
+    assert!(even.layers.iter().all(|layer| layer.channels[&None].len() == 42));
     // One of two groups whole, and one of each: nothing in common but one head each.
     let heads = [spare(0, &[0, 1]), spare(0, &[0, 3])];
     assert!(cut(&heads, Uneven::Refuse).unwrap_err().to_string().contains("query heads"));
@@ -199,7 +218,8 @@ fn layers_that_differ_are_named() {
     // Llama's class in transformers divides the hidden size by the heads, Mistral's does not.
     let llama = Checkpoint::open(&folder("llama")).unwrap();
     let llama = Model::open(&llama).unwrap().config().clone();
-    let one = Removable { channels: vec![false; llama.ff], heads: vec![true, false, false, false] };
+    let channels = BTreeMap::from([(None, vec![false; llama.ff])]);
+    let one = Removable { channels, heads: vec![true, false, false, false] };
     let why = ShrinkPlan::new(&llama, &[one.clone(), one], Uneven::Refuse).unwrap_err().to_string();
     assert_eq!(
         why,
@@ -286,7 +306,16 @@ fn passes_read_what_the_one_before_left() {
     let record = run_all("gemma3", &recipe, out.path(), Start::Fresh).unwrap();
     let small = Checkpoint::open(out.path()).unwrap();
     let model = Model::open(&small).unwrap();
-    let sizes = Sizes { layers: 3, heads: 2, kv_heads: 1, channels: 28, experts: 0 };
+    let (expert_channels, shared_channels) = (0, 0);
+    let sizes = Sizes {
+        layers: 3,
+        heads: 2,
+        kv_heads: 1,
+        channels: 28,
+        experts: 0,
+        expert_channels,
+        shared_channels,
+    };
     assert_eq!(Sizes::new(model.config()), sizes);
     assert_eq!(record.passes.len(), 3);
     assert_eq!(record.passes[0].dropped.len(), 1);

@@ -9,7 +9,8 @@ use openwork_llm::{Checkpoint, LanguageModel};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 6] = ["llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma3"];
+const FAMILIES: [&str; 7] =
+    ["llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma3", "gemma4-e2b"];
 
 /// Differences of two ways to sum in f32, for a few tokens.
 const TOLERANCE: f64 = 2e-5;

@@ -130,8 +130,8 @@ impl StageWorker {
         let windows: Vec<Vec<u32>> =
             windows.as_array().rows().into_iter().map(|window| window.to_vec()).collect();
         py.detach(|| {
-            let states = Model::open(&self.source)?.embed(&windows)?.into_states();
-            self.states.put(chunk, states.into_vec())
+            let hidden = Model::open(&self.source)?.embed(&windows)?;
+            self.states.put(chunk, hidden)
         })
         .map_err(|error| raised(&error))
     }

@@ -20,6 +20,7 @@ mod natural_order;
 mod packed;
 mod quant;
 mod safetensors;
+mod shared_keys;
 mod tensor;
 mod tied_embeddings;
 pub mod write;
@@ -33,12 +34,13 @@ pub(crate) use gguf::write::like as write_gguf;
 pub use packed::Packing;
 pub(crate) use packed::{PartBytes, parts as packed_parts};
 pub use safetensors::SafetensorsFile;
-pub use tensor::Tensor;
+pub use tensor::{Table, Tensor};
 
 use crate::tokens::{Tokenizer, catch_panic};
 use mapped::Mapped;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tensor::{RowOrder, TensorInfo};
 
 /// An opened model. Holds, once built:
@@ -52,7 +54,7 @@ pub struct Checkpoint {
     path: PathBuf,
     companions: Companions,
     config: Value,
-    files: Vec<Mapped>,
+    files: Vec<Arc<Mapped>>,
     tensors: Vec<TensorInfo>,
     rounded: Option<Dtype>,
     /// Notes for the user.
@@ -117,6 +119,7 @@ impl Checkpoint {
                 multimodal::text_model(&mut config, &mut tensors).into_iter().collect();
             let alone = encoder::encoder_alone(&mut config, &mut tensors);
             notes.extend(alone.map_err(|fault| CheckpointError::new(path, fault))?);
+            notes.extend(shared_keys::drop_unused(&config, &mut tensors));
             (config, Companions::Folder, files, tensors, notes)
         } else {
             let file = Mapped::open(path)?;
@@ -131,6 +134,7 @@ impl Checkpoint {
         notes.extend(split.map_err(|fault| CheckpointError::new(path, fault))?);
         tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
         let path = path.to_path_buf();
+        let files = files.into_iter().map(Arc::new).collect();
         let mut model = Self { path, companions, config, files, tensors, rounded: None, notes };
         model.resolve_tied_embeddings();
         Ok(model)
@@ -146,7 +150,7 @@ impl Checkpoint {
         fused::split(&mut config, &mut tensors)
             .map_err(|fault| CheckpointError::new(path, fault))?;
         tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));
-        let (path, files) = (path.to_path_buf(), vec![file]);
+        let (path, files) = (path.to_path_buf(), vec![Arc::new(file)]);
         let (companions, notes) = (Companions::Folder, Vec::new());
         Ok(Self { path, companions, config, files, tensors, rounded: None, notes })
     }
@@ -180,7 +184,7 @@ impl Checkpoint {
             path: PathBuf::from("demo"),
             companions: Companions::BuiltIn(files),
             config,
-            files: vec![weights],
+            files: vec![Arc::new(weights)],
             tensors,
             rounded: None,
             notes: Vec::new(),
@@ -208,7 +212,7 @@ impl Checkpoint {
 
     /// Releases the memory of mapped pages; they are read again when needed.
     pub fn release(&self) {
-        self.files.iter().for_each(Mapped::release);
+        self.files.iter().for_each(|file| file.release());
     }
 
     /// The chat template of a GGUF file, if it has one; folders have files of their own
@@ -257,7 +261,7 @@ impl Checkpoint {
     /// The names of those files, without their folders, and the sha256 of each.
     pub fn hashes(&self) -> Vec<(String, String)> {
         use rayon::prelude::*;
-        let hash = |file: &Mapped| {
+        let hash = |file: &Arc<Mapped>| {
             let name = file.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             (name, crate::disk::sha256(file.bytes()))
         };
@@ -319,6 +323,32 @@ impl Checkpoint {
         Ok(tensor)
     }
 
+    /// The tensor `name` of a given shape as a table with rows of `width` elements, several
+    /// of which make a row of the tensor.
+    ///
+    /// # Panics
+    ///
+    /// If the tensor's rows cannot be divided so.
+    pub fn table(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+        width: usize,
+    ) -> Result<Table, CheckpointError> {
+        assert!(shape[1].is_multiple_of(width), "rows of {} as rows of {width}", shape[1]);
+        let Tensor { stored, rounded, .. } = self.tensor_with_shape(name, &shape)?;
+        let plain = stored.packed.is_none() && stored.order == RowOrder::AsStored;
+        let divides = plain && stored.dtype.bytes_for(width as u64).is_some();
+        if width != shape[1] && !divides {
+            let why = format!("is stored in blocks that cross rows of {width} elements");
+            let fault = Fault::Tensor { tensor: name.to_string(), why };
+            return Err(CheckpointError::new(&self.path, fault));
+        }
+        let stored =
+            TensorInfo { shape: vec![shape[0] * (shape[1] / width), width], ..stored.clone() };
+        Ok(Table { file: Arc::clone(&self.files[stored.file]), stored, rounded })
+    }
+
     /// Refuses weights that are NaN or infinite; reads every value once.
     pub fn check_finite(&self) -> Result<(), CheckpointError> {
         for stored in self.tensors.iter().filter(|stored| stored.dtype.holds_weights()) {
@@ -350,10 +380,6 @@ impl Checkpoint {
     }
 
     fn view<'a>(&'a self, stored: &'a TensorInfo) -> Tensor<'a> {
-        let file = self.files[stored.file].bytes();
-        // A packed tensor's parts have their own ranges.
-        let in_parts = stored.packed.is_some() || matches!(stored.order, RowOrder::Mxfp4 { .. });
-        let data = if in_parts { file } else { &file[stored.range.clone()] };
-        Tensor { stored, data, rounded: self.rounded }
+        Tensor::new(stored, self.files[stored.file].bytes(), self.rounded)
     }
 }

@@ -2,11 +2,13 @@
 //! row order.
 
 use super::dtype::Dtype;
+use super::mapped::Mapped;
 use super::mxfp4;
 use super::packed::{PackedInfo, Packing};
 use openwork::sparse::{Packed, PartsError};
 use rayon::prelude::*;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Values decoded by one task: 64k, a few hundred microseconds of work.
 const PARALLEL: usize = 1 << 16;
@@ -75,7 +77,36 @@ pub struct Tensor<'a> {
     pub(super) rounded: Option<Dtype>,
 }
 
+/// A table of a mapped file that keeps the file open: rows of equal width, which can be
+/// narrower than those of the tensor.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub(super) file: Arc<Mapped>,
+    pub(super) stored: TensorInfo,
+    pub(super) rounded: Option<Dtype>,
+}
+
+impl Table {
+    /// Converts a row to f32 into `out`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row, or its width is different.
+    pub fn row(&self, row: usize, out: &mut [f32]) {
+        let tensor = Tensor::new(&self.stored, self.file.bytes(), self.rounded);
+        tensor.rows_f32(row..row + 1, out);
+    }
+}
+
 impl<'a> Tensor<'a> {
+    /// A tensor of a file with these bytes.
+    pub(super) fn new(stored: &'a TensorInfo, file: &'a [u8], rounded: Option<Dtype>) -> Self {
+        // A packed tensor's parts have their own ranges.
+        let in_parts = stored.packed.is_some() || matches!(stored.order, RowOrder::Mxfp4 { .. });
+        let data = if in_parts { file } else { &file[stored.range.clone()] };
+        Self { stored, data, rounded }
+    }
+
     /// Hugging Face's name.
     pub fn name(&self) -> &'a str {
         &self.stored.name

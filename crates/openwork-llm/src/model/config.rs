@@ -4,14 +4,17 @@
 //! the computation), *refused* unless it has the supported value, or *unknown*:
 //! then a note says that it was ignored, as transformers ignores it too.
 
-use super::config_layers::{GlobalHeads, attention, delta_nets, experts};
+use super::config_layers::{GlobalHeads, attention, check_per_layer_config, delta_nets, experts};
 use super::config_reader::ConfigReader;
+use super::config_sharing::{per_layer_embedding, share_keys};
 use super::encoder::EncoderConfig;
 use super::family::{Bias, FAMILIES, Family};
 use super::rope::RopeParameters;
 use super::rope_config::{HeadContext, QueryScaling};
 use crate::format::printable;
 use serde_json::Value;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Why a config.json is not supported.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +96,17 @@ pub struct LayerAttention {
     pub window: Option<usize>,
     /// The rotation of its heads; `None` is none.
     pub rope: Option<RopeParameters>,
+    /// The earlier layer whose keys and values it uses; `None` computes its own.
+    pub shared_from: Option<usize>,
+}
+
+/// Per-layer embeddings: an extra input of every layer, looked up by token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerLayerEmbedding {
+    /// Width of a layer's input.
+    pub width: usize,
+    /// Number of tokens that have one.
+    pub vocab: usize,
 }
 
 /// The sizes of a gated delta net.
@@ -158,7 +172,9 @@ pub struct Experts {
 /// 2. `heads` is a multiple of `kv_heads`;
 /// 3. `head_dim` is even;
 /// 4. `attention`, and `layers` of `experts` and `delta_nets`, have one entry per layer;
-/// 5. a token is routed to at least one expert and at most all.
+/// 5. a token is routed to at least one expert and at most all;
+/// 6. a layer shares keys and values only with an earlier one that computes its own, of
+///    the same window, heads and rotation.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The model's row of [`FAMILIES`].
@@ -173,6 +189,10 @@ pub struct Config {
     pub delta_nets: Option<DeltaNets>,
     /// Encoder-specific settings; `None` for a decoder.
     pub encoder: Option<EncoderConfig>,
+    /// Per-layer embeddings, if it has any.
+    pub per_layer: Option<PerLayerEmbedding>,
+    /// Whether the MLP of layers that share keys and values is twice as wide.
+    pub double_wide: bool,
     /// Number of decoder layers.
     pub layers: usize,
     /// Query heads.
@@ -340,6 +360,8 @@ impl Config {
             attention.kv_heads = global.kv_heads;
             attention.values_are_keys = global.values_are_keys;
         }
+        check_per_layer_config(&mut keys, family, &attention)?;
+        share_keys(&mut keys, family, &mut attention)?;
         let experts = experts(&mut keys, family, layers)?;
         let every = experts.as_ref().filter(|e| e.layers.iter().all(|has| *has));
         let ff = match every {
@@ -357,6 +379,8 @@ impl Config {
             experts,
             delta_nets,
             encoder: None,
+            per_layer: per_layer_embedding(&mut keys, family)?,
+            double_wide: family.differing_heads && keys.flag_or("use_double_wide_mlp", false)?,
             layers,
             heads,
             kv_heads,
@@ -422,10 +446,59 @@ impl Config {
         Some(nets.sizes)
     }
 
-    /// Whether all layers have the same kind of attention, with heads of the same size.
+    /// Width of the MLP of a layer that every token goes through, if it has one.
+    pub fn mlp_width(&self, layer: usize) -> Option<usize> {
+        let experts = self.experts.as_ref().filter(|experts| experts.layers[layer]);
+        let ff = experts.map_or(Some(self.ff), |experts| experts.shared_ff)?;
+        let doubled = self.double_wide && self.attention[layer].shared_from.is_some();
+        Some(if doubled { 2 * ff } else { ff })
+    }
+
+    /// The widths of all MLPs and experts.
+    pub fn mlp_widths(&self) -> BTreeSet<usize> {
+        let experts = self.experts.as_ref().map(|experts| experts.ff);
+        (0..self.layers).filter_map(|layer| self.mlp_width(layer)).chain(experts).collect()
+    }
+
+    /// Whether some layer uses the keys and values of another.
+    pub fn shares_keys(&self) -> bool {
+        self.attention.iter().any(|attention| attention.shared_from.is_some())
+    }
+
+    /// The layers whose keys and values other layers use, each with the columns that these
+    /// take in a row of all shared keys and values: first the keys, then the values.
+    pub fn shared_columns(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let sources: BTreeSet<usize> =
+            self.attention.iter().filter_map(|a| a.shared_from).collect();
+        sources.into_iter().scan(0, |start, layer| {
+            let LayerAttention { kv_heads, head_dim, .. } = self.attention[layer];
+            let columns = *start..*start + 2 * kv_heads * head_dim;
+            *start = columns.end;
+            Some((layer, columns))
+        })
+    }
+
+    /// Width of a row of all shared keys and values.
+    pub fn shared_width(&self) -> usize {
+        self.shared_columns().last().map_or(0, |(_, columns)| columns.end)
+    }
+
+    /// Numbers that a token takes from layer to layer: its hidden state, and shared keys and
+    /// values.
+    pub fn state_width(&self) -> usize {
+        self.hidden + self.shared_width()
+    }
+
+    /// Number of tokens that can be embedded.
+    pub fn token_limit(&self) -> usize {
+        self.per_layer.map_or(self.vocab, |all| all.vocab.min(self.vocab))
+    }
+
+    /// Whether all layers have the same kind of attention, with keys and values of their
+    /// own and heads of the same size.
     pub fn has_equal_heads(&self) -> bool {
         let (first, others) = self.attention.split_first().expect("at least one layer");
-        let size = |a: &LayerAttention| (a.head_dim, a.kv_heads, a.values_are_keys);
+        let size = |a: &LayerAttention| (a.head_dim, a.kv_heads, a.values_are_keys, a.shared_from);
         self.delta_nets.is_none() && others.iter().all(|other| size(other) == size(first))
     }
 
@@ -486,23 +559,23 @@ fn activation(keys: &mut ConfigReader<'_>, family: &Family) -> Result<Activation
     // Older Gemma configs have both keys; transformers ignores the other.
     let other = if family.activation_key == "hidden_act" { None } else { Some("hidden_act") };
     let key = family.activation_key;
-    let found = match keys.value(key) {
-        Some(value) => value,
-        None => {
-            other.and_then(|key| keys.value(key)).ok_or(ConfigError::Missing { key: key.into() })?
-        }
-    };
+    let found = keys.value(key).or_else(|| other.and_then(|key| keys.value(key)));
+    // transformers' defaults.
+    let default = if other.is_some() { "gelu_pytorch_tanh" } else { "silu" };
     if let Some(other) = other {
         keys.value(other);
     }
-    match found.as_str() {
+    match found.map_or(Some(default), Value::as_str) {
         Some("silu" | "swish") if family.clamped_swiglu => Ok(Activation::ClampedSwiglu {
             alpha: keys.number_or("swiglu_alpha", SWIGLU_ALPHA)? as f32,
             limit: keys.number_or("swiglu_limit", SWIGLU_LIMIT)? as f32,
         }),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
-        _ => Err(keys.unsupported(key, found, "only silu and gelu_pytorch_tanh")),
+        _ => {
+            let found = found.unwrap_or(&Value::Null);
+            Err(keys.unsupported(key, found, "only silu and gelu_pytorch_tanh"))
+        }
     }
 }
 

@@ -12,7 +12,6 @@ const MAX_WINDOW_LAYERS: usize = 28;
 const NO_ROPE_INTERVAL: usize = 4;
 const FULL_ATTENTION_INTERVAL: usize = 4;
 const GLOBAL_HEAD_DIM: usize = 512;
-const PER_LAYER_INPUT: usize = 256;
 
 /// Sliding windows and RoPE of every layer, and the factors of queries.
 pub(super) fn attention(
@@ -40,7 +39,7 @@ pub(super) fn attention(
         | SlidingWindow::UnrotatedIfEnabled => keys.flag_or("use_sliding_window", false)?,
         _ => true,
     } && window.is_some();
-    let slides: Vec<bool> = match family.window {
+    let mut slides: Vec<bool> = match family.window {
         SlidingWindow::Never => vec![false; layers],
         SlidingWindow::AllIfSet { .. } | SlidingWindow::AllIfEnabled => vec![enabled; layers],
         SlidingWindow::UpperIfEnabled => {
@@ -65,6 +64,10 @@ pub(super) fn attention(
                 .unwrap_or_else(|| (0..layers).map(|i| !(i + 1).is_multiple_of(every)).collect())
         }
     };
+    if let (true, Some(last)) = (family.differing_heads, slides.last_mut()) {
+        // As transformers does, whatever config.json says.
+        *last = false;
+    }
     if slides.contains(&true) && window.is_none() {
         return Err(ConfigError::Contradiction(
             "some layers use sliding attention, but sliding_window is not set".into(),
@@ -80,6 +83,7 @@ pub(super) fn attention(
             values_are_keys: false,
             window: window.filter(|_| slides),
             rope: rotates.then(|| rope.clone()),
+            shared_from: None,
         }
     };
     let mut all: Vec<LayerAttention> = slides.into_iter().zip(rotates).map(layer).collect();
@@ -111,10 +115,13 @@ impl GlobalHeads {
         let values_are_keys = keys.flag_or("attention_k_eq_v", false)?;
         let own = keys.optional_size("num_global_key_value_heads")?;
         let mut own = own.filter(|_| values_are_keys).unwrap_or(kv_heads);
+        let own_head_dim = head_dim;
         let mut head_dim = keys.size_or("global_head_dim", GLOBAL_HEAD_DIM)?;
         // transformers 5 writes a list of what differs from the other layers instead.
         if let Some(list) = keys.value("per_layer_config").and_then(Value::as_object) {
             let mut values = list.values();
+            // An empty list: no layer differs.
+            (own, head_dim) = (kv_heads, own_head_dim);
             if let Some(first) = values.next() {
                 if let Some(other) = values.find(|other| *other != first) {
                     return Err(keys.unsupported(
@@ -134,27 +141,37 @@ impl GlobalHeads {
                 "num_attention_heads {heads} is not a multiple of num_global_key_value_heads {own}, or global_head_dim {head_dim} is odd"
             )));
         }
-        // transformers' defaults, where a key is absent.
-        let per_layer = match keys.absent("hidden_size_per_layer_input") {
-            true => PER_LAYER_INPUT,
-            false => keys.optional_count("hidden_size_per_layer_input")?.unwrap_or(0),
-        };
-        let shared = keys.optional_count("num_kv_shared_layers")?.unwrap_or(0);
-        for (key, value) in
-            [("hidden_size_per_layer_input", per_layer), ("num_kv_shared_layers", shared)]
-        {
-            if value != 0 {
-                return Err(keys.unsupported(key, &Value::from(value), "only 0"));
-            }
-        }
-        for unused in ["vocab_size_per_layer_input", "use_double_wide_mlp"] {
-            keys.value(unused);
-        }
         // Text tokens use causal attention in either case.
         if keys.map.get("use_bidirectional_attention").is_some_and(|how| how == "vision") {
             keys.value("use_bidirectional_attention");
         }
         Ok(Self { head_dim, kv_heads: own, values_are_keys })
+    }
+}
+
+/// Refuses a `per_layer_config` of layers other than the global ones, whose heads it gives.
+pub(super) fn check_per_layer_config(
+    keys: &mut ConfigReader<'_>,
+    family: &Family,
+    attention: &[LayerAttention],
+) -> Result<(), ConfigError> {
+    if !family.differing_heads {
+        return Ok(());
+    }
+    let Some(list) = keys.value("per_layer_config").and_then(Value::as_object) else {
+        return Ok(());
+    };
+    let is_global = |name: &String| {
+        let layer = name.parse().ok().and_then(|index: usize| attention.get(index));
+        layer.is_some_and(|layer| layer.window.is_none())
+    };
+    let global = attention.iter().filter(|layer| layer.window.is_none()).count();
+    match list.keys().all(is_global) && (list.is_empty() || list.len() == global) {
+        true => Ok(()),
+        false => Err(ConfigError::Contradiction(format!(
+            "per_layer_config lists layers {}, which are not the {global} with full_attention",
+            list.keys().cloned().collect::<Vec<_>>().join(", ")
+        ))),
     }
 }
 

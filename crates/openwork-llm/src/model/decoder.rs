@@ -1,6 +1,7 @@
 //! Token-by-token decoding with the whole model in memory.
 
 use super::cache::Cache;
+use super::carried::Carried;
 use super::config::Config;
 use super::head::{EmbeddingRows, Head, LogitMap};
 use super::hidden::{Hidden, Scratch};
@@ -97,11 +98,12 @@ impl Decoder {
         }
         check_length(self.len + tokens.len(), &self.config)?;
         let states = embed(&EmbeddingRows::Held(&self.embedding), tokens, &self.config)?;
-        let mut hidden = Hidden::new(states, tokens.len());
+        let carried = Carried::cached(&self.config, tokens);
+        let mut hidden = Hidden::carrying(states, carried, tokens.len());
         hidden.start = self.len;
         hidden.scratch = std::mem::take(&mut self.scratch);
-        for (layer, cache) in self.layers.iter().zip(&mut self.caches) {
-            layer.forward_cached(&mut hidden, cache);
+        for layer in &self.layers {
+            layer.forward_cached(&mut hidden, &mut self.caches);
         }
         self.len += tokens.len();
         self.scratch = std::mem::take(&mut hidden.scratch);

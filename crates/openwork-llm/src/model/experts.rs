@@ -195,10 +195,11 @@ impl Layer {
         visit: &mut (dyn FnMut(&ExpertOutputs) + Send),
     ) {
         self.forward_attention(hidden, &mut NoTap);
-        self.each_batch(hidden, |layer, h, _, scratch| {
+        self.each_batch(hidden, |layer, h, _, carried, scratch| {
             layer.mlp_input(h, scratch, &mut NoTap);
             let mut outputs = ExpertOutputs { width: layer.config.hidden, experts: Vec::new() };
             layer.mix_experts(h, scratch, &mut NoTap, Some(&mut outputs));
+            layer.finish(h, carried.tokens, scratch, &mut NoTap);
             visit(&outputs);
         });
     }
@@ -272,7 +273,6 @@ impl Layer {
         }
         self.add_output(&mut sum, self.norm(NormSlot::AfterMlp), h);
         scratch.sum = sum;
-        self.scale_output(h);
     }
 
     /// The tokens of each expert; `normed` becomes the input of the experts.

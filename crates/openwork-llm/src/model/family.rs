@@ -2,6 +2,7 @@
 //! checkpoint to `testdata/make_models.py`.
 
 use super::encoder::{self, EncoderRules};
+use super::rope_config;
 use serde_json::{Value, json};
 
 /// A family of models, described by its differences from Llama.
@@ -36,6 +37,9 @@ pub struct Family {
     pub unscaled_scores: bool,
     /// Whether the output of each layer is multiplied by a learned scalar.
     pub layer_scale: bool,
+    /// Whether layers can have per-layer embeddings as an extra input, and use the keys and
+    /// values of earlier layers.
+    pub per_layer_embedding: bool,
     /// Whether every head has an attention sink: an extra softmax score without a value.
     pub sinks: bool,
     /// Norms multiply by `norm_offset + weight`.
@@ -50,6 +54,8 @@ pub struct Family {
     pub rotation: Rotation,
     /// Default RoPE base.
     pub rope_theta: f64,
+    /// RoPE parameters where config.json has none; `None` is no scaling.
+    pub default_rope: Option<fn() -> &'static Value>,
     /// Default RoPE base of sliding layers, if it differs from that of the others.
     pub local_rope: Option<f64>,
     /// Whether scores are scaled by `query_pre_attn_scalar` instead of the head size.
@@ -322,6 +328,7 @@ pub(super) const LLAMA: Family = Family {
     value_norm: false,
     unscaled_scores: false,
     layer_scale: false,
+    per_layer_embedding: false,
     sinks: false,
     norm_offset: 0.0,
     norms: TWO_NORMS,
@@ -330,6 +337,7 @@ pub(super) const LLAMA: Family = Family {
     rotation: WHOLE_HEADS,
     // Llama 1 and 2 predate the key.
     rope_theta: 10_000.0,
+    default_rope: None,
     local_rope: None,
     query_scalar: false,
     scaled_embedding: false,
@@ -600,6 +608,7 @@ pub const FAMILIES: &[Family] = &[
         window: SlidingWindow::AllIfSet { default: None },
         rotation: Rotation { scales_queries: true, ..WHOLE_HEADS },
         rope_theta: 1_000_000.0,
+        default_rope: Some(rope_config::ministral3),
         head_dim: Some(128),
         kv_heads: Some(8),
         max_positions: 262_144,
@@ -608,7 +617,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "gemma4",
-        summary: "Gemma 4 without per-layer embeddings: 31B, 26B-A4B",
+        summary: "Gemma 4: E2B, E4B, 31B, 26B-A4B (the text model of multimodal models)",
         architectures: &["Gemma4ForCausalLM"],
         model_type: "gemma4_text",
         bias: Bias::Configured { mlp: false },
@@ -617,9 +626,11 @@ pub const FAMILIES: &[Family] = &[
         value_norm: true,
         unscaled_scores: true,
         layer_scale: true,
+        per_layer_embedding: true,
         norms: FOUR_NORMS,
         window: SlidingWindow::Pattern(6),
         rope_theta: 1_000_000.0,
+        default_rope: Some(rope_config::gemma4),
         local_rope: Some(10_000.0),
         scaled_embedding: true,
         final_cap: true,
@@ -668,6 +679,7 @@ pub const FAMILIES: &[Family] = &[
         norm_eps: 1e-5,
         window: SlidingWindow::Pattern(2),
         rope_theta: 150_000.0,
+        default_rope: Some(rope_config::gpt_oss),
         clamped_swiglu: true,
         head_dim: Some(64),
         kv_heads: Some(8),
@@ -754,6 +766,7 @@ impl Family {
             (self.differing_heads, "larger heads in global layers"),
             (self.value_norm, "v norm"),
             (self.layer_scale, "scaled layers"),
+            (self.per_layer_embedding, "per-layer embeddings and shared keys if configured"),
             (self.sinks, "attention sinks"),
             (self.clamped_swiglu, "clamped SwiGLU"),
             (self.qk_norm != QkNorm::None, "q/k norm"),

@@ -1,5 +1,6 @@
 //! Hidden states of a batch of windows, and scratch buffers.
 
+use super::carried::Carried;
 use super::ragged::Heads;
 use openwork::Matrix;
 
@@ -8,6 +9,8 @@ use openwork::Matrix;
 pub struct Hidden {
     /// `[windows * len, hidden]`, window by window.
     pub(super) states: Matrix,
+    /// What its tokens carry beside.
+    pub(super) carried: Carried,
     /// Number of sequences.
     pub(super) windows: usize,
     /// Tokens per sequence.
@@ -62,15 +65,30 @@ impl Scratch {
 }
 
 impl Hidden {
-    /// States of windows of `len` tokens.
+    /// States of windows of `len` tokens, in a model whose tokens carry nothing beside.
     ///
     /// # Panics
     ///
     /// If the rows are not a multiple of `len`.
     pub fn new(states: Matrix, len: usize) -> Self {
+        Self::carrying(states, Carried::default(), len)
+    }
+
+    /// States of windows of `len` tokens.
+    ///
+    /// # Panics
+    ///
+    /// If the rows are not a multiple of `len`.
+    pub fn carrying(states: Matrix, carried: Carried, len: usize) -> Self {
         assert!(len > 0 && states.rows().is_multiple_of(len), "rows do not make windows of {len}");
         let windows = states.rows() / len;
-        Self { states, windows, len, start: 0, scratch: Scratch::default() }
+        Self { states, carried, windows, len, start: 0, scratch: Scratch::default() }
+    }
+
+    /// A copy, without the scratch buffers.
+    pub fn copy(&self) -> Self {
+        let (states, carried) = (self.states.clone(), self.carried.clone());
+        Self { start: self.start, ..Self::carrying(states, carried, self.len) }
     }
 
     /// Number of sequences.
@@ -93,8 +111,13 @@ impl Hidden {
         &mut self.states
     }
 
-    /// The states, without the scratch buffers.
+    /// The states, without what is carried beside.
     pub fn into_states(self) -> Matrix {
         self.states
+    }
+
+    /// The states, and what is carried beside.
+    pub fn into_parts(self) -> (Matrix, Carried) {
+        (self.states, self.carried)
     }
 }

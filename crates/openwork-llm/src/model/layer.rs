@@ -2,7 +2,8 @@
 
 use super::attention::GroupedQueryAttention;
 use super::cache::Cache;
-use super::config::{Activation, Config};
+use super::carried::CarriedRows;
+use super::config::{Activation, Config, LayerAttention};
 use super::delta_net::{DeltaNet, Projected};
 use super::encoder::PositionBias;
 use super::experts::Router;
@@ -12,6 +13,7 @@ use super::keep_awake::keep_awake;
 use super::linear::{Input, LayerInfo, LinearInfo, Role, Site};
 use super::norm::Norm;
 use super::parameter::Half;
+use super::per_layer::PerLayerInput;
 use super::rope::Rope;
 use super::tap::Tap;
 use super::vector;
@@ -19,6 +21,7 @@ use super::weight::{Storage, Weight, apply, apply_add};
 use crate::checkpoint::{Checkpoint, CheckpointError, Fault, Tensor};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Tokens that short windows are batched to: single tokens one at a time would read all
@@ -109,17 +112,20 @@ pub enum NormSlot {
     BeforeMlp,
     /// On the output of the MLP, before it is added back.
     AfterMlp,
+    /// On the output of the per-layer embedding, before it is added back.
+    AfterPerLayer,
 }
 
 impl NormSlot {
     /// In the order of the forward pass.
-    pub const ALL: [NormSlot; 6] = [
+    pub const ALL: [NormSlot; 7] = [
         NormSlot::BeforeAttention,
         NormSlot::Query,
         NormSlot::Key,
         NormSlot::AfterAttention,
         NormSlot::BeforeMlp,
         NormSlot::AfterMlp,
+        NormSlot::AfterPerLayer,
     ];
 
     /// Its name within a layer of such a model, if it has it.
@@ -144,10 +150,11 @@ pub(super) fn norm_names(
     let names = [
         norms.before_attention.map(|name| (name, c.hidden)),
         heads("self_attn.q_norm", c.heads),
-        heads("self_attn.k_norm", attention.kv_heads),
+        heads("self_attn.k_norm", attention.kv_heads).filter(|_| attention.shared_from.is_none()),
         norms.after_attention.map(|name| (name, c.hidden)),
         norms.before_mlp.map(|name| (name, c.hidden)),
         norms.after_mlp.map(|name| (name, c.hidden)),
+        c.per_layer.map(|_| ("post_per_layer_input_norm", c.hidden)),
     ];
     NormSlot::ALL.into_iter().zip(names).filter_map(|(slot, name)| Some((slot, name?)))
 }
@@ -161,7 +168,7 @@ pub struct Layer {
     /// Added to the scores of attention, in some encoders.
     pub(super) position_bias: Option<Arc<PositionBias>>,
     /// One for each of [`NormSlot::ALL`] that the family has.
-    pub(super) norms: [Option<Norm>; 6],
+    pub(super) norms: [Option<Norm>; NormSlot::ALL.len()],
     /// In the order of [`LayerInfo::linears`].
     pub(super) linears: Vec<Linear>,
     /// Which expert sees which token, in a layer with experts.
@@ -174,6 +181,11 @@ pub struct Layer {
     value_norm: Option<Norm>,
     /// Factor of the layer's output, if the family has one.
     scale: Option<f32>,
+    /// The per-layer embedding, if the model has one.
+    pub(super) per_layer: Option<PerLayerInput>,
+    /// Where it stores its keys and values for later layers, or finds those of an earlier
+    /// one: columns of [`Config::shared_columns`].
+    shared: Option<Range<usize>>,
 }
 
 /// Loads a matrix of `checkpoint`.
@@ -230,7 +242,7 @@ impl Layer {
             let weight = load(checkpoint, &tensor, storage)?;
             Ok(Linear { info: info.clone(), weight, bias })
         };
-        let mut norms = [const { None }; 6];
+        let mut norms = [const { None }; NormSlot::ALL.len()];
         for (slot, (name, width)) in norm_names(c, index) {
             norms[slot as usize] = Some(norm(name, width)?);
         }
@@ -271,6 +283,11 @@ impl Layer {
             sinks,
             value_norm,
             scale,
+            per_layer: None,
+            shared: c
+                .shared_columns()
+                .find(|(source, _)| *source == c.attention[index].shared_from.unwrap_or(index))
+                .map(|(_, columns)| columns),
         })
     }
 
@@ -350,10 +367,20 @@ impl Layer {
         &mut self.linears
     }
 
-    /// The linear layers of attention: q, k and, unless the values are the keys, v.
-    pub(super) fn attention_linears(&self) -> (&Linear, &Linear, Option<&Linear>) {
-        let v = &self.linears[2];
-        (&self.linears[0], &self.linears[1], (v.info.role == Role::Value).then_some(v))
+    /// The linear layers of attention: q; k, unless it uses the keys of an earlier layer;
+    /// v, unless the values are the keys or of an earlier layer.
+    pub(super) fn attention_linears(&self) -> (&Linear, Option<&Linear>, Option<&Linear>) {
+        let linear = |role| self.linears[..self.info.mixer].iter().find(|l| l.info.role == role);
+        (&self.linears[0], linear(Role::Key), linear(Role::Value))
+    }
+
+    /// The layer whose keys and values it attends to: itself, or an earlier one.
+    pub(super) fn key_layer(&self) -> usize {
+        self.attention_settings().shared_from.unwrap_or(self.index())
+    }
+
+    fn attention_settings(&self) -> &LayerAttention {
+        &self.config.attention[self.index()]
     }
 
     /// The output of the mixer.
@@ -390,24 +417,26 @@ impl Layer {
     /// Runs the layer on every window, in place; `tap` receives the inputs of the
     /// linear layers, in the order of the tokens.
     pub fn forward(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        self.each_batch(hidden, |layer, h, windows, scratch| {
-            layer.attention(h, windows, None, scratch, tap);
-            layer.mlp(h, scratch, tap);
+        self.each_batch(hidden, |layer, h, windows, mut carried, scratch| {
+            layer.attention(h, windows, &mut carried, None, scratch, tap);
+            layer.mlp(h, carried.tokens, scratch, tap);
         });
     }
 
     /// The first half of [`forward`](Self::forward): attention with its residual
     /// connection.
     pub fn forward_attention(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        self.each_batch(hidden, |layer, h, windows, scratch| {
-            layer.attention(h, windows, None, scratch, tap)
+        self.each_batch(hidden, |layer, h, windows, mut carried, scratch| {
+            layer.attention(h, windows, &mut carried, None, scratch, tap)
         });
     }
 
     /// The second half of [`forward`](Self::forward): the MLP with its residual
     /// connection.
     pub fn forward_mlp(&self, hidden: &mut Hidden, tap: &mut dyn Tap) {
-        self.each_batch(hidden, |layer, h, _, scratch| layer.mlp(h, scratch, tap));
+        self.each_batch(hidden, |layer, h, _, carried, scratch| {
+            layer.mlp(h, carried.tokens, scratch, tap)
+        });
     }
 
     /// One half of [`forward`](Self::forward).
@@ -423,11 +452,15 @@ impl Layer {
     /// and the output of [`forward_attention`](Self::forward_attention) for the
     /// others.
     pub fn observe_inputs(&self, hidden: &mut Hidden, last: Input, tap: &mut dyn Tap) {
-        self.each_batch(hidden, |layer, h, windows, scratch| match last {
+        self.each_batch(hidden, |layer, h, windows, mut carried, scratch| match last {
             Input::Qkv => layer.attention_input(h, scratch, tap),
             Input::Out => {
                 layer.attention_input(h, scratch, tap);
-                layer.attend(h.len(), windows, None, scratch, tap);
+                layer.attend(h.len(), windows, &mut carried, None, scratch, tap);
+            }
+            // They depend on the output of the MLP.
+            Input::PerLayerGate | Input::PerLayerOutput => {
+                layer.mlp(&mut h.to_vec(), carried.tokens, scratch, tap)
             }
             Input::GateUp | Input::Down => {
                 layer.mlp_input(h, scratch, tap);
@@ -441,19 +474,22 @@ impl Layer {
         });
     }
 
-    /// Runs the layer on the next tokens of one sequence and appends them to
-    /// `cache`, which holds the tokens before.
+    /// Runs the layer on the next tokens of one sequence and appends them to its cache,
+    /// which holds the tokens before. `caches` are those of all layers; a layer that uses
+    /// the keys and values of an earlier one reads its cache instead.
     ///
     /// # Panics
     ///
     /// If there is more than one window.
-    pub(super) fn forward_cached(&self, hidden: &mut Hidden, cache: &mut Cache) {
+    pub(super) fn forward_cached(&self, hidden: &mut Hidden, caches: &mut [Cache]) {
         assert_eq!(hidden.windows, 1, "a cache holds one sequence");
-        let Hidden { states, start, len, scratch, .. } = hidden;
+        let Hidden { states, carried, start, len, scratch, .. } = hidden;
         let (h, tap) = (states.data_mut(), &mut super::tap::NoTap);
         let window = Windows { len: *len, start: *start };
-        self.attention(h, window, Some(cache), scratch, tap);
-        self.mlp(h, scratch, tap);
+        let mut carried = carried.rows(0..*len, *len);
+        let cache = &mut caches[self.key_layer()];
+        self.attention(h, window, &mut carried, Some(cache), scratch, tap);
+        self.mlp(h, carried.tokens, scratch, tap);
     }
 
     /// Runs `work` on the states of batches of windows, at most [`BATCH_TOKENS`] tokens
@@ -461,14 +497,16 @@ impl Layer {
     pub(super) fn each_batch(
         &self,
         hidden: &mut Hidden,
-        mut work: impl FnMut(&Self, &mut [f32], Windows, &mut Scratch) + Send,
+        mut work: impl FnMut(&Self, &mut [f32], Windows, CarriedRows<'_>, &mut Scratch) + Send,
     ) {
-        let Hidden { states, len, start, scratch, .. } = hidden;
-        let (len, start) = (*len, *start);
-        let size = (BATCH_TOKENS / len).max(1) * len * self.config.hidden;
+        let Hidden { states, carried, len, start, scratch, .. } = hidden;
+        let (len, start, total) = (*len, *start, states.rows());
+        let rows = (BATCH_TOKENS / len).max(1) * len;
         keep_awake(|| {
-            for batch in states.data_mut().chunks_mut(size) {
-                work(self, batch, Windows { len, start }, scratch);
+            let batches = states.data_mut().chunks_mut(rows * self.config.hidden);
+            for (batch, first) in batches.zip((0..total).step_by(rows)) {
+                let carried = carried.rows(first..total.min(first + rows), total);
+                work(self, batch, Windows { len, start }, carried, scratch);
             }
         });
     }
@@ -478,12 +516,13 @@ impl Layer {
         &self,
         h: &mut [f32],
         windows: Windows,
+        carried: &mut CarriedRows<'_>,
         cache: Option<&mut Cache>,
         scratch: &mut Scratch,
         tap: &mut dyn Tap,
     ) {
         self.attention_input(h, scratch, tap);
-        self.attend(h.len(), windows, cache, scratch, tap);
+        self.attend(h.len(), windows, carried, cache, scratch, tap);
         self.attention_output(h, scratch);
     }
 
@@ -495,22 +534,37 @@ impl Layer {
         self.add_residual(x, o_proj, self.norm(NormSlot::AfterAttention), out, h);
     }
 
-    /// The MLP on every token of a batch.
-    pub(super) fn mlp(&self, h: &mut [f32], scratch: &mut Scratch, tap: &mut dyn Tap) {
+    /// The MLP on every token of a batch, and all that follows it in the layer.
+    pub(super) fn mlp(
+        &self,
+        h: &mut [f32],
+        tokens: &[u32],
+        scratch: &mut Scratch,
+        tap: &mut dyn Tap,
+    ) {
         self.mlp_input(h, scratch, tap);
         if self.router.is_some() {
-            return self.mix_experts(h, scratch, tap, None);
+            self.mix_experts(h, scratch, tap, None);
+        } else {
+            self.gate(h.len(), scratch, tap);
+            let Scratch { gate, out, .. } = scratch;
+            let [.., down_proj] = self.mlp_linears(None);
+            let x = MatrixRef::new(gate, h.len() / self.config.hidden, down_proj.weight.cols());
+            self.add_residual(x, down_proj, self.norm(NormSlot::AfterMlp), out, h);
         }
-        self.gate(h.len(), scratch, tap);
-        let Scratch { gate, out, .. } = scratch;
-        let [.., down_proj] = self.mlp_linears(None);
-        let x = MatrixRef::new(gate, h.len() / self.config.hidden, down_proj.weight.cols());
-        self.add_residual(x, down_proj, self.norm(NormSlot::AfterMlp), out, h);
-        self.scale_output(h);
+        self.finish(h, tokens, scratch, tap);
     }
 
-    /// Multiplies the layer's output by its factor, if the family has one.
-    pub(super) fn scale_output(&self, h: &mut [f32]) {
+    /// What follows the MLP: the per-layer embedding and the factor of the layer's output,
+    /// if the model has them.
+    pub(super) fn finish(
+        &self,
+        h: &mut [f32],
+        tokens: &[u32],
+        scratch: &mut Scratch,
+        tap: &mut dyn Tap,
+    ) {
+        self.add_per_layer(h, tokens, scratch, tap);
         if let Some(scale) = self.scale {
             h.par_chunks_mut(ACTIVATION_CHUNK).for_each(|h| vector::scale(h, scale));
         }
@@ -528,6 +582,7 @@ impl Layer {
         &self,
         size: usize,
         windows: Windows,
+        carried: &mut CarriedRows<'_>,
         cache: Option<&mut Cache>,
         scratch: &mut Scratch,
         tap: &mut dyn Tap,
@@ -540,6 +595,7 @@ impl Layer {
             None => {
                 self.project_heads(size, scratch);
                 self.rotate_rows(size, &|row| windows.position(row), scratch);
+                self.share_keys(carried, scratch);
                 self.mix(windows.len, cache, scratch);
                 self.gate_heads(scratch);
             }
@@ -590,25 +646,28 @@ impl Layer {
     }
 
     /// From `normed` to queries `[T, heads * head_dim]`, and keys and values
-    /// `[T, kv_heads * head_dim]`.
+    /// `[T, kv_heads * head_dim]`, which are empty if those of an earlier layer are used.
     pub(super) fn project_heads(&self, size: usize, scratch: &mut Scratch) {
         let c = self.config.as_ref();
         let (q_proj, k_proj, v_proj) = self.attention_linears();
-        let (q_width, kv_width) = (q_proj.weight.rows(), k_proj.weight.rows());
+        let q_width = q_proj.weight.rows();
+        let kv_width = k_proj.map_or(0, |k_proj| k_proj.weight.rows());
         let t = size / c.hidden;
         let Scratch { normed, q, k, v, head_gate, .. } = scratch;
         let (queries, keys) = (sized(q, t * q_width), sized(k, t * kv_width));
         let values = sized(v, t * kv_width);
-        let mut products = vec![
-            (&q_proj.weight, MatrixMut::new(queries, t, q_width)),
-            (&k_proj.weight, MatrixMut::new(keys, t, kv_width)),
-        ];
+        let mut products = vec![(&q_proj.weight, MatrixMut::new(queries, t, q_width))];
+        if let Some(k_proj) = k_proj {
+            products.push((&k_proj.weight, MatrixMut::new(keys, t, kv_width)));
+        }
         if let Some(v_proj) = v_proj {
             products.push((&v_proj.weight, MatrixMut::new(values, t, kv_width)));
         }
         apply(MatrixRef::new(normed, t, c.hidden), &mut products);
         q_proj.add_bias(q);
-        k_proj.add_bias(k);
+        if let Some(k_proj) = k_proj {
+            k_proj.add_bias(k);
+        }
         match v_proj {
             Some(v_proj) => v_proj.add_bias(v),
             None => v.copy_from_slice(k),
@@ -672,13 +731,25 @@ impl Layer {
         };
         let [q_width, kv_width] = [&scratch.q, &scratch.k].map(|rows| rows.len() / t);
         rotate(&mut scratch.q, q_width, NormSlot::Query);
-        rotate(&mut scratch.k, kv_width, NormSlot::Key);
+        if kv_width > 0 {
+            rotate(&mut scratch.k, kv_width, NormSlot::Key);
+        }
         if let Some(norm) = &self.value_norm {
             let heads = scratch.v.par_chunks_exact_mut(norm.width()).with_min_len(32);
             heads.for_each(|head| norm.in_place(head));
         }
         if let Some(clip) = c.clip_qkv {
             scratch.v.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
+        }
+    }
+
+    /// Stores the keys and values for later layers, or loads those of an earlier one.
+    pub(super) fn share_keys(&self, carried: &mut CarriedRows<'_>, scratch: &mut Scratch) {
+        let Some(columns) = &self.shared else { return };
+        let Scratch { k, v, .. } = scratch;
+        match self.attention_settings().shared_from {
+            None => carried.store(&self.config, columns, k, v),
+            Some(_) => carried.load(&self.config, columns, k, v),
         }
     }
 
@@ -691,6 +762,7 @@ impl Layer {
         let Scratch { q, k, v, mixed, .. } = scratch;
         let mixed = sized(mixed, q.len());
         if let Some(cache) = cache {
+            // Empty if they are those of an earlier layer, which are in its cache.
             cache.extend(k, v);
             return heads.attend(q, cache.keys(), cache.values(), mixed);
         }

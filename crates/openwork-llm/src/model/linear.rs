@@ -1,7 +1,7 @@
 //! A layer as data: which linear layers it has, what each computes, and which input
 //! it reads. Plans, statistics, packing, training and reports follow from this list.
 
-use super::config::{Config, DeltaNetSizes};
+use super::config::{Config, DeltaNetSizes, PerLayerEmbedding};
 use super::family::FAMILIES;
 use super::parameter::Half;
 use std::collections::BTreeSet;
@@ -29,6 +29,10 @@ pub enum Role {
     Mixed,
     /// The gate of a gated delta net's output.
     OutputGate,
+    /// The gate of a layer's per-layer embedding.
+    PerLayerGate,
+    /// From the gated per-layer embedding to the hidden state.
+    PerLayerOutput,
 }
 
 impl Role {
@@ -38,6 +42,8 @@ impl Role {
     pub const DELTA_NET: [Role; 3] = [Role::Mixed, Role::OutputGate, Role::Output];
     /// The linear layers of one MLP or expert, in the order of [`LayerInfo::linears`].
     pub const MLP: [Role; 3] = [Role::Gate, Role::Up, Role::Down];
+    /// The linear layers of a per-layer embedding, in the order of [`LayerInfo::linears`].
+    pub const PER_LAYER: [Role; 2] = [Role::PerLayerGate, Role::PerLayerOutput];
 
     /// Its name in couplings, such as `q` or `down`.
     pub fn name(self) -> &'static str {
@@ -51,6 +57,8 @@ impl Role {
             Role::Down => "down",
             Role::Mixed => "qkv",
             Role::OutputGate => "z",
+            Role::PerLayerGate => "per_layer_input_gate",
+            Role::PerLayerOutput => "per_layer_projection",
         }
     }
 
@@ -61,11 +69,14 @@ impl Role {
             Role::Output => Input::Out,
             Role::Gate | Role::Up => Input::GateUp,
             Role::Down => Input::Down,
+            Role::PerLayerGate => Input::PerLayerGate,
+            Role::PerLayerOutput => Input::PerLayerOutput,
         }
     }
 }
 
-/// The inputs that the linear layers of one attention and one MLP share.
+/// The inputs that the linear layers of one attention, one MLP and one per-layer embedding
+/// share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Input {
     /// Of the q, k and v projections.
@@ -76,23 +87,43 @@ pub enum Input {
     GateUp,
     /// Of the down projection.
     Down,
+    /// Of the gate of the per-layer embedding: the hidden state after the MLP.
+    PerLayerGate,
+    /// Of the projection of the per-layer embedding.
+    PerLayerOutput,
 }
 
 impl Input {
     /// In the order of the forward pass.
-    pub const ALL: [Input; 4] = [Input::Qkv, Input::Out, Input::GateUp, Input::Down];
+    pub const ALL: [Input; 6] = [
+        Input::Qkv,
+        Input::Out,
+        Input::GateUp,
+        Input::Down,
+        Input::PerLayerGate,
+        Input::PerLayerOutput,
+    ];
 
-    /// `qkv`, `out`, `gate_up` or `down`.
+    /// The inputs of attention, of the MLP, and of the per-layer embedding.
+    pub const PARTS: [[Input; 2]; 3] = [
+        [Input::Qkv, Input::Out],
+        [Input::GateUp, Input::Down],
+        [Input::PerLayerGate, Input::PerLayerOutput],
+    ];
+
+    /// `qkv`, `out`, `gate_up`, `down`, `per_layer_gate` or `per_layer_output`.
     pub fn name(self) -> &'static str {
         match self {
             Input::Qkv => "qkv",
             Input::Out => "out",
             Input::GateUp => "gate_up",
             Input::Down => "down",
+            Input::PerLayerGate => "per_layer_gate",
+            Input::PerLayerOutput => "per_layer_output",
         }
     }
 
-    /// The half of the layer that computes it.
+    /// The half of the layer that computes it; the per-layer embedding follows the MLP.
     pub fn half(self) -> Half {
         if self <= Input::Out { Half::Attention } else { Half::Mlp }
     }
@@ -193,6 +224,7 @@ pub fn is_linear_name(name: &str) -> bool {
     let of_delta_net = Role::DELTA_NET.map(delta_net_name).contains(&short);
     by_role
         || of_delta_net
+        || Role::PER_LAYER.map(Role::name).contains(&short)
         || FAMILIES.iter().any(|family| family.names.expert_parts.contains(&short))
 }
 
@@ -214,7 +246,7 @@ pub fn split_layer_name(name: &str) -> Option<(usize, &str)> {
 }
 
 /// The linear layers of one layer: those of attention, of its MLP or shared
-/// expert, if any, and of each expert.
+/// expert, if any, of each expert, and of its per-layer embedding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerInfo {
     /// The layer's index.
@@ -254,7 +286,7 @@ impl LayerInfo {
             }
         };
         let experts = c.experts.as_ref().filter(|experts| experts.layers[index]);
-        let own_ff = experts.map_or(Some(c.ff), |experts| experts.shared_ff);
+        let own_ff = c.mlp_width(index);
         if let Some(ff) = own_ff {
             match experts {
                 Some(_) => {
@@ -269,6 +301,12 @@ impl LayerInfo {
             let ff = experts.map_or(0, |experts| experts.ff);
             let prefix = format!("{}.{expert}.", names.experts);
             mlp(&prefix, names.expert_parts, ff, Some(expert as u16));
+        }
+        if let Some(PerLayerEmbedding { width, .. }) = c.per_layer {
+            for (role, shape) in Role::PER_LAYER.into_iter().zip([[width, d], [d, width]]) {
+                let name = role.name().to_string();
+                linears.push(LinearInfo { name, role, expert: None, shape, bias: false });
+            }
         }
         let (prefix, has_mlp) = (names.layers, own_ff.is_some());
         let beside_mlp = experts.is_some_and(|experts| experts.beside_mlp);
@@ -341,7 +379,12 @@ fn attention_linears(c: &Config, index: usize) -> Vec<LinearInfo> {
     let (q, kv) = (c.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
     let gates = if c.family.gated_attention { q } else { 0 };
     let roles = Role::ATTENTION.into_iter().zip(c.family.names.attention);
-    let roles = roles.filter(|(role, _)| *role != Role::Value || !attention.values_are_keys);
+    let absent = |role: Role| match role {
+        Role::Key => attention.shared_from.is_some(),
+        Role::Value => attention.shared_from.is_some() || attention.values_are_keys,
+        _ => false,
+    };
+    let roles = roles.filter(|(role, _)| !absent(*role));
     let linear = |(role, name): (Role, &str)| {
         let (shape, bias) = match role {
             Role::Query => ([q + gates, d], c.qkv_bias),

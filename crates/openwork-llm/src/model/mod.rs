@@ -19,9 +19,11 @@
 mod attention;
 pub mod backward;
 mod cache;
+mod carried;
 mod config;
 mod config_layers;
 mod config_reader;
+mod config_sharing;
 mod decoder;
 mod delta_net;
 mod encoder;
@@ -34,6 +36,7 @@ mod layer;
 mod linear;
 mod norm;
 mod parameter;
+mod per_layer;
 mod ragged;
 mod rope;
 mod rope_config;
@@ -41,10 +44,11 @@ mod tap;
 pub(crate) mod vector;
 mod weight;
 
+pub use carried::Carried;
 pub(crate) use config::MAX_EXPERTS;
 pub use config::{
     Activation, Config, ConfigError, DeltaNetSizes, DeltaNets, Experts, LayerAttention,
-    embedding_name, ties_embeddings,
+    PerLayerEmbedding, embedding_name, ties_embeddings,
 };
 pub use decoder::Decoder;
 pub use encoder::{EncoderConfig, EncoderRules, PositionBias, Positions};
@@ -70,6 +74,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Tensor};
 use crate::format::printable;
 use encoder::EncoderInput;
 use openwork::Matrix;
+use per_layer::PerLayerInput;
 use rope::Rope;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -282,6 +287,8 @@ impl<'a> Model<'a> {
     ) -> Result<Layer, ModelError> {
         let mut layer = Layer::load(files, &self.config, &self.ropes[index], index, storage)?;
         layer.position_bias = self.position_bias.clone();
+        // A shard has the tensors of its layer only.
+        layer.per_layer = PerLayerInput::load(self.checkpoint, &self.config, index)?;
         Ok(layer)
     }
 
@@ -292,11 +299,13 @@ impl<'a> Model<'a> {
             return Err(ModelError::Windows);
         }
         check_length(len, &self.config)?;
-        Ok(Hidden::new(self.embed_texts(windows)?, len))
+        let (states, carried) = self.embed_texts(windows)?;
+        Ok(Hidden::carrying(states, carried, len))
     }
 
-    /// The initial hidden states of texts of any length, one after the other.
-    fn embed_texts<T: AsRef<[u32]>>(&self, texts: &[T]) -> Result<Matrix, ModelError> {
+    /// The initial hidden states of texts of any length, one after the other, and what
+    /// their tokens carry beside.
+    fn embed_texts<T: AsRef<[u32]>>(&self, texts: &[T]) -> Result<(Matrix, Carried), ModelError> {
         let tokens: Vec<u32> = texts.iter().flat_map(|text| text.as_ref()).copied().collect();
         let mut states = embed(&EmbeddingRows::Mapped(self.embedding()?), &tokens, &self.config)?;
         if let Some(input) = &self.input {
@@ -307,7 +316,7 @@ impl<'a> Model<'a> {
                 rest = after;
             }
         }
-        Ok(states)
+        Ok((states, Carried::new(&self.config, &tokens)))
     }
 
     /// Refuses an encoder, which predicts no tokens.
@@ -344,7 +353,7 @@ impl<'a> Model<'a> {
 
     /// Refuses tokens outside the vocabulary, before any work is done on them.
     pub fn check_tokens(&self, windows: &[Vec<u32>]) -> Result<(), ModelError> {
-        let (path, vocab) = (self.checkpoint.path().to_path_buf(), self.config.vocab);
+        let (path, vocab) = (self.checkpoint.path().to_path_buf(), self.config.token_limit());
         match windows.iter().flatten().find(|&&id| id as usize >= vocab) {
             Some(&id) => Err(ModelError::Tokenizer { path, id, vocab }),
             None => Ok(()),
@@ -390,8 +399,9 @@ fn embed(rows: &EmbeddingRows<'_>, tokens: &[u32], config: &Config) -> Result<Ma
     let mut states = Matrix::zeros(tokens.len(), config.hidden);
     for (i, &id) in tokens.iter().enumerate() {
         let row = id as usize;
-        if row >= config.vocab {
-            return Err(ModelError::Token { id, vocab: config.vocab });
+        let vocab = config.token_limit();
+        if row >= vocab {
+            return Err(ModelError::Token { id, vocab });
         }
         rows.read(row..row + 1, states.row_mut(i));
     }
@@ -412,8 +422,9 @@ fn check_length(tokens: usize, config: &Config) -> Result<(), ModelError> {
 /// Refuses tensors that the forward pass would ignore, and layers with missing
 /// tensors, which would otherwise be noticed only when the layer is loaded.
 fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<(), ModelError> {
+    let shared = per_layer::tensors(config).into_iter().map(|(name, shape)| (name.into(), shape));
     let of_layers: Vec<(String, Vec<usize>)> =
-        (0..config.layers).flat_map(|i| Layer::tensors(config, i)).collect();
+        (0..config.layers).flat_map(|i| Layer::tensors(config, i)).chain(shared).collect();
     // Also a tied head, and the RoPE tables of old files.
     let mut known: BTreeSet<&str> = of_layers.iter().map(|(name, _)| name.as_str()).collect();
     match config.encoder {

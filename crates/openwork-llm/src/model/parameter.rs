@@ -53,7 +53,7 @@ impl NormSlot {
     /// The half that it belongs to.
     pub fn half(self) -> Half {
         match self {
-            NormSlot::BeforeMlp | NormSlot::AfterMlp => Half::Mlp,
+            NormSlot::BeforeMlp | NormSlot::AfterMlp | NormSlot::AfterPerLayer => Half::Mlp,
             _ => Half::Attention,
         }
     }

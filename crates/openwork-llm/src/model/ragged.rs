@@ -14,6 +14,7 @@
 //! positions and attention depend on the spans.
 
 use super::attention::GroupedQueryAttention;
+use super::carried::Carried;
 use super::delta_net::{DeltaNet, DeltaState, Projected};
 use super::hidden::Scratch;
 use super::keep_awake::keep_awake;
@@ -37,6 +38,7 @@ pub struct Span {
 pub struct RaggedBatch {
     /// `[tokens, hidden]`, span by span.
     states: Matrix,
+    carried: Carried,
     spans: Vec<PlacedSpan>,
     /// The position of each row in its sequence.
     positions: Vec<usize>,
@@ -79,8 +81,8 @@ impl RaggedBatch {
             placed.push(PlacedSpan { rows: first..first + length, before });
         }
         let texts: Vec<&[u32]> = spans.iter().map(|span| span.tokens.as_slice()).collect();
-        let states = model.embed_texts(&texts)?;
-        Ok(Self { states, spans: placed, positions, scratch: Scratch::default() })
+        let (states, carried) = model.embed_texts(&texts)?;
+        Ok(Self { states, carried, spans: placed, positions, scratch: Scratch::default() })
     }
 
     /// `[tokens, hidden]`, span by span.
@@ -97,8 +99,9 @@ impl RaggedBatch {
 impl Layer {
     /// Runs the layer on a batch, in place.
     pub fn forward_ragged(&self, batch: &mut RaggedBatch) {
-        let RaggedBatch { states, spans, positions, scratch } = batch;
+        let RaggedBatch { states, carried, spans, positions, scratch } = batch;
         let h = states.data_mut();
+        let mut carried = carried.rows(0..positions.len(), positions.len());
         keep_awake(|| {
             self.attention_input(h, scratch, &mut super::NoTap);
             match &self.delta_net {
@@ -109,6 +112,7 @@ impl Layer {
                 None => {
                     self.project_heads(h.len(), scratch);
                     self.rotate_rows(h.len(), &|row| positions[row], scratch);
+                    self.share_keys(&mut carried, scratch);
                     let width = self.output_linear().weight().cols();
                     let mixed = scratch.mixed_rows(positions.len() * width);
                     attend_spans(&self.grouped_attention(), spans, mixed);
@@ -116,7 +120,7 @@ impl Layer {
                 }
             }
             self.attention_output(h, scratch);
-            self.mlp(h, scratch, &mut super::NoTap);
+            self.mlp(h, carried.tokens, scratch, &mut super::NoTap);
         });
     }
 }

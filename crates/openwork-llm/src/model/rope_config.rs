@@ -8,7 +8,45 @@ use super::config::ConfigError;
 use super::config_reader::ConfigReader;
 use super::family::Family;
 use super::rope::{RopeParameters, Scaling};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
+
+/// Gemma 4's parameters where config.json has none, as in transformers.
+pub(super) fn gemma4() -> &'static Value {
+    static DEFAULT: LazyLock<Value> = LazyLock::new(|| {
+        json!({
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            "full_attention": {
+                "rope_type": "proportional", "partial_rotary_factor": 0.25,
+                "rope_theta": 1_000_000.0,
+            },
+        })
+    });
+    &DEFAULT
+}
+
+/// Those of gpt-oss.
+pub(super) fn gpt_oss() -> &'static Value {
+    static DEFAULT: LazyLock<Value> = LazyLock::new(|| {
+        json!({
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "truncate": false, "original_max_position_embeddings": 4096,
+        })
+    });
+    &DEFAULT
+}
+
+/// Those of Ministral 3.
+pub(super) fn ministral3() -> &'static Value {
+    static DEFAULT: LazyLock<Value> = LazyLock::new(|| {
+        json!({
+            "type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0,
+            "original_max_position_embeddings": 16_384, "beta_fast": 32.0, "beta_slow": 1.0,
+            "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+        })
+    });
+    &DEFAULT
+}
 
 /// The settings outside the RoPE keys that the rotation depends on.
 pub struct HeadContext {
@@ -75,6 +113,10 @@ impl<'a> ConfigReader<'a> {
         let new = self.value("rope_parameters");
         // An empty object has no effect.
         let old = self.value("rope_scaling").filter(|old| *old != &Value::Object(Map::new()));
+        let new = match (new, old, family.default_rope) {
+            (None, None, Some(default)) => Some(default()),
+            (new, ..) => new,
+        };
         let local = match family.local_rope {
             Some(local) => Some(self.number_or("rope_local_base_freq", local)?),
             None => None,
@@ -277,5 +319,36 @@ impl<'a> ConfigReader<'a> {
             found: value.to_string(),
             want: "a list of one positive number for each rotated pair of a head",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Config;
+    use super::super::family::FAMILIES;
+    use serde_json::json;
+
+    #[test]
+    fn a_config_without_rope_has_the_default_of_its_family() {
+        let families = || FAMILIES.iter().filter(|family| family.default_rope.is_some());
+        assert_eq!(families().count(), 3);
+        for family in families() {
+            let mut json = json!({
+                "architectures": family.architectures, "hidden_size": 64, "intermediate_size": 24,
+                "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 100,
+            });
+            let absent = Config::new(&json).expect(family.name);
+            json["rope_scaling"] = json!(null);
+            let null = Config::new(&json).expect(family.name);
+            json["rope_parameters"] = family.default_rope.expect("a default")().clone();
+            let given = Config::new(&json).expect(family.name);
+            for config in [&absent, &null] {
+                assert_eq!(config.attention, given.attention, "{}", family.name);
+                assert_eq!(config.query_scaling, given.query_scaling, "{}", family.name);
+            }
+            json["rope_parameters"] = json!({"rope_type": "linear", "factor": 2.0});
+            let other = Config::new(&json).map(|config| config.attention);
+            assert!(other.ok() != Some(given.attention), "{}", family.name);
+        }
     }
 }

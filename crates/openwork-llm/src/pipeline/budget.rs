@@ -46,7 +46,6 @@ pub(super) fn shares(
         .iter()
         .map(|layer| layer.tasks.iter().filter(|task| task.is_variable()).cloned().collect())
         .collect();
-    let seq_len = calibration.seq_len();
     let windows = calibration.chunks().next().unwrap_or_default();
     let mut states = model.embed(windows)?;
     let (low, high) = probes(budget);
@@ -57,8 +56,7 @@ pub(super) fn shares(
         let weights: usize = tasks.iter().map(TaskPlan::weights).sum();
         let mut fit = Fit { weights: weights as f64, a: 0.0, b: 1.0 };
         if weights > 0 {
-            let start = states.states().clone().into_vec();
-            let mut chunk = Chunk::new(0, start.clone(), seq_len, model.config().hidden);
+            let mut chunk = Chunk::new(0, states.copy());
             let hessians: Vec<(Site, Hessian)> = chunk
                 .begin(&layer, &layer.info().sites())?
                 .into_iter()
@@ -68,7 +66,7 @@ pub(super) fn shares(
             let error = |density: f64| -> Result<f64, PipelineError> {
                 let mut layer = model.layer(index, Storage::F32)?;
                 prune_all(&mut layer, tasks, density, &hessians)?;
-                let mut chunk = Chunk::new(0, start.clone(), seq_len, model.config().hidden);
+                let mut chunk = Chunk::new(0, states.copy());
                 chunk.finish(&layer);
                 Ok(token_error(chunk.hidden.states(), &target).max(f64::MIN_POSITIVE))
             };

@@ -129,9 +129,10 @@ impl Calibration {
         self.windows.iter().chain(&self.single_tokens).map(Vec::len).sum()
     }
 
-    /// Bytes of all hidden states and their targets.
+    /// Bytes of all hidden states, their targets, and the keys and values that layers share.
     pub fn state_bytes(&self, config: &Config) -> u64 {
-        2 * (self.tokens() * config.hidden * size_of::<f32>()) as u64
+        let width = config.hidden + config.state_width();
+        (self.tokens() * width * size_of::<f32>()) as u64
     }
 
     /// Hash of all tokens, as little-endian u32.

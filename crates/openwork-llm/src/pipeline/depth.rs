@@ -30,8 +30,10 @@ pub fn choose(
     for round in 0..rounds {
         let share = |layer, part: f64| seen(layer, (round as f64 + part) / rounds as f64);
         let effects = effects(model, calibration, &layers, &share)?;
+        // transformers makes the last layer of Gemma 4 a global one, so it stays.
+        let last = usize::from(model.config().family.differing_heads);
         // Ties break by index, so that runs repeat.
-        let least = (0..effects.len()).min_by(|&a, &b| effects[a].total_cmp(&effects[b]));
+        let least = (0..effects.len() - last).min_by(|&a, &b| effects[a].total_cmp(&effects[b]));
         layers.remove(least.unwrap_or(0));
     }
     Ok(layers)

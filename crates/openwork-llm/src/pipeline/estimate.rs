@@ -94,7 +94,8 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
     let infos: Vec<LayerInfo> = (0..c.layers).map(|index| LayerInfo::new(c, index)).collect();
     let weights = infos.iter().map(LayerInfo::weights).max().unwrap_or(0) as u64;
     // One chunk within a layer: its hidden states before, after and inside.
-    let wide = (4 * c.hidden + 2 * c.q_width() + 2 * c.kv_width() + 2 * c.ff) as u64;
+    let ff = (0..c.layers).filter_map(|index| c.mlp_width(index)).max().unwrap_or(0).max(c.ff);
+    let wide = (4 * c.hidden + 2 * c.q_width() + 2 * c.kv_width() + 2 * ff) as u64;
     let batch = (seq_len as u64).max(chunk.min(BATCH_TOKENS as u64));
     let working = chunk * 3 * c.hidden as u64 * float + batch * wide * float;
     let statistics = most(plan, |index, tasks| statistics(&infos[index], tasks));

@@ -105,7 +105,7 @@ impl Executor for LocalExecutor {
         let spill = job.state_memory_limit.is_some_and(|limit| needed > limit).then_some(folder);
         let mut states = States::new(&shapes, model.config(), spill)?;
         for (i, windows) in calibration.chunks().enumerate() {
-            states.put(i, model.embed(windows)?.into_states().into_vec())?;
+            states.put(i, model.embed(windows)?)?;
         }
         model.checkpoint().release();
         self.states = Some(states);

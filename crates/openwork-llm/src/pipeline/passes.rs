@@ -2,10 +2,10 @@
 //! may remove structures or drop whole layers.
 
 use super::PipelineError;
-use super::plan::{Plan, PlanBuilder, TaskPlan, TensorFilter};
+use super::plan::{Plan, PlanBuilder, TensorFilter};
 use super::recipe::{Recipe, RecipeError};
 use super::structure::Dropped;
-use crate::model::{Config, Half, LayerInfo, Role};
+use crate::model::{Config, LayerInfo};
 use crate::shrink::{Change, Removable, ShrinkError, ShrinkPlan, Sizes, Uneven};
 use openwork::Mask;
 use std::collections::BTreeMap;
@@ -163,24 +163,19 @@ impl Pass {
                     "remove and [budget] cannot be combined: a budget gives layers different numbers of channels, and config.json has one number for all",
                 );
             }
-            let mlp = |task: &TaskPlan| task.sites().iter().any(|s| s.input.half() == Half::Mlp);
-            if config.experts.is_some() && plan.tasks().any(|(_, task)| mlp(task)) {
-                return wrong(
-                    "channels are not removed from models with experts; use `experts keep 75%`, or leave out remove",
-                );
-            }
             change = predicted(&plan, config)?;
         }
         let builder = Some(builder);
         Ok(Self { spec, plan, dropped: None, remove: recipe.remove, change, builder })
     }
 
-    /// The plan for the model left by the previous pass, whose shapes are the predicted
-    /// ones, or smaller by chance.
+    /// The plan for the model left by the previous pass. Its shapes may be smaller than the
+    /// predicted ones by chance, and which of several kinds of layers are left is not
+    /// predicted.
     pub(super) fn plan_for(&self, config: &Config) -> Result<Plan, PipelineError> {
         match &self.builder {
-            Some(builder) if Sizes::new(config) != self.change.before => builder.plan(config),
-            _ => Ok(self.plan.clone()),
+            Some(builder) => builder.plan(config),
+            None => Ok(self.plan.clone()),
         }
     }
 
@@ -216,22 +211,20 @@ fn predicted(plan: &Plan, config: &Config) -> Result<Change, ShrinkError> {
     let mut spares = Vec::with_capacity(plan.layers.len());
     for (index, layer) in plan.layers.iter().enumerate() {
         let info = LayerInfo::new(config, index);
-        let mut weights = |linear: usize| -> Vec<f32> {
+        let mut weights = |linear: usize| -> Result<Vec<f32>, ShrinkError> {
             let task = layer.tasks.iter().find(|task| task.linears.contains(&linear));
             let [rows, columns] = info.linears[linear].shape;
             let len = rows * columns;
-            let Some(task) = task else { return vec![1.0; len] };
-            let key = format!("{:?} {}", task.linears, task.pattern);
+            let Some(task) = task else { return Ok(vec![1.0; len]) };
+            // Experts that are pruned alike share one example.
+            let shapes: Vec<_> = task.linears.iter().map(|&i| info.linears[i].shape).collect();
+            let key = format!("{shapes:?} {}", task.pattern);
             let mask = known.entry(key).or_insert_with(|| Mask::example(&task.spec, 0));
             let member = task.linears.iter().position(|&i| i == linear).unwrap_or(0);
             let bits = &mask.tensors()[member];
-            (0..len).map(|i| f32::from(bits.get(i))).collect()
+            Ok((0..len).map(|i| f32::from(bits.get(i))).collect())
         };
-        spares.push(Removable::from_weights(
-            config,
-            &weights(info.mixer - 1),
-            &info.position(Role::Down).map_or_else(Vec::new, &mut weights),
-        ));
+        spares.push(Removable::from_weights(config, index, &mut weights)?);
     }
     Ok(ShrinkPlan::new(config, &spares, Uneven::Refuse)?.change)
 }

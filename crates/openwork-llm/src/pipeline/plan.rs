@@ -10,7 +10,7 @@ use super::PipelineError;
 use super::recipe::{Budget, Recipe, RecipeError, Rule, RuleSelector};
 use super::structure::RecipeSpec;
 use crate::format;
-use crate::model::{Config, Half, Input, LayerInfo, Site};
+use crate::model::{Config, Input, LayerInfo, Site};
 use crate::report::distinct;
 use openwork::prune::{Method, MethodError};
 use openwork::spec::{Band, bands};
@@ -578,28 +578,28 @@ fn few(names: &[String]) -> String {
 /// Maximum size of the statistics of one capture, in bytes, unless one task needs more.
 const CAPTURE_BYTES: usize = 1 << 30;
 
-/// Sites that are captured together. A task needs all of its inputs at once;
-/// one that spans attention and the MLP puts the whole layer in one capture. The
-/// statistics of many experts are captured in parts.
+/// Sites that are captured together. A task needs all of its inputs at once; one that
+/// spans attention, MLP and per-layer embedding, or two of them, puts the whole layer in
+/// one capture. The statistics of many experts are captured in parts.
 fn captures(tasks: &[TaskPlan], sequential: bool, info: &LayerInfo) -> Vec<Vec<Site>> {
     let needed: BTreeSet<Site> = tasks.iter().flat_map(TaskPlan::sites).copied().collect();
     let spans = |task: &TaskPlan| {
-        let half = |half: Half| task.sites().iter().any(|site| site.input.half() == half);
-        half(Half::Attention) && half(Half::Mlp)
+        let reads = |pair: &&[Input; 2]| task.sites().iter().any(|site| pair.contains(&site.input));
+        Input::PARTS.iter().filter(reads).count() > 1
     };
     if !sequential || tasks.iter().any(spans) {
         let all: Vec<Site> = needed.into_iter().collect();
         return with_common(if all.is_empty() { Vec::new() } else { vec![all] });
     }
     let mut captures = Vec::new();
-    for half in [[Input::Qkv, Input::Out], [Input::GateUp, Input::Down]] {
+    for pair in Input::PARTS {
         let both = |task: &TaskPlan| {
-            half.iter().all(|input| task.sites().iter().any(|site| site.input == *input))
+            pair.iter().all(|input| task.sites().iter().any(|site| site.input == *input))
         };
         // The inputs of each capture, and what has to be in the same one.
         let together: Vec<Vec<Input>> = match tasks.iter().any(both) {
-            true => vec![half.to_vec()],
-            false => half.iter().map(|input| vec![*input]).collect(),
+            true => vec![pair.to_vec()],
+            false => pair.iter().map(|input| vec![*input]).collect(),
         };
         for inputs in together {
             let experts: BTreeSet<Option<u16>> = needed

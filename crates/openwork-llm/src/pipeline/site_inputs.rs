@@ -14,13 +14,12 @@ pub fn site_hessian(
     (layer, site): (usize, Site),
     monitor: &dyn Monitor,
 ) -> Result<Hessian, PipelineError> {
-    let width = model.config().hidden;
     let mut chunks = Vec::new();
     let mut first = 0;
     for windows in calibration.chunks() {
         let hidden = model.embed(windows)?;
-        let (tokens, window) = (windows.len() * windows[0].len(), hidden.window_len());
-        chunks.push(Chunk::new(first, hidden.into_states().into_vec(), window, width));
+        let tokens = hidden.states().rows();
+        chunks.push(Chunk::new(first, hidden));
         first += tokens;
     }
     let count = chunks.len();

@@ -39,15 +39,14 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// States, `width` entries each, of windows of `seq_len` tokens before a layer.
-    pub fn new(first: usize, states: Vec<f32>, seq_len: usize, width: usize) -> Self {
-        let states = Matrix::from_vec(states.len() / width, width, states);
-        let hidden = Hidden::new(states, seq_len);
+    /// The states of windows before a layer.
+    pub fn new(first: usize, hidden: Hidden) -> Self {
         Self { first, hidden, target: Vec::new(), attended: false }
     }
 
     /// Runs the dense layer: stores its outputs as the target, and sums the inputs of
-    /// `sites`. The hidden states do not advance.
+    /// `sites`. The hidden states do not advance. Keys and values that later layers share
+    /// are replaced when the pruned layer runs.
     pub fn begin(&mut self, layer: &Layer, sites: &[Site]) -> Result<Sums, PipelineError> {
         let before = self.hidden.states().clone();
         let mut tap = Summing::new(self.first, sites);

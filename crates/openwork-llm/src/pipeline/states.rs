@@ -1,9 +1,11 @@
-//! Hidden states of the calibration windows between stages, chunk by chunk.
+//! Hidden states of the calibration windows between stages, chunk by chunk, and what their
+//! tokens carry beside.
 
 use super::stages::{Chunk, Sums};
 use super::{Calibration, PipelineError};
 use crate::chunk_store::ChunkStore;
-use crate::model::{Config, Layer, Site};
+use crate::model::{Carried, Config, Hidden, Layer, Site};
+use openwork::Matrix;
 use openwork::prune::measure::OutputError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,13 +36,15 @@ impl Calibration {
 pub struct States {
     inputs: ChunkStore,
     targets: ChunkStore,
+    /// Keys and values that later layers share, if any.
+    keys_values: ChunkStore,
     chunks: Vec<ChunkState>,
     width: usize,
     folder: PathBuf,
 }
 
 /// How far a chunk has advanced.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct ChunkState {
     /// Its first sample among all of the run.
     first: usize,
@@ -49,6 +53,8 @@ struct ChunkState {
     attended: bool,
     /// Whether there is a target.
     targeted: bool,
+    /// Its tokens, in a model with per-layer embeddings.
+    tokens: Vec<u32>,
 }
 
 impl States {
@@ -60,24 +66,28 @@ impl States {
         spill: Option<&Path>,
     ) -> Result<Self, PipelineError> {
         let width = config.hidden;
-        let sizes: Vec<usize> =
-            chunks.iter().map(|[count, window]| count * window * width).collect();
-        let inputs = || match spill {
-            None => Ok(ChunkStore::in_memory(&sizes)),
-            Some(folder) => ChunkStore::in_file(folder, &sizes),
-        };
         let folder = spill.unwrap_or(Path::new("states")).to_path_buf();
-        let io = |error| PipelineError::io(&folder, error);
-        let (inputs, targets) = (inputs().map_err(io)?, inputs().map_err(io)?);
+        let store = |width: usize| {
+            let sizes: Vec<usize> =
+                chunks.iter().map(|[count, window]| count * window * width).collect();
+            match spill {
+                None => Ok(ChunkStore::in_memory(&sizes)),
+                Some(folder) => ChunkStore::in_file(folder, &sizes),
+            }
+            .map_err(|error| PipelineError::io(&folder, error))
+        };
+        let (inputs, targets) = (store(width)?, store(width)?);
+        let keys_values = store(config.shared_width())?;
         let chunks = chunks
             .iter()
             .scan(0, |next, &[count, window]| {
                 let first = *next;
                 *next += count * window;
-                Some(ChunkState { first, window, attended: false, targeted: false })
+                let (attended, targeted, tokens) = (false, false, Vec::new());
+                Some(ChunkState { first, window, attended, targeted, tokens })
             })
             .collect();
-        Ok(Self { inputs, targets, chunks, width, folder })
+        Ok(Self { inputs, targets, keys_values, chunks, width, folder })
     }
 
     /// Number of chunks, with or without states.
@@ -91,10 +101,19 @@ impl States {
     }
 
     /// Stores the inputs of the first layer.
-    pub fn put(&mut self, chunk: usize, states: Vec<f32>) -> Result<(), PipelineError> {
+    pub fn put(&mut self, chunk: usize, hidden: Hidden) -> Result<(), PipelineError> {
         let chunk_state = &mut self.chunks[chunk];
         (chunk_state.attended, chunk_state.targeted) = (false, false);
-        self.inputs.put(chunk, states).map_err(|error| self.io(error))
+        self.store(chunk, hidden)
+    }
+
+    /// Stores hidden states and what their tokens carry.
+    fn store(&mut self, chunk: usize, hidden: Hidden) -> Result<(), PipelineError> {
+        let (states, Carried { tokens, keys_values }) = hidden.into_parts();
+        self.chunks[chunk].tokens = tokens;
+        let stored = self.inputs.put(chunk, states.into_vec());
+        let stored = stored.and_then(|()| self.keys_values.put(chunk, keys_values));
+        stored.map_err(|error| self.io(error))
     }
 
     /// Runs the dense layer: stores its outputs as targets and sums the inputs of
@@ -135,26 +154,31 @@ impl States {
         index: usize,
         work: impl FnOnce(&mut Chunk) -> Result<T, PipelineError>,
     ) -> Result<T, PipelineError> {
-        let chunk_state = self.chunks[index];
         let states = self.inputs.take(index).map_err(|error| self.io(error))?;
         if states.is_empty() {
             return Err(PipelineError::Executor(format!(
                 "this process does not hold the states of chunk {index}"
             )));
         }
-        let mut chunk = Chunk::new(chunk_state.first, states, chunk_state.window, self.width);
-        chunk.attended = chunk_state.attended;
-        if chunk_state.targeted {
+        let keys_values = self.keys_values.take(index).map_err(|error| self.io(error))?;
+        let state = &mut self.chunks[index];
+        let carried = Carried { tokens: std::mem::take(&mut state.tokens), keys_values };
+        let states = Matrix::from_vec(states.len() / self.width, self.width, states);
+        let hidden = Hidden::carrying(states, carried, state.window);
+        let mut chunk = Chunk::new(state.first, hidden);
+        chunk.attended = state.attended;
+        if state.targeted {
             chunk.target = self.targets.take(index).map_err(|error| self.io(error))?;
         }
         let result = work(&mut chunk);
         let Chunk { hidden, target, attended, .. } = chunk;
-        let (states, targeted) = (hidden.into_states().into_vec(), !target.is_empty());
-        self.inputs.put(index, states).map_err(|error| self.io(error))?;
+        let targeted = !target.is_empty();
+        self.store(index, hidden)?;
         if targeted {
             self.targets.put(index, target).map_err(|error| self.io(error))?;
         }
-        self.chunks[index] = ChunkState { attended, targeted, ..chunk_state };
+        let state = &mut self.chunks[index];
+        (state.attended, state.targeted) = (attended, targeted);
         result
     }
 

@@ -223,19 +223,37 @@ impl StructureSpec {
         if all == 0 {
             return wrong(format!("a {} model has no {unit}", config.family.name));
         }
-        if let (Kind::Pattern(_), "mlp", Some(experts)) =
-            (self.structure.kind, self.structure.name, &config.experts)
-            && (experts.shared_ff.is_some_and(|ff| ff != experts.ff) || config.ff != experts.ff)
+        if let ("mlp", Keep::Count(_), widths) =
+            (self.structure.name, self.keep, config.mlp_widths())
+            && widths.len() > 1
+        {
+            let widths: Vec<String> = widths.iter().map(ToString::to_string).collect();
+            return wrong(format!(
+                "the MLPs of this model have different numbers of channels ({}); give a percentage",
+                widths.join(", ")
+            ));
+        }
+        if let ("mlp", Keep::Share(share), true) =
+            (self.structure.name, self.keep, config.double_wide && config.shares_keys())
+            && (share / 100.0 * config.mlp_width(0).unwrap_or(0) as f64).fract() != 0.0
+        {
+            let width = config.mlp_width(0).unwrap_or(0);
+            return wrong(format!(
+                "some MLPs of this model are twice as wide as the others; give a percentage that is a whole number of {width} channels"
+            ));
+        }
+        if matches!(self.structure.kind, Kind::Layers)
+            && (config.per_layer.is_some() || config.shares_keys())
         {
             return wrong(
-                "the MLPs of this model have different widths; write the coupling itself, as in docs/structures.md, with a percentage".to_string(),
+                "the layers of this model have per-layer embeddings, or share keys and values; none can be dropped".to_string(),
             );
         }
         if ["heads", "query-heads"].contains(&self.structure.name)
             && (!config.has_equal_heads() || config.family.gated_attention)
         {
             return wrong(format!(
-                "the layers of a {} model differ in their heads, or have gates; heads cannot be removed",
+                "the layers of this {} model differ in their heads, share keys and values, or have gates; heads cannot be removed",
                 config.family.name
             ));
         }
@@ -275,6 +293,13 @@ impl StructureSpec {
     pub fn expand(&self, config: &Config) -> Result<String, RecipeError> {
         let kept = self.kept(config)?;
         match self.structure.kind {
+            // Each MLP keeps the share of its own channels.
+            Kind::Pattern(text)
+                if self.structure.name == "mlp" && config.mlp_widths().len() > 1 =>
+            {
+                let Keep::Share(share) = self.keep else { unreachable!("counts are refused") };
+                Ok(format!("{} keep {share}%", text(config, &self.weight)))
+            }
             Kind::Pattern(text) => {
                 let each = kept / (self.structure.scopes)(config);
                 Ok(format!("{} keep {each}", text(config, &self.weight)))

@@ -2,14 +2,15 @@
 //! touch, which leaves a smaller dense model.
 //!
 //! ```text
-//! a channel is removable     if its column of down is zero
+//! a channel is removable     if its column of down is zero, of an MLP or of an expert
 //! a query head is removable  if its columns of o are zero
 //! a key head is removable    if all query heads that read it are
 //! ```
 //!
 //! config.json has one number of channels, query heads and key heads for all
-//! layers, and every key head serves the same number of query heads. So all layers
-//! lose the same numbers, or nothing is written. The other weights of a removable
+//! layers, and every key head serves the same number of query heads. Experts and shared
+//! experts have numbers of channels of their own. So all layers and experts lose the same
+//! numbers, or nothing is written. The other weights of a removable
 //! channel or head, biases included, do not matter: nothing reads their output.
 
 mod write;
@@ -22,6 +23,7 @@ use crate::model::{Config, LayerInfo, Model, ModelError, Role};
 use crate::staged_folder::{StageError, StagedFolder};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -30,7 +32,7 @@ use std::path::Path;
 pub enum ShrinkError {
     /// No channel or head is removable in every layer.
     #[error(
-        "no channel or head can be removed from every layer: a channel needs a zero column of down_proj, a query head zero columns of o_proj, a key head that all its query heads are removed; prune with `mlp`, `heads` or `query-heads` first"
+        "no channel or head can be removed from every layer: a channel needs a zero column of down_proj, in every expert if there are any, a query head zero columns of o_proj, a key head that all its query heads are removed; prune with `mlp`, `heads` or `query-heads` first"
     )]
     Nothing,
     /// Layers have different numbers of removable channels or heads.
@@ -85,11 +87,17 @@ pub struct Sizes {
     pub heads: usize,
     /// Key heads.
     pub kv_heads: usize,
-    /// Channels of the MLP.
+    /// Channels of the MLP; in a model whose every layer has experts, of an expert.
     pub channels: usize,
     /// Experts of a layer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub experts: usize,
+    /// Channels of an expert.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub expert_channels: usize,
+    /// Channels of the shared expert, or of the MLP beside experts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub shared_channels: usize,
 }
 
 fn is_zero(count: &usize) -> bool {
@@ -105,6 +113,8 @@ impl Sizes {
             kv_heads: c.kv_heads,
             channels: c.ff,
             experts: c.experts.as_ref().map_or(0, |experts| experts.count),
+            expert_channels: c.experts.as_ref().map_or(0, |experts| experts.ff),
+            shared_channels: c.experts.as_ref().and_then(|all| all.shared_ff).unwrap_or(0),
         }
     }
 
@@ -123,7 +133,8 @@ impl Sizes {
         }
         if let Some(experts) = &mut config.experts {
             experts.layers.truncate(self.layers);
-            experts.count = self.experts;
+            (experts.count, experts.ff) = (self.experts, self.expert_channels);
+            experts.shared_ff = experts.shared_ff.map(|_| self.shared_channels);
         }
         config
     }
@@ -147,6 +158,13 @@ impl fmt::Display for Change {
             ("query heads", a.heads, b.heads),
             ("key heads", a.kv_heads, b.kv_heads),
             ("experts", a.experts, b.experts),
+            // They are the channels above where every layer has experts.
+            if (a.channels, b.channels) == (a.expert_channels, b.expert_channels) {
+                ("channels of experts", 0, 0)
+            } else {
+                ("channels of experts", a.expert_channels, b.expert_channels)
+            },
+            ("shared channels", a.shared_channels, b.shared_channels),
         ];
         let changed: Vec<String> = rows
             .iter()
@@ -155,6 +173,50 @@ impl fmt::Display for Change {
             .collect();
         f.write_str(&if changed.is_empty() { "nothing".to_string() } else { changed.join(", ") })
     }
+}
+
+/// MLPs whose number of channels is one number of config.json.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MlpKind {
+    /// Of layers without experts.
+    Layer,
+    Expert,
+    /// The shared expert, or the MLP beside experts.
+    Shared,
+}
+
+impl MlpKind {
+    const ALL: [MlpKind; 3] = [MlpKind::Layer, MlpKind::Expert, MlpKind::Shared];
+
+    fn of(config: &Config, layer: usize, expert: Option<u16>) -> Self {
+        let has_experts = config.experts.as_ref().is_some_and(|experts| experts.layers[layer]);
+        match (expert, has_experts) {
+            (Some(_), _) => Self::Expert,
+            (None, true) => Self::Shared,
+            (None, false) => Self::Layer,
+        }
+    }
+
+    /// For messages.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Layer => "channels",
+            Self::Expert => "channels of experts",
+            Self::Shared => "shared channels",
+        }
+    }
+}
+
+/// An MLP or expert that may lose channels.
+struct Mlp<'a> {
+    layer: usize,
+    expert: Option<u16>,
+    kind: MlpKind,
+    /// How often it has the number of channels of config.json: 2 if it is twice as wide.
+    times: usize,
+    /// How many of its channels are removable.
+    removable: usize,
+    flags: &'a [bool],
 }
 
 /// The layers, heads and channels that a shrunk model keeps. Holds, once built:
@@ -180,8 +242,9 @@ impl Change {
 pub struct KeptLayer {
     /// Its index in the original model.
     pub index: usize,
-    /// Kept channels.
-    pub channels: Vec<usize>,
+    /// Kept channels of the MLP that every token goes through and of experts; an MLP
+    /// without an entry keeps all.
+    pub channels: BTreeMap<Option<u16>, Vec<usize>>,
     /// Kept query heads.
     pub heads: Vec<usize>,
     /// Kept key heads.
@@ -197,7 +260,7 @@ impl KeptLayer {
         let has = config.experts.as_ref().is_some_and(|experts| experts.layers[index]);
         Self {
             index,
-            channels: (0..sizes.channels).collect(),
+            channels: BTreeMap::new(),
             heads: (0..sizes.heads).collect(),
             kv_heads: (0..sizes.kv_heads).collect(),
             experts: (0..if has { sizes.experts } else { 0 }).collect(),
@@ -208,39 +271,43 @@ impl KeptLayer {
 /// The removable channels and heads of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removable {
-    /// For each channel, whether it is removable.
-    pub channels: Vec<bool>,
+    /// For each channel of the MLP that every token goes through and of each expert,
+    /// whether it is removable.
+    pub channels: BTreeMap<Option<u16>, Vec<bool>>,
     /// For each query head, whether it is removable.
     pub heads: Vec<bool>,
 }
 
 impl Removable {
-    /// Found from the weights of `o` and `down`, or anything with the same zeros.
-    pub fn from_weights(config: &Config, o: &[f32], down: &[f32]) -> Self {
+    /// Found from the weights of linear layers, or anything with the same zeros.
+    pub fn from_weights<E>(
+        config: &Config,
+        layer: usize,
+        mut weights: impl FnMut(usize) -> Result<Vec<f32>, E>,
+    ) -> Result<Self, E> {
+        let info = LayerInfo::new(config, layer);
         // Layers that differ in their heads keep them.
         let heads = match config.has_equal_heads() && !config.family.gated_attention {
             false => vec![false; config.heads],
-            true => zero_columns(o, config.q_width())
+            true => zero_columns(&weights(info.mixer - 1)?, config.q_width())
                 .chunks(config.head_dim)
                 .map(|columns| columns.iter().all(|zero| *zero))
                 .collect(),
         };
-        // Experts have channels of their own, which are kept.
-        let channels = match config.experts {
-            Some(_) => vec![false; config.ff],
-            None => zero_columns(down, config.ff),
-        };
-        Self { channels, heads }
+        let mut channels = BTreeMap::new();
+        for (linear, down) in info.linears.iter().enumerate().filter(|(_, l)| l.role == Role::Down)
+        {
+            channels.insert(down.expert, zero_columns(&weights(linear)?, down.shape[1]));
+        }
+        Ok(Self { channels, heads })
     }
 
     /// Found from a layer of a checkpoint.
     pub fn read(model: &Model<'_>, layer: usize) -> Result<Self, ShrinkError> {
         let info = LayerInfo::new(model.config(), layer);
-        let read = |linear: usize| -> Result<Vec<f32>, CheckpointError> {
+        Self::from_weights(model.config(), layer, |linear| {
             Ok(model.checkpoint().tensor(&info.weight_name(linear))?.to_f32())
-        };
-        let down = info.position(Role::Down).map_or_else(|| Ok(Vec::new()), read)?;
-        Ok(Self::from_weights(model.config(), &read(info.mixer - 1)?, &down))
+        })
     }
 }
 
@@ -292,17 +359,37 @@ impl ShrinkPlan {
     ) -> Result<Self, ShrinkError> {
         let group = config.group_size();
         let count = |flags: &[bool]| flags.iter().filter(|flag| **flag).count();
-        let channels = |layer: &Removable| count(&layer.channels);
+        let mlps: Vec<Mlp<'_>> = removable
+            .iter()
+            .enumerate()
+            .flat_map(|(layer, removable)| {
+                let shares_keys = config.attention[layer].shared_from.is_some();
+                let wide = config.double_wide && shares_keys;
+                removable.channels.iter().map(move |(&expert, flags)| Mlp {
+                    layer,
+                    expert,
+                    kind: MlpKind::of(config, layer, expert),
+                    times: if wide && expert.is_none() { 2 } else { 1 },
+                    removable: count(flags),
+                    flags,
+                })
+            })
+            .collect();
+        // What every MLP of a kind can lose, and still have a channel.
+        let lost_channels = MlpKind::ALL.map(|kind| {
+            let lost = |mlp: &Mlp<'_>| {
+                (mlp.removable / mlp.times).min((mlp.flags.len() / mlp.times).saturating_sub(1))
+            };
+            mlps.iter().filter(|mlp| mlp.kind == kind).map(lost).min().unwrap_or(0)
+        });
         let heads_of = |layer: &Removable, kv: usize| count(&layer.heads[kv * group..][..group]);
         let whole = |layer: &Removable| {
             (0..config.kv_heads).filter(|&kv| heads_of(layer, kv) == group).collect::<Vec<_>>()
         };
 
-        // What every layer can lose: channels, key heads, then query heads of the key
-        // heads that stay.
+        // What every layer can lose: key heads, then query heads of the key heads that stay.
         let least =
             |count: &dyn Fn(&Removable) -> usize| removable.iter().map(count).min().unwrap_or(0);
-        let lost_channels = least(&channels).min(config.ff - 1);
         let lost_kv = least(&|layer| whole(layer).len()).min(config.kv_heads - 1);
         let kept_kv = |layer: &Removable| -> Vec<usize> {
             let lost = whole(layer);
@@ -322,33 +409,50 @@ impl ShrinkPlan {
                     without_first(flags, lost_heads).map(move |head| kv * group + head)
                 })
                 .collect();
-            let channels = without_first(&layer.channels, lost_channels).collect();
+            let channels = mlps
+                .iter()
+                .filter(|mlp| mlp.layer == index && lost_channels[mlp.kind as usize] > 0)
+                .map(|mlp| {
+                    let lost = mlp.times * lost_channels[mlp.kind as usize];
+                    (mlp.expert, without_first(mlp.flags, lost).collect())
+                })
+                .collect();
             KeptLayer { channels, heads, kv_heads, ..KeptLayer::whole(config, index) }
         };
         let layers: Vec<KeptLayer> = removable.iter().enumerate().map(kept_layer).collect();
         let before = Sizes::new(config);
         let kv_heads = config.kv_heads - lost_kv;
+        let all_have_experts =
+            config.experts.as_ref().is_some_and(|e| e.layers.iter().all(|has| *has));
+        let of_layers = if all_have_experts { MlpKind::Expert } else { MlpKind::Layer };
         let after = Sizes {
             layers: removable.len(),
             heads: kv_heads * (group - lost_heads),
             kv_heads,
-            channels: config.ff - lost_channels,
+            channels: before.channels - lost_channels[of_layers as usize],
             experts: before.experts,
+            expert_channels: before.expert_channels - lost_channels[MlpKind::Expert as usize],
+            shared_channels: before.shared_channels - lost_channels[MlpKind::Shared as usize],
         };
         let change = Change { before, after };
 
         if uneven == Uneven::Refuse {
-            let heads = |layer: &Removable| count(&layer.heads);
-            let rows: [(&str, &dyn Fn(&Removable) -> usize, usize); 2] = [
-                ("channels", &channels, lost_channels),
-                ("query heads", &heads, before.heads - after.heads),
-            ];
-            for (what, count, lost) in rows {
-                let counts: Vec<usize> = removable.iter().map(count).collect();
-                if counts.iter().any(|found| *found != lost) {
-                    let layers = by_count(&counts);
-                    return Err(ShrinkError::Uneven { what, layers, possible: change });
+            let uneven = |what: &'static str, counts: &[(usize, usize)]| {
+                let layers = by_count(counts);
+                Err(ShrinkError::Uneven { what, layers, possible: change })
+            };
+            for kind in MlpKind::ALL {
+                let of_kind = || mlps.iter().filter(|mlp| mlp.kind == kind);
+                let lost = lost_channels[kind as usize];
+                if of_kind().any(|mlp| mlp.removable != mlp.times * lost) {
+                    let counts: Vec<_> = of_kind().map(|mlp| (mlp.layer, mlp.removable)).collect();
+                    return uneven(kind.name(), &counts);
                 }
+            }
+            let heads = removable.iter().map(|layer| count(&layer.heads));
+            let counts: Vec<(usize, usize)> = heads.enumerate().collect();
+            if counts.iter().any(|(_, found)| *found != before.heads - after.heads) {
+                return uneven("query heads", &counts);
             }
         }
         if change.is_nothing() {
@@ -393,11 +497,13 @@ fn without_first(flags: &[bool], lost: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// `4 in layers 0-3, 5; 3 in layer 4`, the most frequent count first.
-fn by_count(counts: &[usize]) -> String {
+/// `4 in layers 0-3, 5; 3 in layer 4` of layers with their counts, the most frequent count
+/// first; a layer whose experts differ has several.
+fn by_count(counts: &[(usize, usize)]) -> String {
     let mut kinds: Vec<(usize, Vec<usize>)> = Vec::new();
-    for (layer, &count) in counts.iter().enumerate() {
+    for &(layer, count) in counts {
         match kinds.iter_mut().find(|(known, _)| *known == count) {
+            Some((_, layers)) if layers.last() == Some(&layer) => {}
             Some((_, layers)) => layers.push(layer),
             None => kinds.push((count, vec![layer])),
         }
@@ -461,6 +567,9 @@ mod tests {
     #[test]
     fn numbers_are_shown_as_ranges() {
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
-        assert_eq!(by_count(&[4, 4, 3, 4]), "4 in layers 0-1, 3; 3 in layer 2");
+        let counts = [(0, 4), (1, 4), (2, 3), (3, 4)];
+        assert_eq!(by_count(&counts), "4 in layers 0-1, 3; 3 in layer 2");
+        // Two experts of one layer, and a layer without experts.
+        assert_eq!(by_count(&[(0, 4), (0, 4), (2, 4), (2, 5)]), "4 in layers 0, 2; 5 in layer 2");
     }
 }

@@ -3,7 +3,9 @@
 use super::{KeptLayer, ShrinkError, ShrinkPlan};
 use crate::checkpoint::write::{self, Data, Part, shard_name};
 use crate::checkpoint::{Dtype, Tensor};
-use crate::model::{Config, Model, QkNorm, SlidingWindow};
+use crate::model::{
+    Config, LayerInfo, LinearInfo, Model, QkNorm, Role, SlidingWindow, split_layer_name,
+};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -37,9 +39,10 @@ pub fn write(
 
     for (number, layer) in plan.layers.iter().enumerate() {
         let mut tensors = Vec::new();
+        let info = LayerInfo::new(model.config(), layer.index);
         for name in model.layer_tensors(layer.index) {
             let tensor = source.tensor(&name)?;
-            let (shape, data) = kept(model.config(), layer, &tensor);
+            let (shape, data) = kept(model.config(), &info, layer, &tensor);
             let Some(new) = kept_name(model.config(), layer, number, &name) else { continue };
             tensors.push((new, storage_dtype(&tensor), shape, data, tensor));
         }
@@ -64,7 +67,12 @@ pub fn write(
 }
 
 /// Shape and numbers of the kept part of a tensor; no numbers if all of it is kept.
-fn kept(config: &Config, layer: &KeptLayer, tensor: &Tensor<'_>) -> (Vec<usize>, Option<Vec<f32>>) {
+fn kept(
+    config: &Config,
+    info: &LayerInfo,
+    layer: &KeptLayer,
+    tensor: &Tensor<'_>,
+) -> (Vec<usize>, Option<Vec<f32>>) {
     let heads = |heads: &[usize], all: usize, axis: usize| -> Vec<usize> {
         // Of q_proj, with the gates of attention if it has them.
         let d = tensor.shape().get(axis).map_or(0, |size| size / all);
@@ -76,11 +84,19 @@ fn kept(config: &Config, layer: &KeptLayer, tensor: &Tensor<'_>) -> (Vec<usize>,
     let (names, kv_heads) = (&config.family.names, config.kv_heads);
     let router =
         !layer.experts.is_empty() && tensor.name().ends_with(&format!("{}.{kind}", names.router));
+    // Rows of gate and up, columns of down.
+    let own = split_layer_name(tensor.name()).and_then(|(_, name)| name.rsplit_once('.'));
+    let own = own.and_then(|(name, _)| info.linears.iter().find(|linear| linear.name == name));
+    let channels = |linear: &LinearInfo| layer.channels.get(&linear.expert).cloned();
     let (rows, columns) = match (linear, kind) {
+        _ if own.is_some_and(|own| [Role::Gate, Role::Up].contains(&own.role)) => {
+            (own.and_then(channels), None)
+        }
+        (_, "weight") if own.is_some_and(|own| own.role == Role::Down) => {
+            (None, own.and_then(channels))
+        }
         _ if router => (Some(layer.experts.clone()), None),
         ("router", "per_expert_scale") => (Some(layer.experts.clone()), None),
-        // Channels of experts are kept.
-        _ if config.experts.is_some() && tensor.name().contains(".mlp.") => (None, None),
         ("q_proj", _) => (Some(heads(&layer.heads, config.heads, 0)), None),
         ("k_proj" | "v_proj", _) => (Some(heads(&layer.kv_heads, kv_heads, 0)), None),
         ("q_norm", _) if config.family.qk_norm == QkNorm::AllHeads => {
@@ -91,8 +107,6 @@ fn kept(config: &Config, layer: &KeptLayer, tensor: &Tensor<'_>) -> (Vec<usize>,
         }
         ("self_attn", "sinks") => (Some(layer.heads.clone()), None),
         ("o_proj", "weight") => (None, Some(heads(&layer.heads, config.heads, 1))),
-        ("gate_proj" | "up_proj", _) => (Some(layer.channels.clone()), None),
-        ("down_proj", "weight") => (None, Some(layer.channels.clone())),
         _ => (None, None),
     };
     let mut shape = tensor.shape().to_vec();
@@ -132,11 +146,28 @@ fn kept_name(config: &Config, layer: &KeptLayer, number: usize, name: &str) -> O
     Some(format!("{new}{prefix}{place}.{part}"))
 }
 
+/// The key of the width of a shared expert.
+const SHARED: &str = "shared_expert_intermediate_size";
+
 /// Changes the config to that of the shrunk model.
 fn change_config(json: &mut Map<String, Value>, config: &Config, plan: &ShrinkPlan) {
     let (before, after) = (plan.change.before, plan.change.after);
-    if config.experts.is_none() {
-        json.insert("intermediate_size".into(), json!(after.channels));
+    match (&config.experts, config.family.experts) {
+        (Some(experts), Some(rules)) => {
+            let shared = if experts.beside_mlp { "intermediate_size" } else { SHARED };
+            if before.shared_channels != after.shared_channels {
+                json.insert(shared.into(), json!(after.shared_channels));
+            }
+            if before.expert_channels != after.expert_channels {
+                json.insert(rules.ff_key.into(), json!(after.expert_channels));
+            }
+            if experts.layers.contains(&false) {
+                json.insert("intermediate_size".into(), json!(after.channels));
+            }
+        }
+        _ => {
+            json.insert("intermediate_size".into(), json!(after.channels));
+        }
     }
     if before.experts != after.experts {
         let keys = ["num_experts", "num_local_experts"];
@@ -159,6 +190,13 @@ fn change_config(json: &mut Map<String, Value>, config: &Config, plan: &ShrinkPl
     if config.family.rotation.skips_layers {
         let rotates = |&index: &usize| u8::from(config.attention[index].rope.is_some());
         json.insert("no_rope_layers".into(), json!(kept.iter().map(rotates).collect::<Vec<_>>()));
+    }
+    if let Some(Value::Object(by_layer)) = json.get("per_layer_config") {
+        let renumbered = kept.iter().enumerate().filter_map(|(number, index)| {
+            Some((number.to_string(), by_layer.get(&index.to_string())?.clone()))
+        });
+        let renumbered: Map<String, Value> = renumbered.collect();
+        json.insert("per_layer_config".into(), Value::Object(renumbered));
     }
     if let Some(experts) = config.experts.as_ref().filter(|e| !e.layers.iter().all(|has| *has)) {
         // Otherwise a layer's index decides whether it has experts.

@@ -54,7 +54,7 @@ pub struct LayerGradients {
     /// One for each linear; empty without a bias.
     pub biases: Vec<Vec<f32>>,
     /// One for each of [`NormSlot::ALL`]; empty where the family has none.
-    pub norms: [Vec<f32>; 6],
+    pub norms: [Vec<f32>; NormSlot::ALL.len()],
 }
 
 impl LayerGradients {

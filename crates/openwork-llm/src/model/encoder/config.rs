@@ -119,6 +119,8 @@ pub fn config(
         ff: keys.size("intermediate_size")?,
         experts: None,
         delta_nets: None,
+        per_layer: None,
+        double_wide: false,
         encoder: Some(EncoderConfig {
             positions: (!rotated).then_some(rows),
             token_types,
@@ -151,6 +153,7 @@ pub fn config(
                 values_are_keys: false,
                 window: None,
                 rope,
+                shared_from: None,
             };
             layers
         ],
