@@ -176,7 +176,8 @@ fn whichever_layers_are_left_are_pruned_as_they_are() {
     // Sliding and global layers with other heads, delta nets, layers without experts.
     for name in ["gemma4", "qwen3.5", "qwen3-moe", "qwen2-moe", "gemma4-moe"] {
         let out = tempfile::tempdir().unwrap();
-        let recipe = "[[pass]]\nspec = 'layers keep 1'\n[[pass]]\nspec = '2:4'\nmethod = 'magnitude'";
+        let recipe =
+            "[[pass]]\nspec = 'layers keep 1'\n[[pass]]\nspec = '2:4'\nmethod = 'magnitude'";
         let record = run_all(name, recipe, out.path(), Start::Fresh).unwrap();
         let written = Checkpoint::open(out.path()).unwrap();
         let model = Model::open(&written).unwrap();
