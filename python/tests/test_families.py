@@ -70,3 +70,23 @@ def test_transformers_loads_a_model_with_fewer_experts(name, tmp_path):
 def test_transformers_loads_a_model_with_narrower_experts(name, tmp_path):
     out, ours = prune(name, "mlp keep 75%", tmp_path, method="s-obs", remove=True)
     assert perplexity(out) == pytest.approx(ours, rel=1e-4)
+
+
+def test_a_run_with_shared_keys_resumes_to_the_same_bytes(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    ask = dict(spec="2:4", method="sparsegpt", calib=tmp_path / "text.txt", samples=8, seq_len=WINDOW)
+    seen = []
+
+    def stop(event):
+        seen.extend([event] if event["event"] == "layer" else [])
+        if len(seen) == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        openwork.prune_model(MODELS / "gemma4-e2b-moe", out=tmp_path / "stopped", progress=stop, **ask)
+    for out, resume in [("stopped", True), ("whole", False)]:
+        openwork.prune_model(MODELS / "gemma4-e2b-moe", out=tmp_path / out, resume=resume, progress=False, **ask)
+    files = sorted(file.name for file in (tmp_path / "whole").glob("*.safetensors"))
+    assert len(files) == 4
+    for name in files:
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

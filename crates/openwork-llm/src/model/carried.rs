@@ -2,6 +2,8 @@
 //! per-layer embeddings are looked up, and the keys and values that later layers share.
 
 use super::config::Config;
+use super::hidden::Scratch;
+use super::layer::Layer;
 use std::ops::Range;
 
 /// The ids, keys and values of some tokens, as far as the model needs them.
@@ -77,6 +79,18 @@ impl CarriedRows<'_> {
             let (keys, values) = row[columns.clone()].split_at(columns.len() / 2);
             k.extend_from_slice(keys);
             v.extend_from_slice(values);
+        }
+    }
+}
+
+impl Layer {
+    /// Stores the keys and values for later layers, or loads those of an earlier one.
+    pub(super) fn share_keys(&self, carried: &mut CarriedRows<'_>, scratch: &mut Scratch) {
+        let Some(columns) = &self.shared else { return };
+        let Scratch { k, v, .. } = scratch;
+        match self.config.attention[self.index()].shared_from {
+            None => carried.store(&self.config, columns, k, v),
+            Some(_) => carried.load(&self.config, columns, k, v),
         }
     }
 }

@@ -14,7 +14,6 @@ use super::rope_config::{HeadContext, QueryScaling};
 use crate::format::printable;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// Why a config.json is not supported.
 #[derive(Debug, thiserror::Error)]
@@ -458,40 +457,6 @@ impl Config {
     pub fn mlp_widths(&self) -> BTreeSet<usize> {
         let experts = self.experts.as_ref().map(|experts| experts.ff);
         (0..self.layers).filter_map(|layer| self.mlp_width(layer)).chain(experts).collect()
-    }
-
-    /// Whether some layer uses the keys and values of another.
-    pub fn shares_keys(&self) -> bool {
-        self.attention.iter().any(|attention| attention.shared_from.is_some())
-    }
-
-    /// The layers whose keys and values other layers use, each with the columns that these
-    /// take in a row of all shared keys and values: first the keys, then the values.
-    pub fn shared_columns(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let sources: BTreeSet<usize> =
-            self.attention.iter().filter_map(|a| a.shared_from).collect();
-        sources.into_iter().scan(0, |start, layer| {
-            let LayerAttention { kv_heads, head_dim, .. } = self.attention[layer];
-            let columns = *start..*start + 2 * kv_heads * head_dim;
-            *start = columns.end;
-            Some((layer, columns))
-        })
-    }
-
-    /// Width of a row of all shared keys and values.
-    pub fn shared_width(&self) -> usize {
-        self.shared_columns().last().map_or(0, |(_, columns)| columns.end)
-    }
-
-    /// Numbers that a token takes from layer to layer: its hidden state, and shared keys and
-    /// values.
-    pub fn state_width(&self) -> usize {
-        self.hidden + self.shared_width()
-    }
-
-    /// Number of tokens that can be embedded.
-    pub fn token_limit(&self) -> usize {
-        self.per_layer.map_or(self.vocab, |all| all.vocab.min(self.vocab))
     }
 
     /// Whether all layers have the same kind of attention, with keys and values of their

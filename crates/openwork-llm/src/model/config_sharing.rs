@@ -1,9 +1,11 @@
-//! What config.json says of the inputs and keys that layers share: per-layer embeddings, and
-//! layers that use the keys and values of earlier ones.
+//! Per-layer embeddings, and layers that use the keys and values of earlier ones: what
+//! config.json says of them, and what tokens carry from layer to layer for them.
 
-use super::config::{ConfigError, LayerAttention, PerLayerEmbedding};
+use super::config::{Config, ConfigError, LayerAttention, PerLayerEmbedding};
 use super::config_reader::ConfigReader;
 use super::family::Family;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// transformers' defaults.
 const WIDTH: usize = 256;
@@ -60,9 +62,44 @@ pub(super) fn share_keys(
     Ok(())
 }
 
+impl Config {
+    /// Whether some layer uses the keys and values of another.
+    pub fn shares_keys(&self) -> bool {
+        self.attention.iter().any(|attention| attention.shared_from.is_some())
+    }
+
+    /// The layers whose keys and values other layers use, each with the columns that these
+    /// take in a row of all shared keys and values: first the keys, then the values.
+    pub fn shared_columns(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let sources: BTreeSet<usize> =
+            self.attention.iter().filter_map(|a| a.shared_from).collect();
+        sources.into_iter().scan(0, |start, layer| {
+            let LayerAttention { kv_heads, head_dim, .. } = self.attention[layer];
+            let columns = *start..*start + 2 * kv_heads * head_dim;
+            *start = columns.end;
+            Some((layer, columns))
+        })
+    }
+
+    /// Width of a row of all shared keys and values.
+    pub fn shared_width(&self) -> usize {
+        self.shared_columns().last().map_or(0, |(_, columns)| columns.end)
+    }
+
+    /// Numbers that a token takes from layer to layer: its hidden state, and shared keys and
+    /// values.
+    pub fn state_width(&self) -> usize {
+        self.hidden + self.shared_width()
+    }
+
+    /// Number of tokens that can be embedded.
+    pub fn token_limit(&self) -> usize {
+        self.per_layer.map_or(self.vocab, |all| all.vocab.min(self.vocab))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::config::Config;
     use super::*;
     use serde_json::{Value, json};
 

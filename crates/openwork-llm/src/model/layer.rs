@@ -3,7 +3,7 @@
 use super::attention::GroupedQueryAttention;
 use super::cache::Cache;
 use super::carried::CarriedRows;
-use super::config::{Activation, Config, LayerAttention};
+use super::config::{Activation, Config};
 use super::delta_net::{DeltaNet, Projected};
 use super::encoder::PositionBias;
 use super::experts::Router;
@@ -185,7 +185,7 @@ pub struct Layer {
     pub(super) per_layer: Option<PerLayerInput>,
     /// Where it stores its keys and values for later layers, or finds those of an earlier
     /// one: columns of [`Config::shared_columns`].
-    shared: Option<Range<usize>>,
+    pub(super) shared: Option<Range<usize>>,
 }
 
 /// Loads a matrix of `checkpoint`.
@@ -376,11 +376,7 @@ impl Layer {
 
     /// The layer whose keys and values it attends to: itself, or an earlier one.
     pub(super) fn key_layer(&self) -> usize {
-        self.attention_settings().shared_from.unwrap_or(self.index())
-    }
-
-    fn attention_settings(&self) -> &LayerAttention {
-        &self.config.attention[self.index()]
+        self.config.attention[self.index()].shared_from.unwrap_or(self.index())
     }
 
     /// The output of the mixer.
@@ -740,16 +736,6 @@ impl Layer {
         }
         if let Some(clip) = c.clip_qkv {
             scratch.v.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
-        }
-    }
-
-    /// Stores the keys and values for later layers, or loads those of an earlier one.
-    pub(super) fn share_keys(&self, carried: &mut CarriedRows<'_>, scratch: &mut Scratch) {
-        let Some(columns) = &self.shared else { return };
-        let Scratch { k, v, .. } = scratch;
-        match self.attention_settings().shared_from {
-            None => carried.store(&self.config, columns, k, v),
-            Some(_) => carried.load(&self.config, columns, k, v),
         }
     }
 
