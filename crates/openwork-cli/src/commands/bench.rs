@@ -7,7 +7,7 @@ use crate::print;
 use openwork_llm::Checkpoint;
 use openwork_llm::format::count;
 use openwork_llm::model::Model;
-use openwork_llm::pack::compare;
+use openwork_llm::pack::{Patterns, compare};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
