@@ -1,4 +1,4 @@
-"""Compares openwork's logits with those of transformers on random tiny models of every family.
+"""Compares openwork with transformers on random tiny models of every family.
 
     python testdata/check_configs.py [--count 10] [--seed 0] [--keep DIR] [FAMILY ..]
 
@@ -7,8 +7,8 @@ sizes (odd numbers of heads among them), options (ties, biases, windows, routers
 RoPE; its config.json is written as transformers 5 or 4 does, at random without keys that
 have their default value. What transformers computes from the same folder in f64 is the
 truth: no logit may differ by more than 1e-4 of the largest one, or by twice as much as
-those that transformers computes in f32, if that is more. A folder that transformers
-refuses to load is drawn again.
+those that transformers computes in f32, if that is more. Of encoders, the vectors of
+sentences are compared. A folder that transformers refuses to load is drawn again.
 """
 
 import argparse
@@ -16,13 +16,16 @@ import inspect
 import json
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import warnings
 from pathlib import Path
 
+import make_encoders
 import torch
 import transformers
+from make_encoders import BERT_ORDER, BERT_TOKENS, MPNET_ORDER, MPNET_TOKENS
 from make_models import randomize, tokenizer
 
 import openwork
@@ -279,9 +282,35 @@ def gpt_oss(draw):
     return "GptOss", options | draw.maybe("attention_bias", False, chance=0.3)
 
 
+def encoder(draw):
+    heads = draw.choice([1, 2, 3, 5])
+    sizes = dict(
+        vocab_size=draw.randint(120, 150), hidden_size=heads * draw.choice([4, 6, 8]), num_attention_heads=heads,
+        intermediate_size=draw.randint(9, 60), num_hidden_layers=draw.randint(1, 4), max_position_embeddings=64,
+        layer_norm_eps=draw.choice([1e-12, 1e-5, 1e-3]),
+    )
+    return sizes
+
+
+def bert(draw):
+    options = encoder(draw) | draw.maybe("type_vocab_size", 1, 3)
+    return "Bert", options | draw.maybe("hidden_act", "gelu_new", "gelu")
+
+
+def mpnet(draw):
+    return "MPNet", encoder(draw)
+
+
+def nomic_bert(draw):
+    options = encoder(draw)
+    rope = dict(rope_type="default", rope_theta=draw.choice([500.0, 1e4]))
+    return "NomicBert", options | dict(rope_parameters=rope)
+
+
+ENCODERS = dict(bert=(BERT_TOKENS, BERT_ORDER), mpnet=(MPNET_TOKENS, MPNET_ORDER), nomic_bert=(BERT_TOKENS, BERT_ORDER))
 FAMILIES = [
     llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, olmoe, olmo2, olmo3, phi3, smollm3, granite, glm4,
-    ministral3, gemma2, gemma3, gemma4, qwen35, qwen35_moe, gpt_oss,
+    ministral3, gemma2, gemma3, gemma4, qwen35, qwen35_moe, gpt_oss, bert, mpnet, nomic_bert,
 ]
 
 
@@ -336,6 +365,36 @@ def build(draw, family, folder):
     return f"{name}, {dtype}{', old RoPE' if old else ''}", options
 
 
+def build_encoder(draw, family, folder):
+    """Writes a random encoder; returns what it is."""
+    name, options = family(draw)
+    model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**options)).eval()
+    make_encoders.randomize(model, torch.Generator().manual_seed(draw.randrange(1 << 30)))
+    dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
+    model.to(dtype).save_pretrained(folder)
+    make_encoders.tokenizer(*ENCODERS[family.__name__]).save_pretrained(folder)
+    return f"{name}, {dtype}", options
+
+
+def vector_trouble(folder):
+    """What differs in the vectors of sentences, if anything: means of the states of their tokens."""
+    model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = folder / "texts.txt"
+    texts.write_text("\n".join(make_encoders.TEXTS))
+    words = [sys.executable, "-m", "openwork", "embed", folder, "--text", texts, "--quiet"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        return done.stderr
+    for text, line in zip(make_encoders.TEXTS, done.stdout.splitlines(), strict=True):
+        with torch.inference_mode():
+            want = model(**tokens(text, return_tensors="pt")).last_hidden_state[0].mean(0).double()
+        found = change(torch.tensor(json.loads(line), dtype=torch.float64), want)
+        if not found <= TOLERANCE:
+            return f"{text!r}: differs by {found:.2g} of the largest entry"
+    return None
+
+
 def change(found, want):
     """The largest difference of a logit, as a share of the largest logit."""
     return ((found - want).abs().max() / want.abs().max()).item()
@@ -372,13 +431,14 @@ def check(family, number, seed, place):
     for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            what, options = build(draw, family, folder)
-            expected = reference(draw, folder)
+            encodes = family.__name__ in ENCODERS
+            what, options = (build_encoder if encodes else build)(draw, family, folder)
+            expected = None if encodes else reference(draw, folder)
         except Exception as error:  # transformers refuses it: drawn again
             refused = error
             continue
         try:
-            trouble = trouble_with(folder, expected)
+            trouble = vector_trouble(folder) if encodes else trouble_with(folder, expected)
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
         if trouble is None:

@@ -289,3 +289,38 @@ fn states_come_in_windows() {
     let hidden = Hidden::new(Matrix::zeros(6, 4), 3);
     assert_eq!((hidden.windows(), hidden.window_len()), (2, 3));
 }
+
+/// A model's folder with another value of a key in its config.json.
+fn with_key(name: &str, key: &str, value: serde_json::Value) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().expect("a folder");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(folder(name).join(file), copy.path().join(file)).expect("a copy");
+    }
+    let path = copy.path().join("config.json");
+    let text = std::fs::read_to_string(&path).expect("a config");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    json[key] = value;
+    std::fs::write(path, json.to_string()).expect("a file");
+    copy
+}
+
+#[test]
+fn layers_that_lack_what_their_config_says_are_refused_by_name() {
+    for (name, key, value, why) in [
+        ("gemma4", "hidden_size_per_layer_input", 12, "layers.0.post_per_layer_input_norm.weight"),
+        (
+            "gemma4-e2b",
+            "hidden_size_per_layer_input",
+            0,
+            "embed_tokens_per_layer.weight\" is unexpected",
+        ),
+        ("gemma4-e2b", "hidden_size_per_layer_input", 10, "layers.0.per_layer_input_gate.weight"),
+        ("gemma4-e2b", "vocab_size_per_layer_input", 288, "embed_tokens_per_layer.weight"),
+        ("gemma4-e2b", "num_kv_shared_layers", 2, "layers.3.self_attn.k_norm.weight"),
+    ] {
+        let copy = with_key(name, key, value.into());
+        let checkpoint = Checkpoint::open(copy.path()).expect("a checkpoint");
+        let error = Model::open(&checkpoint).expect_err("a refusal").to_string();
+        assert!(error.contains(why), "{key} = {value}: {error}");
+    }
+}

@@ -233,11 +233,11 @@ impl StructureSpec {
                 widths.join(", ")
             ));
         }
+        let width = config.mlp_width(0).unwrap_or(0);
         if let ("mlp", Keep::Share(share), true) =
             (self.structure.name, self.keep, config.double_wide && config.shares_keys())
-            && (share / 100.0 * config.mlp_width(0).unwrap_or(0) as f64).fract() != 0.0
+            && (share * width as f64 / 100.0).fract() != 0.0
         {
-            let width = config.mlp_width(0).unwrap_or(0);
             return wrong(format!(
                 "some MLPs of this model are twice as wide as the others; give a percentage that is a whole number of {width} channels"
             ));
