@@ -1,6 +1,6 @@
 """Writes `gradients.safetensors` beside the tiny checkpoints in `testdata/models`.
 
-    python testdata/make_gradients.py testdata/models
+    python testdata/make_gradients.py testdata/models [NAME ..]
 
 Needs torch, transformers and safetensors. For the first window of
 `golden.safetensors`, torch's autograd in f64 gives the gradient of
@@ -9,7 +9,8 @@ Needs torch, transformers and safetensors. For the first window of
 
 (the last token has no next one) for every parameter inside the layers and for
 the last norm, stored in f32 under the parameter's name, and `loss` itself.
-Fused linear layers are split. Models that openwork does not train are left out.
+Fused linear layers and experts are split. Models and parameters that openwork does not
+train are left out.
 """
 
 import sys
@@ -17,16 +18,20 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Mxfp4Config
 
 
-# Experts, multipliers, bounded scores, clamped or scaled queries, other mixers.
-UNTRAINABLE = {"gemma2", "gemma4", "gemma4-moe", "gpt-oss", "gpt-oss-mxfp4", "granite", "ministral3", "mixtral", "olmoe", "qwen2-moe", "qwen3-moe",
-               "qwen3.5", "qwen3.5-images", "qwen3.5-moe"}
+# Other mixers, gated attention, and normalized values.
+UNTRAINABLE = {"gemma4", "gemma4-moe", "qwen3.5", "qwen3.5-images", "qwen3.5-moe"}
+
+# Parameters that openwork does not train: routers, the gates of shared experts, sinks.
+FROZEN = (".mlp.gate.weight", ".mlp.router.weight", ".mlp.router.bias", ".shared_expert_gate.weight", ".sinks")
 
 
 def parts(name, grad, config):
-    """A gradient by its linear layers, if it is of a fused one."""
+    """A gradient by its linear layers, if it is of a fused one or of experts."""
+    if ".experts." in name:
+        return experts(name, grad, config.model_type)
     if "qkv_proj" in name:
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         sizes = [head * n for n in (config.num_attention_heads, *[config.num_key_value_heads] * 2)]
@@ -37,8 +42,30 @@ def parts(name, grad, config):
     return [(name, grad)]
 
 
+def experts(name, grad, family):
+    """The gradient of all experts, by expert and linear layer, as `[out, in]`."""
+    before, what = name.split(".experts.")
+    kind = "bias" if what.endswith("_bias") else "weight"
+    names = dict(gate="gate_proj", up="up_proj", down="down_proj")
+    if family == "mixtral":
+        before, names = before.replace(".mlp", ".block_sparse_moe"), dict(gate="w1", up="w3", down="w2")
+    for expert, one in enumerate(grad):
+        if family == "gpt_oss":
+            # Columns are outputs; those of gate and up alternate.
+            one = one.T if kind == "weight" else one
+            split = (one[::2], one[1::2])
+        else:
+            split = one.chunk(2)
+        found = zip(("gate", "up"), split) if what.startswith("gate_up") else [("down", one)]
+        for role, part in found:
+            yield f"{before}.experts.{expert}.{names[role]}.{kind}", part
+
+
 def gradients(folder):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    how = dict(quantization_config=Mxfp4Config(dequantize=True)) if folder.name.endswith("mxfp4") else {}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
+                                                 experts_implementation="eager", **how)
+    model = model.eval().double()
     ids = load_file(folder / "golden.safetensors")["ids"][:1].long()
     logits = model(ids, use_cache=False).logits[0]
     loss = torch.nn.functional.cross_entropy(logits[:-1].double(), ids[0, 1:], reduction="sum") / ids.shape[1]
@@ -46,18 +73,22 @@ def gradients(folder):
     found = dict(loss=loss.detach().reshape(1).float())
     for name, parameter in model.named_parameters():
         name = name.replace("model.language_model.", "model.")
+        if name.endswith(FROZEN):
+            continue
         if name.startswith("model.layers.") or name == "model.norm.weight":
             for part, grad in parts(name, parameter.grad, model.config):
                 found[part] = grad.float().contiguous()
     return found
 
 
-def main(models):
+def main(models, names):
     for folder in sorted(path for path in models.iterdir() if path.name not in UNTRAINABLE):
+        if names and folder.name not in names:
+            continue
         found = gradients(folder)
         save_file(found, folder / "gradients.safetensors")
         print(f"{folder.name:14} loss {found['loss'].item():.4f}, {len(found) - 1} parameters")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -54,6 +54,9 @@ def recover(
         if not isinstance(given, torch.nn.Module):
             raise OpenworkError(f"{name} is a {type(given).__name__}; give a torch module")
     stages = _native.recovery_stages(recover)
+    for option in ("regrow", "states"):
+        if any(stage[option] for stage in stages):
+            raise OpenworkError(f"`{option}` needs a model that openwork reads from disk; use `openwork recover`")
     _check_alike(module, reference)
     batches = _batches(module, calib, tokenizer, samples, seq_len, 0, seed)
     if len(batches) < 2:

@@ -7,6 +7,8 @@
 //!                   processor seconds too, for a machine that others use
 //! decode 64         seconds per token (mean, median and least) of 64 tokens after a prompt of 32,
 //!                   16-bit weights; and of reading as many bytes after each, without anything else
+//! train 1 1024      seconds of a forward pass of layer 1 on 1024 tokens, and of a forward pass that
+//!                   keeps its activations followed by the backward pass
 //! gemm              GFLOP/s of a product of 1536 x 1536 matrices
 //! logits OUT IDS..  writes the logits of those tokens as f32 to OUT
 //! instructions      those that products use
@@ -17,7 +19,8 @@
 use openwork::Matrix;
 use openwork::linalg::{Threads, gemm};
 use openwork_llm::Checkpoint;
-use openwork_llm::model::{Decoder, Model, Storage};
+use openwork_llm::model::backward::{Activations, Interior, LayerGradients};
+use openwork_llm::model::{Decoder, Hidden, Model, NoTap, Storage};
 use rayon::prelude::*;
 use serde_json::json;
 use std::error::Error;
@@ -51,6 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let bytes = decoder.bytes_per_token();
                 json!({ "token": tokens.json(), "read": reads.json(), "bytes_per_token": bytes })
             }
+            ["train", layer, n] => train(&model, layer.parse()?, n.parse()?)?,
             ["gemm"] => json!({ "gflops": product() }),
             ["instructions"] => json!(openwork::linalg::instructions()),
             ["logits", out, ref ids @ ..] => {
@@ -101,6 +105,38 @@ fn forward(
     let (started, cpu) = (Instant::now(), cpu_seconds());
     decoder.all_logits_into(&tokens, logits.view_mut())?;
     Ok((started.elapsed().as_secs_f64(), cpu_seconds() - cpu))
+}
+
+/// Wall time and processor time of a layer: forward, and forward with backward. Memory is
+/// allocated before.
+fn train(model: &Model<'_>, layer: usize, n: usize) -> Result<serde_json::Value, Box<dyn Error>> {
+    let layer = model.layer(layer, Storage::F32)?;
+    let states = model.embed(&[tokens(n, model.config().vocab)])?.into_states();
+    let (mut kept, mut interior) = (Activations::default(), Interior::default());
+    let mut grads = LayerGradients::new(&layer);
+    let mut times = [[f64::INFINITY; 2]; 2];
+    // The first round allocates.
+    for round in 0..3 {
+        let mut hidden = Hidden::new(states.clone(), n);
+        let mut h = states.data().to_vec();
+        let (started, cpu) = (Instant::now(), cpu_seconds());
+        layer.forward(&mut hidden, &mut NoTap);
+        let forward = [started.elapsed().as_secs_f64(), cpu_seconds() - cpu];
+        let (started, cpu) = (Instant::now(), cpu_seconds());
+        layer.forward_saving(&mut h, &mut kept);
+        layer.backward(&kept, &mut interior, &mut h, &mut grads);
+        let both = [started.elapsed().as_secs_f64(), cpu_seconds() - cpu];
+        if round > 0 {
+            for (best, new) in times.iter_mut().zip([forward, both]) {
+                best.iter_mut().zip(new).for_each(|(best, new)| *best = best.min(new));
+            }
+        }
+    }
+    let [[forward, forward_cpu], [both, both_cpu]] = times;
+    Ok(json!({
+        "forward": { "seconds": forward, "cpu_seconds": forward_cpu },
+        "forward_backward": { "seconds": both, "cpu_seconds": both_cpu },
+    }))
 }
 
 /// Processor time of all threads so far, where the system tells (Linux).

@@ -3,7 +3,7 @@
 
 use openwork::MatrixRef;
 use openwork_llm::Checkpoint;
-use openwork_llm::model::backward::{Activations, LayerGradients, Objective};
+use openwork_llm::model::backward::{Activations, Interior, LayerGradients, Objective};
 use openwork_llm::model::{Layer, Model, NoTap, NormSlot, Storage};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
@@ -86,10 +86,10 @@ fn gradients_equal_those_of_torch() {
         };
         assert!((top.loss - f64::from(want["loss"][0])).abs() < 1e-5 * top.loss, "{name}: loss");
         compare("model.norm.weight", &top.norm);
-        let mut d = top.states.into_vec();
+        let (mut d, mut interior) = (top.states.into_vec(), Interior::default());
         for (layer, kept) in layers.iter().zip(&mut kept).rev() {
             let mut grads = LayerGradients::new(layer);
-            layer.backward(kept, &mut d, &mut grads);
+            layer.backward(kept, &mut interior, &mut d, &mut grads);
             let prefix = format!("model.layers.{}.", layer.index());
             for (i, linear) in layer.info().linears.iter().map(|linear| &linear.name).enumerate() {
                 compare(&format!("{prefix}{linear}.weight"), grads.weights[i].data());
@@ -144,7 +144,7 @@ fn gradients_have_the_same_bytes_at_any_thread_count() {
             let mut kept = Activations::default();
             layer.forward_saving(&mut states, &mut kept);
             let mut grads = LayerGradients::new(&layer);
-            layer.backward(&mut kept, &mut states, &mut grads);
+            layer.backward(&kept, &mut Interior::default(), &mut states, &mut grads);
             let all: Vec<f32> = grads.slices().flatten().copied().chain(states).collect();
             all.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
         })

@@ -100,6 +100,8 @@ pub fn recovery_stages<'py>(py: Python<'py>, text: &str) -> PyResult<Vec<Bound<'
         row.set_item("steps", stage.steps)?;
         row.set_item("batch", stage.batch)?;
         row.set_item("decay", stage.decay)?;
+        row.set_item("regrow", stage.regrow)?;
+        row.set_item("states", stage.states)?;
         row.set_item("temperature", stage.temperature)?;
         row.set_item("rates", stage.rates())?;
         row.set_item("weights", stage.trained != Trained::Norms)?;

@@ -196,7 +196,7 @@ impl GroupedQueryAttention {
 
     /// Takes the exponentials of a head's scores, less a common number; returns their sum,
     /// with that of the sink.
-    fn softmax(&self, scores: &mut [f32], head: usize) -> f32 {
+    pub(super) fn softmax(&self, scores: &mut [f32], head: usize) -> f32 {
         let most = vector::max(scores);
         match self.sinks.as_ref().map(|sinks| sinks[head]) {
             None => vector::exp_in_place(scores, most),
@@ -208,7 +208,7 @@ impl GroupedQueryAttention {
     }
 
     /// Soft-caps scores, if the family does.
-    fn bound(&self, scores: &mut [f32]) {
+    pub(super) fn bound(&self, scores: &mut [f32]) {
         if let Some(cap) = self.cap {
             scores.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
         }

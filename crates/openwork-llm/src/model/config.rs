@@ -416,15 +416,9 @@ impl Config {
     pub fn untrainable(&self) -> Option<&'static str> {
         let lacks = [
             (self.encoder.is_some(), "encoders"),
-            (self.experts.is_some(), "experts"),
             (self.delta_nets.is_some(), "gated delta nets"),
             (self.family.gated_attention, "gated attention"),
-            (self.family.sinks, "attention sinks"),
             (self.family.value_norm, "normalized values"),
-            (self.score_cap.is_some() || self.logit_cap.is_some(), "bounded scores and logits"),
-            (self.residual_scale != 1.0 || self.logit_scale != 1.0, "multipliers"),
-            (self.clip_qkv.is_some(), "clip_qkv"),
-            (self.query_scaling.is_some(), "queries scaled by position"),
         ];
         lacks.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
     }

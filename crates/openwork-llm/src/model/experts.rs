@@ -32,13 +32,13 @@ use openwork::{Matrix, MatrixMut, MatrixRef};
 #[derive(Clone, Debug)]
 pub struct Router {
     /// `[experts, hidden]`.
-    weights: Matrix,
+    pub(super) weights: Matrix,
     /// Added to the logits, if the family does.
     bias: Option<Vec<f32>>,
     /// The gate of the shared expert, if there is one.
-    shared_gate: Option<Vec<f32>>,
+    pub(super) shared_gate: Option<Vec<f32>>,
     active: usize,
-    normalized: bool,
+    pub(super) normalized: bool,
     /// The additional norms and factors of Gemma 4.
     beside: Option<Beside>,
 }
@@ -133,17 +133,23 @@ impl Router {
         })
     }
 
+    /// The scores of experts, `[tokens, experts]`.
+    pub(super) fn logits(&self, x: MatrixRef<'_>) -> Matrix {
+        let mut logits = Matrix::zeros(x.rows(), self.weights.rows());
+        gemm(0.0, logits.view_mut(), 1.0, x, self.weights.view().t(), Threads::All);
+        if let Some(bias) = &self.bias {
+            (0..x.rows()).for_each(|r| vector::add(logits.row_mut(r), bias));
+        }
+        logits
+    }
+
     /// The tokens of each expert, from the normalized input of the experts.
     pub fn routes(&self, x: MatrixRef<'_>) -> Routes {
         let count = self.weights.rows();
-        let mut logits = Matrix::zeros(x.rows(), count);
-        gemm(0.0, logits.view_mut(), 1.0, x, self.weights.view().t(), Threads::All);
+        let mut logits = self.logits(x);
         let mut routes = vec![Vec::new(); count];
         let mut order: Vec<usize> = Vec::with_capacity(count);
         for (token, row) in logits.data_mut().chunks_exact_mut(count).enumerate() {
-            if let Some(bias) = &self.bias {
-                vector::add(row, bias);
-            }
             let sum = vector::exp_in_place(row, vector::max(row));
             order.clear();
             order.extend(0..count);

@@ -432,9 +432,100 @@ vectorized! {
     }
 }
 
+vectorized! {
+    /// The gradient of `y = cap tanh(x / cap)`: `d_i <- d_i (1 - (y_i / cap)^2)`.
+    pub fn tanh_backward(d: &mut [f32], y: &[f32], cap: f32) {
+        let by = cap.recip();
+        for (d, y) in d.iter_mut().zip(y) {
+            let t = y * by;
+            *d *= madd::<FMA>(-t, t, 1.0);
+        }
+    }
+}
+
+vectorized! {
+    /// The sum of `e^(a x_i - shift)`.
+    pub fn sum_of_scaled_exp(x: &[f32], a: f32, shift: f32) -> f32 {
+        let mut sums = [0.0; LANES];
+        let (blocks, rest) = x.as_chunks::<LANES>();
+        for block in blocks {
+            for i in 0..LANES {
+                sums[i] += exp::<FMA>(madd::<FMA>(a, block[i], -shift));
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(rest) {
+            *sum += exp::<FMA>(madd::<FMA>(a, *x, -shift));
+        }
+        fold(sums)
+    }
+}
+
+/// The softmax of `a x`, by its normalization: `p_i = e^(a x_i - shift) / sum`.
+#[derive(Clone, Copy, Debug)]
+pub struct Softmax {
+    /// `a`.
+    pub factor: f32,
+    /// The largest of `a x`.
+    pub shift: f32,
+    /// `1 / sum`.
+    pub scale: f32,
+}
+
+vectorized! {
+    /// With the softmaxes `p` of `z` and `q` of `y`: returns the sum of `q_i (y_i - z_i)`, and
+    /// replaces `z_i` by `w (p_i - q_i)`.
+    pub fn distill(z: &mut [f32], y: &[f32], p: Softmax, q: Softmax, w: f32) -> f32 {
+        let mut sums = [0.0; LANES];
+        let one = |z: &mut f32, y: f32, sum: &mut f32| {
+            let p = exp::<FMA>(madd::<FMA>(p.factor, *z, -p.shift)) * p.scale;
+            let q = exp::<FMA>(madd::<FMA>(q.factor, y, -q.shift)) * q.scale;
+            *sum = madd::<FMA>(q, y - *z, *sum);
+            *z = w * (p - q);
+        };
+        let (z_blocks, z_rest) = z.as_chunks_mut::<LANES>();
+        let (y_blocks, y_rest) = y.as_chunks::<LANES>();
+        for (z, y) in z_blocks.iter_mut().zip(y_blocks) {
+            for i in 0..LANES {
+                one(&mut z[i], y[i], &mut sums[i]);
+            }
+        }
+        for ((z, y), sum) in z_rest.iter_mut().zip(y_rest).zip(&mut sums) {
+            one(z, *y, sum);
+        }
+        fold(sums)
+    }
+}
+
+vectorized! {
+    /// The gradients of [`clamped_swiglu_gate`], given that of the result in `d`: `g` and
+    /// `u` are replaced by their own. With `s = 1 / (1 + e^(-alpha g))`:
+    ///
+    /// ```text
+    /// dg = d (u + 1) s (1 + alpha g (1 - s))        du = d g s        both zero beyond the limit
+    /// ```
+    pub fn clamped_swiglu_backward(
+        g: &mut [f32],
+        u: &mut [f32],
+        d: &[f32],
+        alpha: f32,
+        limit: f32
+    ) {
+        for ((g, u), d) in g.iter_mut().zip(u).zip(d) {
+            let (x, y) = (g.min(limit), u.clamp(-limit, limit));
+            let s = 1.0 / (1.0 + exp::<FMA>(-alpha * x));
+            let dg = d * (y + 1.0) * s * (1.0 + alpha * x * (1.0 - s));
+            let du = d * x * s;
+            *g = if *g > limit { 0.0 } else { dg };
+            *u = if u.abs() > limit { 0.0 } else { du };
+        }
+    }
+}
+
 /// The coefficients of one step of Adam, see [`adam`].
 #[derive(Clone, Copy, Debug)]
 pub struct AdamStep {
+    /// Factor of the gradients.
+    pub scale: f32,
     /// Learning rate.
     pub lr: f32,
     /// Decay of the means of the gradients.
@@ -457,8 +548,9 @@ vectorized! {
     /// was pruned: it stays zero, and a weight that would become zero takes the smallest
     /// number instead.
     pub fn adam(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &AdamStep) {
-        let AdamStep { lr, beta1, beta2, correction1, correction2, eps, sparse } = *step;
+        let AdamStep { scale, lr, beta1, beta2, correction1, correction2, eps, sparse } = *step;
         for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
+            let g = scale * g;
             *m = madd::<FMA>(beta1, *m, (1.0 - beta1) * g);
             *v = madd::<FMA>(beta2, *v, (1.0 - beta2) * g * g);
             let root = (*v * correction2).sqrt() + eps;
@@ -473,10 +565,13 @@ vectorized! {
 }
 
 vectorized! {
-    /// `w <- w + a (to - w)`.
+    /// `w <- w + a (to - w)`. A zero stays zero and other numbers never become zero, as in
+    /// [`adam`]: a weight that was dropped is not pulled back.
     pub fn pull(w: &mut [f32], to: &[f32], a: f32) {
         for (w, to) in w.iter_mut().zip(to) {
-            *w = madd::<FMA>(a, to - *w, *w);
+            let new = madd::<FMA>(a, to - *w, *w);
+            let new = if new == 0.0 { f32::MIN_POSITIVE } else { new };
+            *w = if *w == 0.0 { 0.0 } else { new };
         }
     }
 }
@@ -581,6 +676,28 @@ mod tests {
                     let want = slope * b * w;
                     assert!((wide(&dg[i]) - want).abs() <= 1e-5 * (1.0 + want.abs()), "{a}");
                 }
+            }
+            let limit = 3.05;
+            let (mut dg, mut du) = (x.clone(), y.clone());
+            clamped_swiglu_backward(&mut dg, &mut du, &weights, 1.7, limit as f32);
+            let gate = |a: f64, b: f64| {
+                let (a, b) = (a.min(limit), b.clamp(-limit, limit));
+                a / (1.0 + (-1.7 * a).exp()) * (b + 1.0)
+            };
+            for i in 0..n {
+                let (a, b, w) = (wide(&x[i]), wide(&y[i]), wide(&weights[i]));
+                let slope_a = (gate(a + 1e-5, b) - gate(a - 1e-5, b)) / 2e-5;
+                let slope_b = (gate(a, b + 1e-5) - gate(a, b - 1e-5)) / 2e-5;
+                for (got, want) in [(dg[i], slope_a * w), (du[i], slope_b * w)] {
+                    assert!((wide(&got) - want).abs() <= 1e-5 * (1.0 + want.abs()), "{a}, {b}");
+                }
+            }
+            let mut d = weights.clone();
+            let bounded: Vec<f32> = x.iter().map(|x| 2.0 * (x / 2.0).tanh()).collect();
+            tanh_backward(&mut d, &bounded, 2.0);
+            for i in 0..n {
+                let slope = 1.0 - (wide(&x[i]) / 2.0).tanh().powi(2);
+                assert!((wide(&d[i]) - wide(&weights[i]) * slope).abs() <= 1e-5);
             }
             let want: f64 = (0..n).map(|i| wide(&x[i]) * wide(&y[i]) * wide(&weights[i])).sum();
             let size: f64 =

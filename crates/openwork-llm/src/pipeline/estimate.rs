@@ -3,8 +3,9 @@
 use super::plan::{LayerPlan, Plan, TaskPlan};
 use super::run::Job;
 use super::states::chunk_windows;
+use crate::model::backward::Activations;
 use crate::model::{BATCH_TOKENS, Config, LayerInfo, Model, Site, split_layer_name};
-use crate::recover::{StageOptions, Unit};
+use crate::recover::{StageOptions, Unit, pass_bytes};
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::Needs;
 use openwork::{Matrix, MatrixRef};
@@ -167,11 +168,18 @@ pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
         let mut flops = 3.0 * forward_flops(c, t) * c.layers as f64;
         // Weights, gradients, both moments of Adam, and a copy of the best weights.
         let mut memory = 5 * weights * float;
-        memory += (t * (7 * c.hidden + 4 * c.q_width() + 4 * c.kv_width() + 7 * c.ff)) as u64
-            * float
-            * if stage.unit == Unit::Model { layers } else { 1 };
+        memory += match stage.unit {
+            Unit::Model => pass_bytes(c, t),
+            Unit::Block | Unit::Half => Activations::bytes(c, t),
+        };
+        // Gradients inside a layer.
+        memory += (t * (3 * c.hidden + 3 * c.ff)) as u64 * float;
         if stage.unit == Unit::Model {
-            flops += 8.0 * head as f64;
+            // Three products with the head, and the dense model.
+            flops += 8.0 * head as f64 + forward_flops(c, t) * c.layers as f64;
+            if stage.states != Some(0.0) {
+                memory += weights * float + layers * (t * c.hidden) as u64 * float;
+            }
             memory += 2 * head * float + 2 * tokens as u64 * c.hidden as u64 * float / 2;
         }
         let recovery_seconds = tokens * flops / rate;

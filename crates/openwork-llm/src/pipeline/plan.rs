@@ -555,7 +555,11 @@ fn in_rule(number: usize, error: &RecipeError) -> PipelineError {
 }
 
 /// Binds a pattern to some of a layer's linears, in its order.
-fn bind(linears: &[usize], pattern: &Pattern, info: &LayerInfo) -> Result<Spec, SpecError> {
+pub(super) fn bind(
+    linears: &[usize],
+    pattern: &Pattern,
+    info: &LayerInfo,
+) -> Result<Spec, SpecError> {
     let names: Vec<&str> = match (pattern.members(), linears) {
         (members, [linear]) if members.is_empty() => vec![&info.linears[*linear].name],
         (members, _) => members,

@@ -4,7 +4,7 @@
 use super::estimate::{Estimate, Workers, estimate, recovery};
 use super::options::{ByteCount, ENCODER_SEQ_LEN, SEQ_LEN};
 use super::passes::Passes;
-use super::recovery::RecoveryPlan;
+use super::recovery::{RecoveryPlan, pattern_groups};
 use super::run::{Evaluation, Job};
 use super::{
     Calibration, PipelineError, Recipe, RunOptions, Sampling, Start, TensorFilter, check_folder,
@@ -17,7 +17,7 @@ use crate::inspect::{Check, inspect};
 use crate::model::Model;
 use crate::model::{Config, embedding_name};
 use crate::output::{self, OutputError};
-use crate::recover::{Recovery, Unit};
+use crate::recover::{Recovery, StageOptions, Unit};
 use crate::report::Record;
 use crate::task::Task;
 use crate::tokens::{TextUse, Tokenizer, load_text};
@@ -163,10 +163,20 @@ impl RunOptions {
         model.check_decoder()?;
         let earlier = Record::read(source.path()).ok();
         let recovery = self.recover.as_ref();
+        check_trainable(recovery, model.config())?;
         let layers = recovery.is_some_and(|r| r.stages.iter().any(|s| s.unit != Unit::Model));
-        check_reference(&model, &dense, layers)?;
+        let states = recovery
+            .is_some_and(|r| r.stages.iter().any(|s| s.states.is_some_and(|weight| weight > 0.0)));
+        check_reference(&model, &dense, layers || states)?;
         if let Some(earlier) = &earlier {
             check_conforms(source, earlier)?;
+        }
+        if let Some(recovery) = recovery.filter(|r| r.stages.iter().any(StageOptions::moves)) {
+            let Some(earlier) = &earlier else {
+                let why = "regrow moves blocks within the pattern of the run that pruned the model, but the model has no record of it";
+                return Err(PipelineError::option("recover", recovery, why));
+            };
+            pattern_groups(&earlier.layers, model.config())?;
         }
         let passes = Passes::unpruned(model.config());
         let mut run = self.prepare_passes(model, passes)?;
@@ -307,18 +317,26 @@ impl RunOptions {
     ) -> Result<(), PipelineError> {
         let Some(recovery) = &self.recover else { return Ok(()) };
         let wrong = |why: &str| Err(PipelineError::option("recover", recovery, why));
-        if let Some(what) = config.untrainable() {
-            return wrong(&format!(
-                "{} models cannot be trained here: the backward pass does not cover {what}",
-                config.family.name
-            ));
-        }
+        check_trainable(Some(recovery), config)?;
         if workers.is_some() {
             return wrong(
                 "training runs in one process; prune without it, then use `openwork recover`",
             );
         }
+        if recovery.stages.iter().any(StageOptions::moves) {
+            if !passes.is_plain() {
+                return wrong(
+                    "regrow moves blocks within the pattern of one pass; this run has several, or removes structures",
+                );
+            }
+            let mut tasks = passes.list.iter().flat_map(|pass| &pass.plan.layers);
+            if tasks.any(|layer| layer.tasks.iter().any(|task| task.spec.has_levels())) {
+                return wrong("regrow cannot move blocks of patterns with several levels");
+            }
+        }
         let layers = recovery.stages.iter().find(|stage| stage.unit != Unit::Model);
+        let states = |stage: &&StageOptions| stage.states.is_some_and(|weight| weight > 0.0);
+        let layers = layers.or_else(|| recovery.stages.iter().find(states));
         if layers.is_some() && passes.list.iter().any(|pass| pass.dropped.is_some()) {
             return wrong(
                 "it trains each layer towards the same layer of the dense model, and the recipe drops layers or experts; use `model`",
@@ -394,6 +412,16 @@ impl RunOptions {
         model.check_tokens(&scored.windows).map_err(|error| wrong(error.into()))?;
         Ok(Some(Evaluation { text: file_name(path), scored, every: self.eval_every }))
     }
+}
+
+/// Refuses a model that the backward pass does not cover.
+fn check_trainable(recovery: Option<&Recovery>, config: &Config) -> Result<(), PipelineError> {
+    let Some((recovery, what)) = recovery.zip(config.untrainable()) else { return Ok(()) };
+    let why = format!(
+        "{} models cannot be trained here: the backward pass does not cover {what}",
+        config.family.name
+    );
+    Err(PipelineError::option("recover", recovery, why))
 }
 
 /// Checks that a model can be trained towards a reference; with `layers`, layer by layer.

@@ -4,16 +4,18 @@
 use super::PipelineError;
 use super::events::{Event, Observer};
 use super::layer_loop::tensor_parts;
+use super::plan::bind;
 use super::run::Job;
 use crate::checkpoint::Dtype;
 use crate::checkpoint::write::{self, Data, Part, shard_name};
-use crate::model::{Layer, Model, Norm, Storage};
+use crate::model::{Config, Layer, LayerInfo, Model, Norm, Storage};
 use crate::recover::{
-    Chain, Distilled, Distiller, LayerTrainer, MIN_WINDOWS, Progress, RecoverError, Recovery,
-    StageOptions, Unit,
+    Chain, Distilled, Distiller, LayerTrainer, MIN_WINDOWS, PatternGroup, Progress, RecoverError,
+    Recovery, StageOptions, Unit,
 };
-use crate::report::{LayerRecovery, RecoveryRecord, mean};
-use crate::tokens::{Tokenizer, random_windows};
+use crate::report::{LayerRecord, LayerRecovery, RecoveryRecord, mean};
+use crate::tokens::{Tokenizer, covering_windows, random_windows};
+use openwork::{Pattern, Spec, SpecError};
 use std::path::Path;
 use std::time::Instant;
 
@@ -82,7 +84,7 @@ impl RecoveryPlan {
             let count = (stage.steps * stage.batch).min(few(train));
             let seed = seed.wrapping_add(1);
             Ok(StageWindows {
-                train: random_windows(train, length, count, seed, bos)?,
+                train: covering_windows(train, length, count, seed, bos)?,
                 held_out: random_windows(held_out, length, HELD_OUT.min(few(held_out)), seed, bos)?,
             })
         };
@@ -106,6 +108,51 @@ impl RecoveryPlan {
     }
 }
 
+/// The patterns of the linears of each layer, by the specs of a run's record, for stages that
+/// move blocks.
+pub(super) fn pattern_groups(
+    layers: &[LayerRecord],
+    config: &Config,
+) -> Result<Vec<Vec<PatternGroup>>, PipelineError> {
+    let of_layer = |record: &LayerRecord| -> Result<Vec<PatternGroup>, PipelineError> {
+        let info = LayerInfo::new(config, record.index);
+        let mut groups: Vec<PatternGroup> = Vec::new();
+        for (linear, record) in record.linears.iter().enumerate() {
+            let Some(text) = &record.spec else { continue };
+            let wrong = |why: &dyn std::fmt::Display| {
+                PipelineError::Plan(format!(
+                    "{}: its pattern {text} cannot be moved: {why}; recover without regrow",
+                    record.name
+                ))
+            };
+            let pattern: Pattern = text.parse().map_err(|error: SpecError| wrong(&error))?;
+            let expert = info.linears[linear].expert;
+            let members = pattern.members();
+            let found: Option<Vec<usize>> =
+                members.iter().map(|member| info.find(member, expert)).collect();
+            let linears = match members.is_empty() {
+                true => vec![linear],
+                false => found.ok_or_else(|| wrong(&"the layer does not have all its tensors"))?,
+            };
+            if groups.iter().any(|group| group.linears == linears) {
+                continue;
+            }
+            let spec = bind(&linears, &pattern, &info).map_err(|error| wrong(&error))?;
+            groups.push(movable(linears, spec).map_err(|why| wrong(&why))?);
+        }
+        Ok(groups)
+    };
+    layers.iter().map(of_layer).collect()
+}
+
+/// A group of linears whose blocks can move; why not, if they cannot.
+pub(super) fn movable(linears: Vec<usize>, spec: Spec) -> Result<PatternGroup, &'static str> {
+    match spec.has_levels() {
+        true => Err("patterns with several levels keep their mask"),
+        false => Ok(PatternGroup { linears, spec }),
+    }
+}
+
 /// The recovery of layers, one after the other.
 pub(super) struct LayerRecoverer<'a> {
     reference: &'a Model<'a>,
@@ -113,6 +160,8 @@ pub(super) struct LayerRecoverer<'a> {
     dtype: Dtype,
     seed: u64,
     chain: Chain,
+    /// By layer, if blocks move.
+    groups: Vec<Vec<PatternGroup>>,
 }
 
 impl<'a> LayerRecoverer<'a> {
@@ -122,12 +171,13 @@ impl<'a> LayerRecoverer<'a> {
         reference: &'a Model<'a>,
         options: &'a StageOptions,
         job: &Job,
+        groups: Vec<Vec<PatternGroup>>,
         folder: &Path,
     ) -> Result<Self, PipelineError> {
         let (windows, memory) = (&job.calibration.windows, job.state_memory_limit);
         let chain = Chain::new(model, reference, windows, memory, folder)?;
         let (dtype, seed) = (job.dtype, job.calibration.seed);
-        Ok(Self { reference, options, dtype, seed, chain })
+        Ok(Self { reference, options, dtype, seed, chain, groups })
     }
 
     /// Advances through a layer that is already finished.
@@ -146,7 +196,9 @@ impl<'a> LayerRecoverer<'a> {
         let (index, dtype) = (layer.index(), self.dtype);
         let dense = self.reference.layer(index, Storage::F32)?;
         let round = |numbers: &mut [f32]| dtype.round(numbers);
-        let trainer = LayerTrainer { options: self.options, seed: self.seed, round: &round };
+        let groups = self.groups.get(index).map_or(&[][..], Vec::as_slice);
+        let trainer =
+            LayerTrainer { options: self.options, groups, seed: self.seed, round: &round };
         let mut seen = on_progress(observer, Some(index));
         let trained = trainer.train(layer, &dense, &mut self.chain, &mut seen)?;
         if trained.lr.is_none() {
@@ -199,6 +251,8 @@ pub(super) struct ModelStage<'a> {
     pub options: &'a StageOptions,
     pub windows: &'a StageWindows,
     pub job: &'a Job,
+    /// The patterns of each layer, if blocks move.
+    pub groups: Vec<Vec<PatternGroup>>,
     /// For temporary files.
     pub folder: &'a Path,
 }
@@ -234,6 +288,7 @@ impl ModelStage<'_> {
             options: self.options,
             windows: &self.windows.train,
             held_out: &self.windows.held_out,
+            groups: &self.groups,
             seed: self.job.calibration.seed,
             round: &round,
             memory: self.job.state_memory_limit,
@@ -258,7 +313,8 @@ impl ModelStage<'_> {
         observer: &dyn Observer,
     ) -> Result<(Vec<Layer>, Norm, RecoveryRecord), PipelineError> {
         let Self { reference, model, options, job, folder, .. } = *self;
-        let mut recoverer = LayerRecoverer::new(model, reference, options, job, folder)?;
+        let groups = self.groups.clone();
+        let mut recoverer = LayerRecoverer::new(model, reference, options, job, groups, folder)?;
         let (mut layers, mut records) = (Vec::new(), Vec::new());
         for index in 0..model.config().layers {
             let mut layer = model.layer(index, Storage::F32)?;

@@ -17,9 +17,12 @@ use super::executor::Executor;
 use super::layer_loop::{LayerLoop, pruned_layer, write_rest};
 use super::measurements::{drop_experts, inherit, renumber, resize, totals};
 use super::passes::Passes;
+use super::plan::{Plan, TaskPlan};
 use super::prepare::PreparedRun;
 use super::recipe::Recipe;
-use super::recovery::{LayerRecoverer, ModelStage, RecoveryPlan, layer_stage_record};
+use super::recovery::{
+    LayerRecoverer, ModelStage, RecoveryPlan, layer_stage_record, movable, pattern_groups,
+};
 use super::run_dir::{
     Fingerprint, RECIPE, RECORD, REDO, RunDir, Start, WORK, files, read_sealed, write_sealed,
 };
@@ -31,7 +34,7 @@ use crate::checkpoint::{Checkpoint, Dtype};
 use crate::disk::sha256;
 use crate::evaluate::{ScoredWindows, nats};
 use crate::model::{Layer, LayerInfo, Model, ModelError, Storage};
-use crate::recover::StageOptions;
+use crate::recover::{PatternGroup, StageOptions};
 use crate::report::{
     self, EvaluationRecord, EvaluationText, LayerRecord, LayerRecovery, ModelSize, PassRecord,
     Record, RecoveryRecord, SimilarityRecord, SizeChange, TaskRecord, Totals, distinct,
@@ -231,7 +234,7 @@ impl Run<'_> {
                 let layer = |index| model.layer(index, Storage::F32);
                 outcome.evaluations.extend(self.evaluate(&model, Some(last), &layer)?);
             }
-            let (folder, record) = self.recover(number, &model)?;
+            let (folder, record) = self.recover(number, &model, &outcome.layers)?;
             outcome.recovery.push(record);
             drop(model);
             result = Some(Checkpoint::open(&folder)?.rounded(self.prepared.job.dtype));
@@ -247,6 +250,7 @@ impl Run<'_> {
         &self,
         number: usize,
         model: &Model<'_>,
+        layers: &[LayerRecord],
     ) -> Result<(PathBuf, RecoveryRecord), PipelineError> {
         let stages = self.prepared.model_stages();
         let work = self.work.join(format!("recover-{}", number + 1));
@@ -263,12 +267,17 @@ impl Run<'_> {
         let Some(plan) = &self.prepared.job.recovery else {
             return Err(PipelineError::Executor("there is no recovery".to_string()));
         };
+        let groups = match stages[number].moves() {
+            true => pattern_groups(layers, model.config())?,
+            false => Vec::new(),
+        };
         let stage = ModelStage {
             reference: self.prepared.dense_model(),
             model,
             options: &stages[number],
             windows: &plan.windows[number],
             job: &self.prepared.job,
+            groups,
             folder: &work,
         };
         let record = stage.run(&out, self.observer)?;
@@ -441,14 +450,19 @@ impl Run<'_> {
             }
             _ => Ok(None),
         };
-        let executor = &mut *self.executor;
         let stage = prepared.job.recovery.as_ref().and_then(|plan| plan.recovery.layer_stage());
+        let groups = match stage.filter(|stage| stage.moves()) {
+            Some(_) => self.groups(&plan, model)?,
+            None => Vec::new(),
+        };
+        let executor = &mut *self.executor;
         let recoverer = match stage {
             Some(stage) if done.len() < before.layers => Some(LayerRecoverer::new(
                 model,
                 prepared.dense_model(),
                 stage,
                 &prepared.job,
+                groups,
                 dir.folder(),
             )?),
             _ => None,
@@ -487,6 +501,26 @@ impl Run<'_> {
         }
         record.seconds = earlier + started.elapsed().as_secs_f64();
         Ok(PassResult { folder, pruned: Some((layers, evaluations)), record })
+    }
+
+    /// The patterns of each layer, of the plan or of the run that pruned the model.
+    fn groups(
+        &self,
+        plan: &Plan,
+        model: &Model<'_>,
+    ) -> Result<Vec<Vec<PatternGroup>>, PipelineError> {
+        if let Some(earlier) = &self.prepared.earlier {
+            return pattern_groups(&earlier.layers, model.config());
+        }
+        let group = |task: &TaskPlan| {
+            movable(task.linears.clone(), task.spec.clone()).map_err(|why| {
+                let (names, spec) = (task.names(), &task.written);
+                PipelineError::Plan(format!(
+                    "{names}: the pattern {spec} cannot be moved: {why}; recover without regrow"
+                ))
+            })
+        };
+        plan.layers.iter().map(|layer| layer.tasks.iter().map(group).collect()).collect()
     }
 
     fn start(&self, number: usize, first: usize, layers: usize) {

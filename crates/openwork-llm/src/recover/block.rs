@@ -9,10 +9,11 @@
 //! computes from its own inputs.
 
 use super::chain::Chain;
-use super::optimizer::{Moments, Update, pull, scale};
+use super::optimizer::{Moments, Update, pull};
+use super::regrow::{self, PatternGroup};
 use super::text::{StageOptions, Unit};
 use super::{OnProgress, Progress, RecoverError, held_out};
-use crate::model::backward::{Activations, LayerGradients, token_loss};
+use crate::model::backward::{Activations, Interior, LayerGradients, token_loss};
 use crate::model::keep_awake::keep_awake;
 use crate::model::{Half, Layer, Parameter};
 use openwork::MatrixRef;
@@ -22,6 +23,8 @@ use openwork::random::SplitMix64;
 pub struct LayerTrainer<'a> {
     /// The stage.
     pub options: &'a StageOptions,
+    /// The layer's patterns, if blocks move.
+    pub groups: &'a [PatternGroup],
     /// Random seed of the order of windows.
     pub seed: u64,
     /// Rounds parameters as they will be stored.
@@ -137,6 +140,8 @@ impl Training<'_> {
         let StageOptions { epochs, batch, schedule, trained, decay, .. } = *self.trainer.options;
         let windows = self.chain.windows() - held_out(self.chain.windows());
         let steps = epochs * windows.div_ceil(batch);
+        let moves =
+            regrow::schedule(self.trainer.options.regrow, self.trainer.options.every, steps);
         let halves = self.halves;
         let info = layer.info().clone();
         let moved = |p: Parameter| trained.includes(p) && halves.contains(&p.half(&info));
@@ -145,18 +150,22 @@ impl Training<'_> {
             Moments::new(sizes.map(|(numbers, p)| if moved(p) { numbers.len() } else { 0 }));
         let mut sum = LayerGradients::new(layer);
         let mut one = (batch > 1).then(|| LayerGradients::new(layer));
-        let mut kept = Activations::default();
+        let (mut kept, mut interior) = (Activations::default(), Interior::default());
         let mut best: Option<(f64, Snapshot)> = None;
         let mut random = SplitMix64(self.trainer.seed ^ (layer.index() as u64) << 32);
         let (mut step, mut held) = (0, before);
         for _ in 0..epochs {
             for batch in shuffled(windows, &mut random).chunks(batch) {
+                if let Some(fraction) = moves.at(step as u64) {
+                    regrow::move_blocks(layer, self.trainer.groups, &moments.mean, fraction);
+                }
                 let mut loss = 0.0;
                 for (i, &window) in batch.iter().enumerate() {
+                    let memory = (&mut kept, &mut interior);
                     match one.as_mut().filter(|_| i > 0) {
-                        None => loss += self.gradients(layer, window, &mut kept, &mut sum)?,
+                        None => loss += self.gradients(layer, window, memory, &mut sum)?,
                         Some(one) => {
-                            loss += self.gradients(layer, window, &mut kept, one)?;
+                            loss += self.gradients(layer, window, memory, one)?;
                             sum.add(one);
                         }
                     }
@@ -165,15 +174,12 @@ impl Training<'_> {
                 if !latest.is_finite() {
                     return Ok(best.map(|(_, best)| best));
                 }
-                if batch.len() > 1 {
-                    let share = 1.0 / batch.len() as f32;
-                    sum.slices_mut().for_each(|gradient| scale(gradient, share));
-                }
                 let rate = lr * schedule.share(step, steps);
                 let updates = layer.parameters_mut().zip(sum.slices());
                 moments.step(
                     step,
                     rate,
+                    1.0 / batch.len() as f64,
                     updates.map(|((parameter, numbers), gradient)| Update {
                         sparse: matches!(parameter, Parameter::Weight(_)),
                         numbers,
@@ -210,7 +216,7 @@ impl Training<'_> {
         &mut self,
         layer: &Layer,
         window: usize,
-        kept: &mut Activations,
+        (kept, interior): (&mut Activations, &mut Interior),
         into: &mut LayerGradients,
     ) -> Result<f64, RecoverError> {
         let halves = self.halves;
@@ -220,7 +226,9 @@ impl Training<'_> {
         Ok(keep_awake(|| {
             halves.iter().for_each(|&half| layer.forward_half_saving(half, &mut h, kept));
             let loss = token_loss(&mut h, MatrixRef::new(&y, t, width));
-            halves.iter().rev().for_each(|&half| layer.backward_half(half, kept, &mut h, into));
+            for &half in halves.iter().rev() {
+                layer.backward_half(half, kept, interior, &mut h, into);
+            }
             loss
         }))
     }

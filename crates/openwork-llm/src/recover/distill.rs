@@ -1,20 +1,22 @@
 //! Trains all layers of a pruned model together, towards the dense model's
 //! distribution of the next token.
 //!
-//! The dense model runs once: its last hidden states are kept, and its logits are
-//! computed from them when they are needed. A step runs one batch of windows forward
+//! The dense model runs with every step, because its states after each layer are targets
+//! too: this lowers the held-out loss faster than its distribution alone. Without them it
+//! runs once, and its last hidden states are kept. A step runs one batch of windows forward
 //! and backward. The held-out loss is measured several times during a stage, and the
 //! weights with the lowest loss are kept. The state of the optimizer is saved at the
 //! same points, so that an interrupted stage continues to the same bytes.
 
 use super::block::shuffled;
-use super::optimizer::{Moments, Update, pull, scale, sum_of_squares};
+use super::optimizer::{Moments, Update, pull, sum_of_squares};
+use super::regrow::{self, PatternGroup};
 use super::state::{Saved, StateDir};
+use super::student::{Goal, Gradients, Passes, Student};
 use super::text::{LossKind, StageOptions};
 use super::{OnProgress, Progress, RecoverError};
 use crate::chunk_store::ChunkStore;
-use crate::model::backward::{Activations, LayerGradients, Objective, Reference};
-use crate::model::keep_awake::keep_awake;
+use crate::model::backward::{Objective, Reference};
 use crate::model::{
     EmbeddingRows, Head, Layer, LogitMap, Model, NoTap, Norm, Parameter, Storage, Weight,
 };
@@ -28,10 +30,6 @@ const MAX_NORM: f64 = 1.0;
 
 /// How often the held-out loss is measured and the state saved.
 const EVALUATIONS: usize = 8;
-
-/// Bytes of activations that are kept for the backward pass; if a window has more,
-/// layers run forward a second time.
-const ACTIVATION_BYTES: usize = 3 << 30;
 
 /// Bytes of the dense model's last hidden states that are held in memory, if the user
 /// sets no limit.
@@ -60,6 +58,8 @@ pub struct Distiller<'a> {
     pub windows: &'a [Vec<u32>],
     /// Windows of the same length that the loss is measured on.
     pub held_out: &'a [Vec<u32>],
+    /// The patterns of each layer, if blocks move.
+    pub groups: &'a [Vec<PatternGroup>],
     /// Random seed of the order of windows.
     pub seed: u64,
     /// Rounds parameters as they will be stored.
@@ -88,86 +88,34 @@ pub struct Distilled {
     pub curve: Vec<CurvePoint>,
 }
 
-/// The weights in training.
-struct Student {
-    layers: Vec<Layer>,
-    norm: Norm,
-    /// The family's offset, added to the stored weights of the norm.
-    offset: f32,
-}
-
-/// The gradients of a window.
-struct Gradients {
-    layers: Vec<LayerGradients>,
-    norm: Vec<f32>,
-}
-
-impl Gradients {
-    fn new(student: &Student) -> Self {
-        Self {
-            layers: student.layers.iter().map(LayerGradients::new).collect(),
-            norm: vec![0.0; student.norm.width()],
-        }
-    }
-
-    fn slices(&self) -> impl Iterator<Item = &[f32]> {
-        self.layers.iter().flat_map(LayerGradients::slices).chain([self.norm.as_slice()])
-    }
-
-    fn slices_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        let layers = self.layers.iter_mut().flat_map(LayerGradients::slices_mut);
-        layers.chain([self.norm.as_mut_slice()])
-    }
-
-    fn add(&mut self, other: &Self) {
-        for (sum, other) in self.layers.iter_mut().zip(&other.layers) {
-            sum.add(other);
-        }
-        self.norm.iter_mut().zip(&other.norm).for_each(|(sum, other)| *sum += other);
-    }
-}
-
-impl Student {
-    fn load(model: &Model<'_>) -> Result<Self, RecoverError> {
-        let layers = 0..model.config().layers;
-        let layers: Result<Vec<Layer>, _> =
-            layers.map(|index| model.layer(index, Storage::F32)).collect();
-        let offset = model.config().family.norm_offset;
-        Ok(Self { layers: layers?, norm: model.head()?.norm.clone(), offset })
-    }
-
-    /// Every parameter; the last norm comes last, and is `None`.
-    fn parameters_mut(&mut self) -> impl Iterator<Item = (Option<Parameter>, &mut [f32])> {
-        let layers = self.layers.iter_mut().flat_map(Layer::parameters_mut);
-        layers
-            .map(|(parameter, numbers)| (Some(parameter), numbers))
-            .chain([(None, self.norm.factors_mut())])
-    }
-
-    fn round(&mut self, round: &dyn Fn(&mut [f32])) {
-        self.layers.iter_mut().for_each(|layer| layer.round(round));
-        let (norm, offset) = (self.norm.factors_mut(), self.offset);
-        norm.iter_mut().for_each(|x| *x -= offset);
-        round(norm);
-        norm.iter_mut().for_each(|x| *x += offset);
-    }
-}
-
 /// The training targets of the windows.
 struct Targets {
     /// The dense model's last hidden states, by window; those that are held out come
     /// last.
     states: ChunkStore,
+    /// The first window in `states`: 0, or the first that is held out if the dense model
+    /// runs with every step.
+    first: usize,
     head: Weight,
     norm: Norm,
+    /// The dense model's layers, if the states after each of them are targets too.
+    layers: Vec<Layer>,
+    /// These states, of the latest window.
+    by_layer: Vec<Vec<f32>>,
 }
 
-/// Buffers of the forward and backward pass.
-struct Buffers {
-    /// One for each layer if all are kept, else one.
-    activations: Vec<Activations>,
-    /// Inputs of the layers, if activations are not kept.
-    inputs: Vec<Vec<f32>>,
+impl Targets {
+    /// Runs the dense model on a window, keeping the states after each layer.
+    fn follow(&mut self, model: &Model<'_>, window: &Vec<u32>) -> Result<(), RecoverError> {
+        let mut hidden = model.embed(std::slice::from_ref(window))?;
+        self.by_layer.resize(self.layers.len(), Vec::new());
+        for (layer, states) in self.layers.iter().zip(&mut self.by_layer) {
+            layer.forward(&mut hidden, &mut NoTap);
+            states.clear();
+            states.extend_from_slice(hidden.states().data());
+        }
+        Ok(())
+    }
 }
 
 impl Distiller<'_> {
@@ -180,7 +128,7 @@ impl Distiller<'_> {
         let rates = self.options.rates();
         let mut run = Run {
             distiller: self,
-            buffers: self.buffers(),
+            passes: Passes::new(self.model, self.windows.first().map_or(0, Vec::len)),
             targets: &mut targets,
             head: &head,
             moments: Moments { mean: Vec::new(), square: Vec::new() },
@@ -240,10 +188,24 @@ impl Distiller<'_> {
         }))
     }
 
-    /// Runs the dense model on all windows.
+    /// Weight of the distance to the dense model's states after each layer.
+    fn states_weight(&self) -> f32 {
+        let (ours, theirs) = (self.model.config(), self.reference.config());
+        let alike = (ours.layers, ours.hidden) == (theirs.layers, theirs.hidden);
+        self.options.states.unwrap_or(if alike { 1.0 } else { 0.0 }) as f32
+    }
+
+    /// Runs the dense model on all windows, or on those that are held out if it runs with
+    /// every step.
     fn targets(&self) -> Result<Targets, RecoverError> {
-        let (model, windows) = (self.reference, self.windows.iter().chain(self.held_out));
-        let windows: Vec<&Vec<u32>> = windows.collect();
+        let model = self.reference;
+        let follows = self.states_weight() > 0.0;
+        let first = if follows { self.windows.len() } else { 0 };
+        let windows: Vec<&Vec<u32>> =
+            self.windows.iter().chain(self.held_out).skip(first).collect();
+        let layers = if follows { 0..model.config().layers } else { 0..0 };
+        let layers: Result<Vec<Layer>, _> =
+            layers.map(|index| model.layer(index, Storage::F32)).collect();
         let size = windows.first().map_or(0, |window| window.len()) * model.config().hidden;
         let sizes = vec![size; windows.len()];
         let bytes = (windows.len() * size * size_of::<f32>()) as u64;
@@ -266,19 +228,14 @@ impl Distiller<'_> {
                 done += 1;
             }
         }
-        Ok(Targets { states, head: load_head(model)?, norm: model.head()?.norm.clone() })
-    }
-
-    fn buffers(&self) -> Buffers {
-        let c = self.model.config();
-        let t = self.windows.first().map_or(0, Vec::len);
-        let layer = t * (7 * c.hidden + 4 * c.q_width() + 4 * c.kv_width() + 7 * c.ff);
-        let all = c.layers * layer * size_of::<f32>() <= ACTIVATION_BYTES;
-        let count = if all { c.layers } else { 1 };
-        Buffers {
-            activations: (0..count).map(|_| Activations::default()).collect(),
-            inputs: vec![Vec::new(); if all { 0 } else { c.layers }],
-        }
+        Ok(Targets {
+            states,
+            first,
+            head: load_head(model)?,
+            norm: model.head()?.norm.clone(),
+            layers: layers?,
+            by_layer: Vec::new(),
+        })
     }
 
     fn objective(&self) -> Objective {
@@ -303,7 +260,7 @@ fn load_head(model: &Model<'_>) -> Result<Weight, RecoverError> {
 /// A stage in progress.
 struct Run<'a> {
     distiller: &'a Distiller<'a>,
-    buffers: Buffers,
+    passes: Passes,
     targets: &'a mut Targets,
     head: &'a Weight,
     moments: Moments,
@@ -323,6 +280,7 @@ impl Run<'_> {
         let Distiller { options, windows, seed, .. } = *self.distiller;
         let StageOptions { steps, batch, schedule, decay, .. } = *options;
         let every = steps.div_ceil(EVALUATIONS);
+        let moves = regrow::schedule(options.regrow, options.every, steps);
         let mut sum = Gradients::new(student);
         let mut one = (batch > 1).then(|| Gradients::new(student));
         let anchor = (decay > 0.0).then(|| Student::load(self.distiller.model)).transpose()?;
@@ -330,6 +288,10 @@ impl Run<'_> {
         let mut latest = Vec::new();
         let held = |saved: &Saved| saved.curve.last().map_or(saved.before, |point| point.held_out);
         while saved.step < steps {
+            // Before a step, so that what is saved after it has no weight that just grew.
+            if let Some(fraction) = moves.at(saved.step as u64) {
+                self.move_blocks(student, fraction);
+            }
             let mut loss = 0.0;
             for i in 0..batch {
                 let window = window_at(saved.step * batch + i, windows.len(), seed);
@@ -347,14 +309,12 @@ impl Run<'_> {
             }
             let norm = sum_of_squares(sum.slices()).sqrt() / batch as f64;
             let factor = (MAX_NORM / norm.max(MAX_NORM)) / batch as f64;
-            if factor != 1.0 {
-                sum.slices_mut().for_each(|gradient| scale(gradient, factor as f32));
-            }
             let rate = lr * schedule.share(saved.step, steps);
             let updates = student.parameters_mut().zip(sum.slices());
             self.moments.step(
                 saved.step,
                 rate,
+                factor,
                 updates.map(|((parameter, numbers), gradient)| Update {
                     sparse: matches!(parameter, Some(Parameter::Weight(_))),
                     numbers,
@@ -395,6 +355,16 @@ impl Run<'_> {
         Ok(saved.best < saved.before)
     }
 
+    /// Moves blocks of every layer.
+    fn move_blocks(&self, student: &mut Student, fraction: f64) {
+        let mut means = self.moments.mean.as_slice();
+        for (layer, groups) in student.layers.iter_mut().zip(self.distiller.groups) {
+            let own = means.split_at(Parameter::all(layer.info()).count());
+            regrow::move_blocks(layer, groups, own.0, fraction);
+            means = own.1;
+        }
+    }
+
     /// The mean loss of the held-out windows.
     fn held_out_loss(&mut self, student: &Student) -> Result<f64, RecoverError> {
         let (first, count) = (self.distiller.windows.len(), self.distiller.held_out.len());
@@ -415,55 +385,41 @@ impl Run<'_> {
         let Distiller { model, windows, held_out, folder, .. } = *self.distiller;
         let tokens = windows.get(window).unwrap_or_else(|| &held_out[window - windows.len()]);
         let states = model.embed(std::slice::from_ref(tokens))?.into_states().into_vec();
-        let (t, width) = (tokens.len(), model.config().hidden);
+        let t = tokens.len();
         let next: Vec<Option<u32>> = tokens[1..].iter().copied().map(Some).chain([None]).collect();
-        let Targets { states: dense, head, norm } = &mut *self.targets;
-        let wanted = dense.get(window).map_err(|error| RecoverError::io(folder, error))?;
+        let (weight, reference) = (self.distiller.states_weight(), self.distiller.reference);
+        let follows = weight > 0.0 && into.is_some();
+        if follows {
+            self.targets.follow(reference, tokens)?;
+        }
+        let Targets { states: dense, first, head, norm, by_layer, .. } = &mut *self.targets;
+        let wanted = match by_layer.last().filter(|_| follows) {
+            Some(last) => last.as_slice().into(),
+            None => dense.get(window - *first).map_err(|error| RecoverError::io(folder, error))?,
+        };
         let logits = LogitMap::new(model.config());
         let theirs = Head { norm, rows: EmbeddingRows::Held(head), logits };
-        let reference = Reference {
+        let top = Reference {
             head: &theirs,
-            states: MatrixRef::new(&wanted, t, self.distiller.reference.config().hidden),
+            states: MatrixRef::new(&wanted, t, reference.config().hidden),
         };
         let ours = Head { norm: &student.norm, rows: EmbeddingRows::Held(self.head), logits };
-        let (buffers, objective) = (&mut self.buffers, self.distiller.objective());
-        Ok(keep_awake(|| {
-            let mut h = states;
-            let keeps = buffers.inputs.is_empty();
-            for (i, layer) in student.layers.iter().enumerate() {
-                if !keeps {
-                    buffers.inputs[i].clone_from(&h);
-                }
-                let slot = if keeps { i } else { 0 };
-                layer.forward_saving(&mut h, &mut buffers.activations[slot]);
-            }
-            let states = MatrixRef::new(&h, t, width);
-            let top = ours.backward(objective, states, Some(reference), &next);
-            let Some(into) = into else { return top.loss };
-            into.norm.copy_from_slice(&top.norm);
-            let mut d = top.states.into_vec();
-            for (i, layer) in student.layers.iter().enumerate().rev() {
-                let slot = if keeps { i } else { 0 };
-                let kept = &mut buffers.activations[slot];
-                if !keeps {
-                    h.copy_from_slice(&buffers.inputs[i]);
-                    layer.forward_saving(&mut h, kept);
-                }
-                layer.backward(kept, &mut d, &mut into.layers[i]);
-            }
-            top.loss
-        }))
+        let goal = Goal {
+            objective: self.distiller.objective(),
+            reference: top,
+            next: &next,
+            states: follows.then_some((weight, by_layer.as_slice())),
+        };
+        Ok(self.passes.run(student, &ours, states, &goal, into))
     }
 }
 
-/// The window of the `n`-th gradient: each round uses all windows in another order.
+/// The window of the `n`-th gradient: the first round uses all windows in their order, which
+/// is random already, each further one in another order.
 fn window_at(n: usize, windows: usize, seed: u64) -> usize {
     let (round, place) = (n / windows, n % windows);
-    shuffled(windows, &mut SplitMix64(seed.wrapping_add(round as u64)))[place]
-}
-
-impl super::state::Parameters for Student {
-    fn tensors(&mut self) -> Vec<&mut [f32]> {
-        self.parameters_mut().map(|(_, numbers)| numbers).collect()
+    if round == 0 {
+        return place;
     }
+    shuffled(windows, &mut SplitMix64(seed.wrapping_add(round as u64)))[place]
 }

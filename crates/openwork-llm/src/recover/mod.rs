@@ -6,11 +6,13 @@
 //! chain       hidden states of the pruned and of the dense model, layer after layer
 //! block       trains a layer, or half of one, towards the dense model's states
 //! distill     trains the whole model towards the dense model's distribution
+//! student     the model in that training, and its gradients on one window
 //! state       the state of that training on disk
+//! regrow      masks that move during training
 //! optimizer   Adam on sparse weights, and the schedule of its learning rate
 //! ```
 //!
-//! Zero weights stay zero, which preserves the mask. Gradients are computed one window
+//! Zero weights stay zero, which preserves the mask, unless `regrow` moves its blocks. Gradients are computed one window
 //! at a time and added in order, so the result does not depend on the number of
 //! threads. Some windows are held out; a stage that does not lower their loss is
 //! undone.
@@ -19,13 +21,17 @@ mod block;
 mod chain;
 mod distill;
 mod optimizer;
+mod regrow;
 mod state;
+mod student;
 mod text;
 
 pub use block::{LayerTrainer, TrainedLayer};
 pub use chain::Chain;
 pub use distill::{CurvePoint, Distilled, Distiller};
 pub use optimizer::Schedule;
+pub use regrow::PatternGroup;
+pub use student::pass_bytes;
 pub use text::{LossKind, Recovery, RecoveryError, STAGES, StageInfo, StageOptions, Trained, Unit};
 
 use crate::checkpoint::write::WriteError;

@@ -66,11 +66,12 @@ impl Moments {
     }
 
     /// Step `step`, counted from 0, on the tensors, in the order of their sizes; those
-    /// of size 0 are skipped.
+    /// of size 0 are skipped. Gradients are multiplied by `scale`.
     pub(super) fn step<'a>(
         &mut self,
         step: usize,
         lr: f64,
+        scale: f64,
         updates: impl Iterator<Item = Update<'a>>,
     ) {
         let t = i32::try_from(step + 1).unwrap_or(i32::MAX);
@@ -80,6 +81,7 @@ impl Moments {
             let Update { numbers, gradient, sparse } = update;
             let lr = lr as f32;
             let coefficients = AdamStep {
+                scale: scale as f32,
                 lr,
                 beta1: BETA1,
                 beta2: BETA2,
@@ -115,11 +117,6 @@ pub(super) fn sum_of_squares<'a>(gradients: impl Iterator<Item = &'a [f32]>) -> 
     gradients.map(of_one).sum()
 }
 
-/// Multiplies a gradient by a factor.
-pub(super) fn scale(gradient: &mut [f32], by: f32) {
-    gradient.par_chunks_mut(CHUNK).for_each(|chunk| vector::scale(chunk, by));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,12 +137,12 @@ mod tests {
             for t in 0..3 {
                 let g: Vec<f32> = (0..weights.len()).map(|i| gradient(t, i)).collect();
                 let update = Update { numbers: &mut trained, gradient: &g, sparse };
-                moments.step(t as usize, 0.01, [update].into_iter());
+                moments.step(t as usize, 0.01, 0.5, [update].into_iter());
             }
             for (i, (&start, &end)) in weights.iter().zip(&trained).enumerate() {
                 let (mut w, mut m, mut v) = (f64::from(start), 0.0, 0.0);
                 for t in 0..3 {
-                    let g = f64::from(gradient(t, i));
+                    let g = 0.5 * f64::from(gradient(t, i));
                     m = 0.9 * m + 0.1 * g;
                     v = 0.95 * v + 0.05 * g * g;
                     let t = t as i32 + 1;
@@ -167,7 +164,7 @@ mod tests {
         // The first step of Adam moves by the learning rate: here, exactly to zero.
         let (mut moments, mut w) = (Moments::new([1]), [0.5f32]);
         let update = Update { numbers: &mut w, gradient: &[1.0], sparse: true };
-        moments.step(0, 0.5, [update].into_iter());
+        moments.step(0, 0.5, 1.0, [update].into_iter());
         assert!(w[0] != 0.0 && w[0].abs() < 1e-6, "{}", w[0]);
     }
 

@@ -73,6 +73,18 @@ const DECAY: OptionInfo = OptionInfo {
     default: "0",
     help: "weight decay towards the pruned weights, times the learning rate",
 };
+const REGROW: OptionInfo = OptionInfo {
+    name: "regrow",
+    values: "a share | 0",
+    default: "0",
+    help: "share of the kept blocks that move within their scopes at the first update of the mask; later updates move fewer",
+};
+const EVERY: OptionInfo = OptionInfo {
+    name: "every",
+    values: "a whole number",
+    default: "20",
+    help: "steps between updates of the mask, with regrow",
+};
 const LOSS: OptionInfo = OptionInfo {
     name: "loss",
     values: "kl | ce | mix",
@@ -86,8 +98,15 @@ const TEMPERATURE: OptionInfo = OptionInfo {
     help: "softmax temperature of both distributions in the kl loss",
 };
 
+const STATES: OptionInfo = OptionInfo {
+    name: "states",
+    values: "a number | 0 | auto",
+    default: "auto",
+    help: "weight of the distance to the dense model's states after each layer; auto is 1, or 0 if layers were dropped",
+};
+
 /// The options of a stage that trains layers.
-const LAYER_OPTIONS: &[OptionInfo] = &[EPOCHS, LR, SCHEDULE, BATCH, TRAIN, DECAY];
+const LAYER_OPTIONS: &[OptionInfo] = &[EPOCHS, LR, SCHEDULE, BATCH, TRAIN, DECAY, REGROW, EVERY];
 
 /// Every stage of a recovery.
 pub const STAGES: &[StageInfo] = &[
@@ -107,7 +126,20 @@ pub const STAGES: &[StageInfo] = &[
         name: "model",
         summary: "trains all layers together towards the dense model's token distribution",
         unit: Unit::Model,
-        options: &[STEPS, SEQ_LEN, LR, SCHEDULE, BATCH, TRAIN, DECAY, LOSS, TEMPERATURE],
+        options: &[
+            STEPS,
+            SEQ_LEN,
+            LR,
+            SCHEDULE,
+            BATCH,
+            TRAIN,
+            DECAY,
+            LOSS,
+            TEMPERATURE,
+            STATES,
+            REGROW,
+            EVERY,
+        ],
     },
 ];
 
@@ -170,10 +202,16 @@ pub struct StageOptions {
     pub trained: Trained,
     /// Pull towards the pruned weights.
     pub decay: f64,
+    /// Share of the kept blocks that move at the first update of the mask; 0 if it is fixed.
+    pub regrow: f64,
+    /// Steps between updates of the mask.
+    pub every: usize,
     /// The loss, if it trains the model.
     pub loss: LossKind,
     /// Softmax temperature of both distributions.
     pub temperature: f64,
+    /// Weight of the distance to the dense model's states after each layer, if given.
+    pub states: Option<f64>,
     text: String,
 }
 
@@ -215,6 +253,11 @@ impl StageOptions {
             (None, Unit::Model) => MODEL_RATES.to_vec(),
             (None, _) => LAYER_RATES.to_vec(),
         }
+    }
+
+    /// Whether blocks move.
+    pub fn moves(&self) -> bool {
+        self.regrow > 0.0
     }
 
     /// Tokens per window of a model that takes at most `limit`, if it trains the model.
@@ -279,6 +322,18 @@ fn stage(name: &str, settings: &Settings) -> Result<StageOptions, String> {
         Some("0") => 0.0,
         _ => settings.number("decay", 0.0)?,
     };
+    let states = match settings.get("states") {
+        None | Some("auto") => None,
+        Some("0") => Some(0.0),
+        Some(_) => Some(settings.number("states", 0.0)?),
+    };
+    let regrow = match settings.get("regrow") {
+        None | Some("0") => 0.0,
+        Some(_) => settings.number("regrow", 0.0)?,
+    };
+    if regrow > 1.0 {
+        return Err(format!("regrow={regrow}: expected a share from 0 to 1"));
+    }
     let schedules = [
         ("linear", Schedule::Linear),
         ("cosine", Schedule::Cosine),
@@ -286,6 +341,10 @@ fn stage(name: &str, settings: &Settings) -> Result<StageOptions, String> {
     ];
     let trained = [("all", Trained::All), ("weights", Trained::Weights), ("norms", Trained::Norms)];
     let losses = [("kl", LossKind::Kl), ("ce", LossKind::CrossEntropy), ("mix", LossKind::Mix)];
+    let trained = settings.choice("train", &trained, Trained::All)?;
+    if regrow > 0.0 && trained == Trained::Norms {
+        return Err("train=norms: regrow moves weights, so these must be trained".to_string());
+    }
     Ok(StageOptions {
         unit: info.unit,
         epochs: settings.count("epochs", default(&EPOCHS), 1)?,
@@ -294,10 +353,13 @@ fn stage(name: &str, settings: &Settings) -> Result<StageOptions, String> {
         lr,
         schedule: settings.choice("schedule", &schedules, Schedule::Linear)?,
         batch: settings.count("batch", default(&BATCH), 1)?,
-        trained: settings.choice("train", &trained, Trained::All)?,
+        trained,
         decay,
+        regrow,
+        every: settings.count("every", default(&EVERY), 1)?,
         loss: settings.choice("loss", &losses, LossKind::Kl)?,
         temperature: settings.number("temperature", 1.0)?,
+        states,
         text: settings.display(info.name),
     })
 }
@@ -345,13 +407,18 @@ mod tests {
         );
         assert_eq!(
             why("blocks[step=3]"),
-            "blocks has no option `step`; its options are epochs, lr, schedule, batch, train, decay"
+            "blocks has no option `step`; its options are epochs, lr, schedule, batch, train, decay, regrow, every"
         );
         assert_eq!(why("model[lr=-1]"), "lr=-1: expected a number greater than 0");
         assert_eq!(why("blocks[epochs=0]"), "epochs=0: expected a whole number of at least 1");
         assert_eq!(
             why("blocks[schedule=step]"),
             "schedule=step: expected linear or cosine or constant"
+        );
+        assert_eq!(why("model[regrow=2]"), "regrow=2: expected a share from 0 to 1");
+        assert_eq!(
+            why("model[regrow=0.1,train=norms]"),
+            "train=norms: regrow moves weights, so these must be trained"
         );
         assert!(why("").starts_with("there is no recovery stage ``"));
     }

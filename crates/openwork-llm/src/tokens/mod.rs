@@ -19,4 +19,4 @@ pub use pair::TokenPair;
 pub use text::{TextUse, join, load_text, read_text};
 pub use tokenizer::Tokenizer;
 pub(crate) use validate::catch_panic;
-pub use windows::{random_windows, windows};
+pub use windows::{covering_windows, random_windows, windows};

@@ -44,6 +44,32 @@ pub fn random_windows(
     Ok((starts - samples..starts).map(window).collect())
 }
 
+/// Samples windows for training: rounds of adjacent windows in random order, each round from
+/// another random offset, so that no part of the text repeats before nearly all of it was
+/// used (a round leaves out fewer tokens than two windows have).
+pub fn covering_windows(
+    tokens: &[u32],
+    length: usize,
+    samples: usize,
+    seed: u64,
+    bos: Option<u32>,
+) -> Result<Vec<Vec<u32>>, TextError> {
+    let text = text_length(tokens, length, bos)?;
+    let starts = tokens.len() - text + 1;
+    let mut random = SplitMix64(seed);
+    let mut windows = Vec::with_capacity(samples.min(tokens.len()));
+    while windows.len() < samples {
+        let offset = random.below(starts.min(text) as u64) as usize;
+        let mut round: Vec<usize> = (offset..starts).step_by(text).collect();
+        for i in (1..round.len()).rev() {
+            round.swap(i, random.below(i as u64 + 1) as usize);
+        }
+        round.truncate(samples - windows.len());
+        windows.extend(round.into_iter().map(|at| with_bos(bos, &tokens[at..at + text])));
+    }
+    Ok(windows)
+}
+
 /// Number of text tokens in a window, if the text has that many.
 fn text_length(tokens: &[u32], length: usize, bos: Option<u32>) -> Result<usize, TextError> {
     let text = length.saturating_sub(usize::from(bos.is_some()));
@@ -103,6 +129,34 @@ mod tests {
         }
         // 1200 expected, standard deviation 29: five of them.
         assert!(hits.iter().all(|&hit| hit.abs_diff(1200) < 145), "{hits:?}");
+    }
+
+    #[test]
+    fn training_windows_cover_the_text_before_they_repeat() {
+        for (tokens, length, bos) in
+            [(100, 7, None), (64, 8, None), (50, 9, Some(99)), (5, 5, None)]
+        {
+            let numbers: Vec<u32> = (0..tokens).collect();
+            let text = length - usize::from(bos.is_some());
+            for seed in 0..20 {
+                // A round has at least this many windows.
+                let round = (numbers.len() + 1 - text) / text.max(1);
+                let drawn = covering_windows(&numbers, length, round.max(1), seed, bos).unwrap();
+                let mut seen = vec![0; numbers.len()];
+                for window in &drawn {
+                    assert_eq!(window.len(), length);
+                    assert_eq!(bos.is_some(), window[0] == 99);
+                    let words = &window[length - text..];
+                    assert!(words.windows(2).all(|pair| pair[0] + 1 == pair[1]));
+                    words.iter().for_each(|&word| seen[word as usize] += 1);
+                }
+                assert!(seen.iter().all(|&count| count <= 1), "{tokens} of {length}: {seen:?}");
+                let many = covering_windows(&numbers, length, 40, seed, bos).unwrap();
+                assert_eq!((many.len(), &many[..drawn.len()]), (40, &drawn[..]));
+                assert_ne!(numbers.len() > 2 * text, many[..20] == many[20..]);
+            }
+        }
+        assert!(covering_windows(&[1, 2], 3, 1, 0, None).is_err());
     }
 
     #[test]

@@ -7,6 +7,9 @@
 //! dV = P' dO      dP = dO V'      dS = P o (dP - rowsum(dO o O))      dQ = c dS K      dK = c dS' Q
 //! ```
 //!
+//! If scores are bounded, `S = b tanh(c Q K' / b)`, then `dS` is multiplied by `1 - (S / b)^2`. A
+//! sink adds to the denominators of `P` only, so the equations hold unchanged.
+//!
 //! `P` is computed again for one tile of queries and the heads of one group:
 //! no `[T, T]` matrix exists. Each tile leaves its share of `dK` and `dV`,
 //! which are added in the order of the tiles, so that the result does not
@@ -121,16 +124,22 @@ impl GroupedQueryAttention {
                 scratch.resize(scratch.len().max(m * s), 0.0);
             }
             let (p, dp) = (&mut p[..m * s], &mut dp[..m * s]);
+            let mut bounded = vec![0.0; if self.cap.is_some() { m * s } else { 0 }];
 
             // 1. P: [m, s], zero where a query does not see a key.
             gemm(0.0, MatrixMut::new(p, m, s), self.scale, q.view(), k.t(), Threads::One);
             for (i, row) in p.chunks_exact_mut(s).enumerate() {
                 let seen = self.seen(rows.start + i % n);
                 let seen = seen.start - keys.start..seen.end - keys.start;
+                let first_seen = seen.start;
                 row[..seen.start].fill(0.0);
                 row[seen.end..].fill(0.0);
                 let row = &mut row[seen];
-                let sum = vector::exp_in_place(row, vector::max(row));
+                self.bound(row);
+                if self.cap.is_some() {
+                    bounded[i * s + first_seen..][..row.len()].copy_from_slice(row);
+                }
+                let sum = self.softmax(row, g * group + i / n);
                 vector::scale(row, sum.recip());
             }
 
@@ -141,6 +150,9 @@ impl GroupedQueryAttention {
             for (i, (dp, p)) in dp.chunks_exact_mut(s).zip(p.chunks_exact(s)).enumerate() {
                 let mean: f32 = d_o.row(i).iter().zip(out.row(i)).map(|(a, b)| a * b).sum();
                 vector::softmax_backward(dp, p, mean);
+                if let Some(cap) = self.cap {
+                    vector::tanh_backward(dp, &bounded[i * s..][..s], cap);
+                }
             }
 
             // 3. dQ and dK.
@@ -170,10 +182,13 @@ mod tests {
                         let dot: f64 = (0..d)
                             .map(|i| q[t * width + h * d + i] * k[s * kv_width + at + i])
                             .sum();
-                        (f64::from(a.scale) * dot).exp()
+                        let score = f64::from(a.scale) * dot;
+                        let bounded = |cap: f32| f64::from(cap) * (score / f64::from(cap)).tanh();
+                        a.cap.map_or(score, bounded).exp()
                     })
                     .collect();
-                let sum: f64 = e.iter().sum();
+                let sink = a.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[h]).exp());
+                let sum = e.iter().sum::<f64>() + sink;
                 for i in 0..d {
                     let mean: f64 =
                         keys.clone().zip(&e).map(|(s, e)| e * v[s * kv_width + at + i]).sum();
@@ -189,15 +204,19 @@ mod tests {
         let number = |i: usize| ((i * 7919 + 5) % 251) as f32 / 100.0 - 1.2;
         let some =
             |n: usize, seed: usize| -> Vec<f32> { (0..n).map(|i| number(i + seed)).collect() };
-        for (heads, kv_heads, t, window) in [
+        let shapes = [
             (2, 1, 1, None),
             (4, 2, 9, None),
             (6, 2, 70, None),
             (4, 2, 70, Some(5)),
             (2, 2, 20, Some(1)),
-        ] {
-            let (head_dim, scale, cap) = (4, 0.5, None);
-            let (causal, bias, sinks) = (true, None, None);
+        ];
+        let kinds = [(None, false), (Some(0.7), false), (None, true)];
+        let cases = shapes.into_iter().flat_map(|shape| kinds.map(|kind| (shape, kind)));
+        for ((heads, kv_heads, t, window), (cap, sinks)) in cases {
+            let (head_dim, scale) = (4, 0.5);
+            let (causal, bias) = (true, None);
+            let sinks = sinks.then(|| (0..heads).map(|h| h as f32 / 2.0).collect());
             let a = GroupedQueryAttention {
                 heads,
                 kv_heads,
@@ -231,7 +250,7 @@ mod tests {
                     let got = f64::from(grad[i]);
                     assert!(
                         (got - want).abs() <= 1e-4 * (1.0 + want.abs()),
-                        "{heads} heads, {t} tokens, window {window:?}, input {which}, entry {i}: {got} for {want}"
+                        "{heads} heads, {t} tokens, window {window:?}, cap {cap:?}, input {which}, entry {i}: {got} for {want}"
                     );
                 }
             }

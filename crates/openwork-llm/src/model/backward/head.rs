@@ -66,6 +66,43 @@ impl Head<'_> {
         reference: Option<Reference<'_>>,
         targets: &[Option<u32>],
     ) -> HeadGradients {
+        let (t, d) = (states.rows(), states.cols());
+        let mut d_normed = Matrix::zeros(t, d);
+        let loss = self.each_chunk(objective, states, reference, targets, |start, d_logits| {
+            let out = d_normed.view_mut().part(start, d_logits.rows(), 0, d);
+            self.product_back(d_logits, out);
+        });
+        let mut gradients = HeadGradients { loss, states: Matrix::zeros(t, d), norm: vec![0.0; d] };
+        let x = &states.data()[..t * d];
+        self.norm.backward(x, d_normed.data(), gradients.states.data_mut(), &mut gradients.norm);
+        gradients
+    }
+
+    /// The objective's mean alone, see [`backward`](Self::backward).
+    ///
+    /// # Panics
+    ///
+    /// As [`backward`](Self::backward).
+    pub fn objective(
+        &self,
+        objective: Objective,
+        states: MatrixRef<'_>,
+        reference: Option<Reference<'_>>,
+        targets: &[Option<u32>],
+    ) -> f64 {
+        self.each_chunk(objective, states, reference, targets, |_, _| {})
+    }
+
+    /// The objective's mean; `visit` receives the gradients of the products of states and
+    /// head rows, [`ROWS`] tokens at a time, with the number of the first.
+    fn each_chunk(
+        &self,
+        objective: Objective,
+        states: MatrixRef<'_>,
+        reference: Option<Reference<'_>>,
+        targets: &[Option<u32>],
+        mut visit: impl FnMut(usize, MatrixRef<'_>),
+    ) -> f64 {
         let (t, d, vocab) = (states.rows(), states.cols(), self.rows.count());
         assert_eq!(targets.len(), t, "a target for each state");
         let normed = self.normed(states);
@@ -74,7 +111,6 @@ impl Head<'_> {
             assert_eq!(reference.head.rows.count(), vocab, "the reference's vocabulary");
             (reference.head, reference.head.normed(reference.states))
         });
-        let mut d_normed = Matrix::zeros(t, d);
         let mut losses = vec![0.0_f64; t];
         let mut logits = vec![0.0; ROWS.min(t) * vocab];
         let mut wanted = vec![0.0; if reference.is_some() { logits.len() } else { 0 }];
@@ -94,20 +130,15 @@ impl Head<'_> {
             let rows = logits.par_chunks_mut(vocab).zip(&mut losses[start..start + n]).enumerate();
             rows.for_each(|(i, (row, loss))| {
                 let wanted = wanted.get(i * vocab..(i + 1) * vocab);
-                *loss = objective.row(row, wanted, targets[start + i]);
-                vector::scale(row, 1.0 / t as f32);
+                let bounded = self.logits.cap.map(|cap| (cap, row.to_vec()));
+                *loss = objective.row(row, wanted, targets[start + i], 1.0 / t as f32);
+                if let Some((cap, bounded)) = bounded {
+                    vector::tanh_backward(row, &bounded, cap);
+                }
             });
-            let out = d_normed.view_mut().part(start, n, 0, d);
-            self.product_back(MatrixRef::new(logits, n, vocab), out);
+            visit(start, MatrixRef::new(logits, n, vocab));
         }
-        let mut gradients = HeadGradients {
-            loss: losses.iter().sum::<f64>() / t as f64,
-            states: Matrix::zeros(t, d),
-            norm: vec![0.0; d],
-        };
-        let x = &states.data()[..t * d];
-        self.norm.backward(x, d_normed.data(), gradients.states.data_mut(), &mut gradients.norm);
-        gradients
+        losses.iter().sum::<f64>() / t as f64
     }
 
     /// The logits of normalized states.
@@ -116,62 +147,75 @@ impl Head<'_> {
         let mut logits = MatrixMut::new(logits, n, vocab);
         self.panels(|rows, panel| {
             let part = logits.reborrow().part(0, n, rows.start, rows.len());
-            gemm(0.0, part, 1.0, normed, panel.t(), Threads::All);
+            gemm(0.0, part, self.logits.scale, normed, panel.t(), Threads::All);
         });
+        if self.logits.cap.is_some() {
+            (0..n).for_each(|r| self.logits.bound(logits.row_mut(r)));
+        }
     }
 
-    /// The gradient of normalized states, given that of their logits.
+    /// The gradient of normalized states, given that of their products with head rows, times
+    /// the factor of logits.
     fn product_back(&self, d_logits: MatrixRef<'_>, mut out: MatrixMut<'_>) {
         let n = d_logits.rows();
         self.panels(|rows, panel| {
             let beta = if rows.start == 0 { 0.0 } else { 1.0 };
             let part = d_logits.part(0, n, rows.start, rows.len());
-            gemm(beta, out.reborrow(), 1.0, part, panel, Threads::All);
+            gemm(beta, out.reborrow(), self.logits.scale, part, panel, Threads::All);
         });
     }
 }
 
 impl Objective {
-    /// The loss of one token, whose logits are replaced by their gradient.
-    fn row(&self, logits: &mut [f32], wanted: Option<&[f32]>, target: Option<u32>) -> f64 {
-        let mut loss = 0.0;
-        let mut gradient = vec![0.0; logits.len()];
-        if let Some(wanted) = wanted {
-            let a = self.temperature;
-            let (mut z, mut y) = (logits.to_vec(), wanted.to_vec());
-            let (log_z, log_y) = (log_softmax(&mut z, a), log_softmax(&mut y, a));
-            // sum of p(y/a) (y/a - z/a) + log sum exp(z/a) - log sum exp(y/a)
-            let cross: f64 = y
-                .iter()
-                .zip(wanted.iter().zip(logits.iter()))
-                .map(|(p, (y, z))| f64::from(*p) * f64::from(y - z))
-                .sum();
-            let kl = cross / f64::from(a) + log_z - log_y;
-            loss += f64::from(self.distillation * a * a) * kl;
-            vector::add_scaled(&mut gradient, &z, self.distillation * a);
-            vector::add_scaled(&mut gradient, &y, -self.distillation * a);
+    /// The loss of one token, whose logits are replaced by their gradient times `scale`.
+    fn row(
+        &self,
+        logits: &mut [f32],
+        wanted: Option<&[f32]>,
+        target: Option<u32>,
+        scale: f32,
+    ) -> f64 {
+        let target = target.filter(|_| self.cross_entropy != 0.0);
+        let Some(wanted) = wanted else {
+            return self.next_token(logits, target, scale);
+        };
+        let mut of_next = target.map(|_| logits.to_vec());
+        let a = self.temperature;
+        let (p, q) = (softmax(logits, a), softmax(wanted, a));
+        // sum of p(y/a) (y/a - z/a) + log sum exp(z/a) - log sum exp(y/a)
+        let log_sum = |p: vector::Softmax| f64::from(p.shift) - f64::from(p.scale).ln();
+        let cross = vector::distill(logits, wanted, p, q, scale * self.distillation * a);
+        let kl = f64::from(cross) / f64::from(a) + log_sum(p) - log_sum(q);
+        let mut loss = f64::from(self.distillation * a * a) * kl;
+        if let Some(of_next) = &mut of_next {
+            loss += self.next_token(of_next, target, scale);
+            vector::add(logits, of_next);
         }
-        if let Some(target) = target.filter(|_| self.cross_entropy != 0.0) {
-            let target_logit = f64::from(logits[target as usize]);
-            let log_z = log_softmax(logits, 1.0);
-            loss += f64::from(self.cross_entropy) * (log_z - target_logit);
-            logits[target as usize] -= 1.0;
-            vector::add_scaled(&mut gradient, logits, self.cross_entropy);
-        }
-        logits.copy_from_slice(&gradient);
         loss
+    }
+
+    /// The cross-entropy alone.
+    fn next_token(&self, logits: &mut [f32], target: Option<u32>, scale: f32) -> f64 {
+        let Some(target) = target else {
+            logits.fill(0.0);
+            return 0.0;
+        };
+        let target_logit = f64::from(logits[target as usize]);
+        let most = vector::max(logits);
+        let sum = vector::exp_in_place(logits, most);
+        let weight = scale * self.cross_entropy;
+        vector::scale(logits, weight / sum);
+        logits[target as usize] -= weight;
+        let log_sum = f64::from(most) + f64::from(sum).ln();
+        f64::from(self.cross_entropy) * (log_sum - target_logit)
     }
 }
 
-/// Replaces `x` by `softmax(x / a)` and returns `log sum exp(x / a)`.
-fn log_softmax(x: &mut [f32], a: f32) -> f64 {
-    if a != 1.0 {
-        vector::scale(x, a.recip());
-    }
-    let max = vector::max(x);
-    let sum = vector::exp_in_place(x, max);
-    vector::scale(x, sum.recip());
-    f64::from(max) + f64::from(sum).ln()
+/// The softmax of `x / a`.
+fn softmax(x: &[f32], a: f32) -> vector::Softmax {
+    let factor = a.recip();
+    let shift = factor * vector::max(x);
+    vector::Softmax { factor, shift, scale: vector::sum_of_scaled_exp(x, factor, shift).recip() }
 }
 
 #[cfg(test)]
@@ -191,12 +235,14 @@ mod tests {
     }
 
     /// Logits of one state by the definition, in f64.
-    fn logits(x: &[f64], f: &[f32], head: &Matrix) -> Vec<f64> {
+    fn logits(x: &[f64], f: &[f32], head: &Matrix, map: LogitMap) -> Vec<f64> {
         let ms: f64 = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
         let r = (ms + f64::from(1e-5f32)).sqrt().recip();
         let row = |v: usize| {
             let terms = x.iter().zip(f).zip(head.row(v));
-            terms.map(|((x, f), w)| x * r * f64::from(*f) * f64::from(*w)).sum()
+            let sum: f64 = terms.map(|((x, f), w)| x * r * f64::from(*f) * f64::from(*w)).sum();
+            let sum = f64::from(map.scale) * sum;
+            map.cap.map_or(sum, |cap| f64::from(cap) * (sum / f64::from(cap)).tanh())
         };
         (0..head.rows()).map(row).collect()
     }
@@ -215,22 +261,30 @@ mod tests {
         let factors = some(d, 13);
         let norm = Norm::new(factors.clone(), 0.0, 1e-5);
         let (head_weight, other_weight) = (Weight::F32(head.clone()), Weight::F32(other.clone()));
-        let map = LogitMap { scale: 1.0, cap: None };
-        let ours = Head { norm: &norm, rows: EmbeddingRows::Held(&head_weight), logits: map };
-        let theirs = Head { norm: &norm, rows: EmbeddingRows::Held(&other_weight), logits: map };
         let targets: Vec<Option<u32>> =
             (0..t).map(|i| (i % 5 != 4).then_some((i * 3 % vocab) as u32)).collect();
-        for objective in [
-            Objective { distillation: 1.0, cross_entropy: 0.0, temperature: 1.0 },
-            Objective { distillation: 0.7, cross_entropy: 0.4, temperature: 2.5 },
-            Objective { distillation: 0.0, cross_entropy: 1.0, temperature: 1.0 },
+        let plain = LogitMap { scale: 1.0, cap: None };
+        for (objective, map) in [
+            (Objective { distillation: 1.0, cross_entropy: 0.0, temperature: 1.0 }, plain),
+            (Objective { distillation: 0.7, cross_entropy: 0.4, temperature: 2.5 }, plain),
+            (
+                Objective { distillation: 0.0, cross_entropy: 1.0, temperature: 1.0 },
+                LogitMap { scale: 0.4, cap: None },
+            ),
+            (
+                Objective { distillation: 0.5, cross_entropy: 0.5, temperature: 1.0 },
+                LogitMap { scale: 0.8, cap: Some(1.5) },
+            ),
         ] {
+            let ours = Head { norm: &norm, rows: EmbeddingRows::Held(&head_weight), logits: map };
+            let theirs =
+                Head { norm: &norm, rows: EmbeddingRows::Held(&other_weight), logits: map };
             let loss = |states: &[f64]| -> f64 {
                 let a = f64::from(objective.temperature);
                 let token = |i: usize| {
-                    let z = logits(&states[i * d..][..d], &factors, &head);
+                    let z = logits(&states[i * d..][..d], &factors, &head, map);
                     let y: Vec<f64> = wanted.row(i).iter().map(|&x| f64::from(x)).collect();
-                    let (p, q) = (log_p(&logits(&y, &factors, &other), a), log_p(&z, a));
+                    let (p, q) = (log_p(&logits(&y, &factors, &other, map), a), log_p(&z, a));
                     let kl: f64 = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
                     let ce = targets[i].map_or(0.0, |n| -log_p(&z, 1.0)[n as usize]);
                     f64::from(objective.distillation) * a * a * kl
@@ -243,6 +297,8 @@ mod tests {
             let x: Vec<f64> = states.data().iter().map(|&x| f64::from(x)).collect();
             let want = loss(&x);
             assert!((got.loss - want).abs() < 1e-5 * (1.0 + want), "{} for {want}", got.loss);
+            let alone = ours.objective(objective, states.view(), Some(reference), &targets);
+            assert_eq!(alone.to_bits(), got.loss.to_bits());
             for i in (0..x.len()).step_by(37) {
                 let at = |step: f64| {
                     let mut moved = x.clone();

@@ -1,14 +1,15 @@
 //! Backward pass of a decoder layer on one window of tokens.
 //!
 //! ```text
-//! m = h + norm(attention(norm(h)) Wo')        out = m + norm(act(norm(m) Wg') o (norm(m) Wu') Wd')
+//! m = h + r norm(attention(norm(h)) Wo')        out = m + r norm(act(norm(m) Wg') o (norm(m) Wu') Wd')
 //! ```
 //!
-//! (the outer norms where the family has them). For a linear `Y = X W' + b` and
+//! (the outer norms and the factor `r` where the family has them). For a linear `Y = X W' + b` and
 //! the gradient `dY`: `dX = dY W`, `dW = dY' X`, `db = sum of the rows of dY`.
 
 use super::attention::{Forward, Gradients};
-use crate::model::config::Activation;
+use super::experts::ExpertActivations;
+use crate::model::config::{Activation, Config};
 use crate::model::hidden::Scratch;
 use crate::model::layer::{ACTIVATION_CHUNK, Layer, Linear, NormSlot};
 use crate::model::norm::Norm;
@@ -27,23 +28,37 @@ pub struct Activations {
     input: Vec<f32>,
     /// The first half: `normed`, rotated `q` and `k`, `v`, `mixed`, `out`.
     attention: Scratch,
-    /// Queries and keys before their norms, if the family has those.
-    raw_heads: [Vec<f32>; 2],
+    /// Queries, keys and values before their norms and bounds, if the family has those.
+    raw_heads: [Vec<f32>; 3],
     /// The states between the halves, `[T, hidden]`.
     middle: Vec<f32>,
     /// The second half: `normed`, `gate` after the activation, `up`, `out`.
-    mlp: Scratch,
+    pub(super) mlp: Scratch,
     /// `gate` before the activation, `[T, ff]`.
-    raw_gate: Vec<f32>,
-    /// Memory of the backward pass.
-    gradients: Interior,
+    pub(super) raw_gate: Vec<f32>,
+    /// What the experts computed, if the layer has any.
+    pub(super) experts: ExpertActivations,
 }
 
-/// Gradients inside a layer.
+impl Activations {
+    /// The layer's input, `[T, hidden]`.
+    pub fn input(&self) -> &[f32] {
+        &self.input
+    }
+
+    /// Bytes of one layer's activations on a window of `t` tokens.
+    pub fn bytes(c: &Config, t: usize) -> u64 {
+        let experts = c.experts.as_ref().map_or(0, |e| e.active * (2 * c.hidden + 3 * e.ff));
+        let entries = 5 * c.hidden + 3 * c.q_width() + 3 * c.kv_width() + 3 * c.ff + experts;
+        (t * entries * size_of::<f32>()) as u64
+    }
+}
+
+/// Memory of the backward pass of a layer: gradients inside it.
 #[derive(Debug, Default)]
-struct Interior {
-    wide: [Vec<f32>; 3],
-    narrow: [Vec<f32>; 3],
+pub struct Interior {
+    pub(super) wide: [Vec<f32>; 3],
+    pub(super) narrow: [Vec<f32>; 3],
 }
 
 /// Gradients of a layer's parameters on one window.
@@ -114,9 +129,11 @@ impl Layer {
         copy(input, h);
         self.attention_input(h, attention, &mut NoTap);
         self.project_heads(h.len(), attention);
-        if self.norm(NormSlot::Query).is_some() {
-            copy(&mut raw_heads[0], &attention.q);
-            copy(&mut raw_heads[1], &attention.k);
+        if self.norm(NormSlot::Query).is_some() || self.config().clip_qkv.is_some() {
+            for (raw, heads) in raw_heads.iter_mut().zip([&attention.q, &attention.k, &attention.v])
+            {
+                copy(raw, heads);
+            }
         }
         self.rotate_rows(h.len(), &|row| row, attention);
         self.mix(h.len() / self.config().hidden, None, attention);
@@ -131,16 +148,20 @@ impl Layer {
         let Activations { middle, mlp, raw_gate, .. } = kept;
         copy(middle, h);
         self.mlp_input(h, mlp, &mut NoTap);
+        if self.router.is_some() {
+            return self.experts_saving(h, kept);
+        }
         self.project_gate(h.len(), mlp);
         copy(raw_gate, &mlp.gate);
         self.activate_gate(h.len(), mlp, &mut NoTap);
-        let x = MatrixRef::new(&mlp.gate, h.len() / self.config().hidden, self.config().ff);
         let norm = self.norm(NormSlot::AfterMlp);
         let [.., down_proj] = self.mlp_linears(None);
+        let width = down_proj.weight.cols();
+        let x = MatrixRef::new(&mlp.gate, h.len() / self.config().hidden, width);
         self.add_residual_saving(x, down_proj, norm, &mut mlp.out, h);
     }
 
-    /// `h <- h + norm(x W' + b)`, leaving the norm's input in `out`.
+    /// `h <- h + r norm(x W' + b)`, leaving the norm's input in `out`.
     fn add_residual_saving(
         &self,
         x: MatrixRef<'_>,
@@ -149,16 +170,15 @@ impl Layer {
         out: &mut Vec<f32>,
         h: &mut [f32],
     ) {
-        let Some(norm) = norm else {
-            apply_add(x, linear.weight(), MatrixMut::new(h, x.rows(), self.config().hidden));
-            return linear.add_bias(h);
-        };
         let (t, d) = (x.rows(), self.config().hidden);
+        if norm.is_none() && self.config().residual_scale == 1.0 {
+            apply_add(x, linear.weight(), MatrixMut::new(h, t, d));
+            return linear.add_bias(h);
+        }
         out.resize(t * d, 0.0);
         apply(x, &mut [(linear.weight(), MatrixMut::new(out, t, d))]);
         linear.add_bias(out);
-        let mut normed = out.clone();
-        norm.apply_add(&mut normed, h);
+        self.add_output(&mut out.clone(), norm, h);
     }
 
     /// Replaces the gradient `d` of the layer's output, `[T, hidden]`, by that of
@@ -168,8 +188,16 @@ impl Layer {
     /// # Panics
     ///
     /// If the layer does not hold f32 weights.
-    pub fn backward(&self, kept: &mut Activations, d: &mut [f32], grads: &mut LayerGradients) {
-        Half::ALL.into_iter().rev().for_each(|half| self.backward_half(half, kept, d, grads));
+    pub fn backward(
+        &self,
+        kept: &Activations,
+        interior: &mut Interior,
+        d: &mut [f32],
+        grads: &mut LayerGradients,
+    ) {
+        for half in Half::ALL.into_iter().rev() {
+            self.backward_half(half, kept, interior, d, grads);
+        }
     }
 
     /// One half of [`backward`](Self::backward); the gradients of the other half are left
@@ -181,7 +209,8 @@ impl Layer {
     pub fn backward_half(
         &self,
         half: Half,
-        kept: &mut Activations,
+        kept: &Activations,
+        interior: &mut Interior,
         d: &mut [f32],
         grads: &mut LayerGradients,
     ) {
@@ -189,59 +218,94 @@ impl Layer {
             grads.norms[slot as usize].fill(0.0);
         }
         match half {
-            Half::Attention => self.attention_backward(kept, d, grads),
-            Half::Mlp => self.mlp_backward(kept, d, grads),
+            Half::Attention => self.attention_backward(kept, interior, d, grads),
+            Half::Mlp => self.mlp_backward(kept, interior, d, grads),
         }
     }
 
-    fn mlp_backward(&self, kept: &mut Activations, d: &mut [f32], grads: &mut LayerGradients) {
-        let Activations { middle, mlp, raw_gate, gradients, .. } = kept;
-        let c = self.config();
-        let t = d.len() / c.hidden;
-        let [d_act, d_gate, d_up] = &mut gradients.wide;
-        let [d_out, d_normed, _] = &mut gradients.narrow;
-        let [gate_proj, up_proj, down_proj] = self.mlp_linears(None);
-        let first = self.info().first_of(None);
+    fn mlp_backward(
+        &self,
+        kept: &Activations,
+        interior: &mut Interior,
+        d: &mut [f32],
+        grads: &mut LayerGradients,
+    ) {
+        if self.router.is_some() {
+            self.experts_backward(kept, interior, d, grads);
+        } else {
+            // 1. Through the norm after the MLP, if any, and its three linears.
+            let mut d_out = std::mem::take(&mut interior.narrow[0]);
+            let from =
+                self.output_backward(NormSlot::AfterMlp, &kept.mlp.out, d, &mut d_out, grads);
+            let values = MlpValues {
+                x: &kept.mlp.normed,
+                gate: &kept.raw_gate,
+                up: &kept.mlp.up,
+                act: &kept.mlp.gate,
+            };
+            self.gated_backward(None, values, from, interior, grads);
+            interior.narrow[0] = d_out;
+        }
+        // 2. Through the norm before them.
+        self.input_norm_backward(NormSlot::BeforeMlp, &kept.middle, &interior.narrow[1], d, grads);
+    }
 
-        // 1. Through the norm after the MLP, if any, and down.
-        let d_out = self.norm_backward(NormSlot::AfterMlp, &mlp.out, d, d_out, grads);
-        let act = MatrixRef::new(&mlp.gate, t, c.ff);
+    /// Through the three linears of an MLP or expert, given the gradient of its output:
+    /// leaves that of its input in the second narrow buffer.
+    pub(super) fn gated_backward(
+        &self,
+        expert: Option<u16>,
+        values: MlpValues<'_>,
+        d_out: &[f32],
+        interior: &mut Interior,
+        grads: &mut LayerGradients,
+    ) {
+        let [d_act, d_gate, d_up] = &mut interior.wide;
+        let d_normed = &mut interior.narrow[1];
+        let t = d_out.len() / self.config().hidden;
+        let [gate_proj, up_proj, down_proj] = self.mlp_linears(expert);
+        let first = self.info().first_of(expert);
+
+        // 1. Down.
+        let act = MatrixRef::new(values.act, t, down_proj.weight.cols());
         linear_backward(down_proj, act, d_out, (0.0, d_act), first + 2, grads);
 
-        // 2. Through the activation; `gate` and `up` become their gradients.
-        copy(d_gate, raw_gate);
-        copy(d_up, &mlp.up);
-        let backward = match c.activation {
-            Activation::Gelu => unreachable!("only encoders have it, which are not trained"),
-            Activation::Silu => vector::silu_gate_backward,
-            Activation::GeluTanh => vector::gelu_gate_backward,
-            Activation::ClampedSwiglu { .. } => unreachable!("such models are not trained"),
-        };
+        // 2. The activation; `gate` and `up` become their gradients.
+        copy(d_gate, values.gate);
+        copy(d_up, values.up);
+        let activation = self.config().activation;
         let parts =
             d_gate.par_chunks_mut(ACTIVATION_CHUNK).zip(d_up.par_chunks_mut(ACTIVATION_CHUNK));
-        parts.zip(d_act.par_chunks(ACTIVATION_CHUNK)).for_each(|((g, u), d)| backward(g, u, d));
+        parts.zip(d_act.par_chunks(ACTIVATION_CHUNK)).for_each(|((g, u), d)| match activation {
+            Activation::Gelu => unreachable!("only encoders have it, which are not trained"),
+            Activation::Silu => vector::silu_gate_backward(g, u, d),
+            Activation::GeluTanh => vector::gelu_gate_backward(g, u, d),
+            Activation::ClampedSwiglu { alpha, limit } => {
+                vector::clamped_swiglu_backward(g, u, d, alpha, limit)
+            }
+        });
 
-        // 3. Through gate and up, and the norm before them.
-        let x = MatrixRef::new(&mlp.normed, t, c.hidden);
+        // 3. Gate and up.
+        let x = MatrixRef::new(values.x, t, self.config().hidden);
         linear_backward(gate_proj, x, d_gate, (0.0, d_normed), first, grads);
         linear_backward(up_proj, x, d_up, (1.0, d_normed), first + 1, grads);
-        self.input_norm_backward(NormSlot::BeforeMlp, middle, d_normed, d, grads);
     }
 
     fn attention_backward(
         &self,
-        kept: &mut Activations,
+        kept: &Activations,
+        interior: &mut Interior,
         d: &mut [f32],
         grads: &mut LayerGradients,
     ) {
-        let Activations { input, attention, raw_heads, gradients, .. } = kept;
+        let Activations { input, attention, raw_heads, .. } = kept;
         let c = self.config();
         let t = d.len() / c.hidden;
-        let [d_q, d_k, d_v] = &mut gradients.wide;
-        let [d_out, d_normed, d_mixed] = &mut gradients.narrow;
+        let [d_q, d_k, d_v] = &mut interior.wide;
+        let [d_out, d_normed, d_mixed] = &mut interior.narrow;
 
         // 1. Through the norm after attention, if any, and the output projection.
-        let d_out = self.norm_backward(NormSlot::AfterAttention, &attention.out, d, d_out, grads);
+        let d_out = self.output_backward(NormSlot::AfterAttention, &attention.out, d, d_out, grads);
         let mixed = MatrixRef::new(&attention.mixed, t, c.q_width());
         let o_proj = self.output_linear();
         linear_backward(o_proj, mixed, d_out, (0.0, d_mixed), 3, grads);
@@ -255,11 +319,20 @@ impl Layer {
         let Scratch { q, k, v, mixed, .. } = attention;
         let forward = Forward { q, k, v, out: mixed };
         self.grouped_attention().backward(forward, d_mixed, Gradients { q: d_q, k: d_k, v: d_v });
+        if let Some(scaling) = c.query_scaling {
+            let rows = d_q.par_chunks_mut(c.q_width()).enumerate();
+            rows.for_each(|(p, row)| vector::scale(row, scaling.factor(p)));
+        }
         self.rotate_back(d_q, c.q_width());
         self.rotate_back(d_k, c.kv_width());
-        let slots = [NormSlot::Query, NormSlot::Key];
-        for ((slot, raw), grad) in slots.into_iter().zip(raw_heads).zip([&mut *d_q, &mut *d_k]) {
-            if let Some(norm) = self.norm(slot) {
+        let slots = [Some(NormSlot::Query), Some(NormSlot::Key), None];
+        let heads = raw_heads.iter().zip([&mut *d_q, &mut *d_k, &mut *d_v]);
+        for (slot, (raw, grad)) in slots.into_iter().zip(heads) {
+            let norm = slot.and_then(|slot| self.norm(slot));
+            if let Some(clip) = c.clip_qkv {
+                clip_backward(raw, norm, clip, grad);
+            }
+            if let (Some(norm), Some(slot)) = (norm, slot) {
                 let mut d_raw = vec![0.0; grad.len()];
                 norm.backward(raw, grad, &mut d_raw, &mut grads.norms[slot as usize]);
                 *grad = d_raw;
@@ -275,9 +348,9 @@ impl Layer {
         self.input_norm_backward(NormSlot::BeforeAttention, input, d_normed, d, grads);
     }
 
-    /// The gradient of a norm's input, given that of its output: `d` itself if
-    /// the layer has no such norm.
-    fn norm_backward<'a>(
+    /// The gradient of what a half computes, before its norm and factor, given that of the
+    /// sum that it is added to: `d` itself if the layer has neither.
+    pub(super) fn output_backward<'a>(
         &self,
         slot: NormSlot,
         x: &[f32],
@@ -285,10 +358,19 @@ impl Layer {
         into: &'a mut Vec<f32>,
         grads: &mut LayerGradients,
     ) -> &'a [f32] {
-        let Some(norm) = self.norm(slot) else { return d };
-        into.clear();
-        into.resize(d.len(), 0.0);
-        norm.backward(x, d, into, &mut grads.norms[slot as usize]);
+        let factor = self.config().residual_scale;
+        let norm = self.norm(slot);
+        if norm.is_none() && factor == 1.0 {
+            return d;
+        }
+        copy(into, d);
+        if factor != 1.0 {
+            vector::scale(into, factor);
+        }
+        if let Some(norm) = norm {
+            let d_normed = std::mem::replace(into, vec![0.0; d.len()]);
+            norm.backward(x, &d_normed, into, &mut grads.norms[slot as usize]);
+        }
         into
     }
 
@@ -316,6 +398,26 @@ impl Layer {
     }
 }
 
+/// The inputs of an MLP or expert, gate before its activation, up, and the input of down.
+#[derive(Clone, Copy)]
+pub(super) struct MlpValues<'a> {
+    pub x: &'a [f32],
+    pub gate: &'a [f32],
+    pub up: &'a [f32],
+    pub act: &'a [f32],
+}
+
+/// Clears the gradients of heads that were clamped after their norm.
+fn clip_backward(raw: &[f32], norm: Option<&Norm>, clip: f32, grad: &mut [f32]) {
+    let mut heads = raw.to_vec();
+    if let Some(norm) = norm {
+        norm.rows_in_place(&mut heads);
+    }
+    for (grad, x) in grad.iter_mut().zip(heads) {
+        *grad = if x.abs() > clip { 0.0 } else { *grad };
+    }
+}
+
 /// Writes the gradients of linear `i` and `dX <- beta dX + dY W`.
 fn linear_backward(
     linear: &Linear,
@@ -339,7 +441,7 @@ fn linear_backward(
 }
 
 /// Overwrites a vector, keeping its memory.
-fn copy(to: &mut Vec<f32>, from: &[f32]) {
+pub(super) fn copy(to: &mut Vec<f32>, from: &[f32]) {
     to.clear();
     to.extend_from_slice(from);
 }

@@ -13,11 +13,12 @@
 //! and added in the order of the windows.
 
 mod attention;
+mod experts;
 mod head;
 mod layer;
 mod loss;
 mod norm;
 
 pub use head::{HeadGradients, Objective, Reference};
-pub use layer::{Activations, LayerGradients};
+pub use layer::{Activations, Interior, LayerGradients};
 pub use loss::token_loss;

@@ -1,0 +1,250 @@
+//! The model in training: its parameters, their gradients, and one window's forward and
+//! backward pass.
+
+use super::RecoverError;
+use crate::model::backward::{
+    Activations, Interior, LayerGradients, Objective, Reference, token_loss,
+};
+use crate::model::keep_awake::keep_awake;
+use crate::model::vector::add_scaled;
+use crate::model::{Config, Head, Layer, Model, Norm, Parameter, Storage};
+use openwork::MatrixRef;
+
+/// The weights in training.
+pub(super) struct Student {
+    pub layers: Vec<Layer>,
+    pub norm: Norm,
+    /// The family's offset, added to the stored weights of the norm.
+    offset: f32,
+}
+
+/// The gradients of a window.
+pub(super) struct Gradients {
+    layers: Vec<LayerGradients>,
+    norm: Vec<f32>,
+}
+
+impl Gradients {
+    pub fn new(student: &Student) -> Self {
+        Self {
+            layers: student.layers.iter().map(LayerGradients::new).collect(),
+            norm: vec![0.0; student.norm.width()],
+        }
+    }
+
+    pub fn slices(&self) -> impl Iterator<Item = &[f32]> {
+        self.layers.iter().flat_map(LayerGradients::slices).chain([self.norm.as_slice()])
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (sum, other) in self.layers.iter_mut().zip(&other.layers) {
+            sum.add(other);
+        }
+        self.norm.iter_mut().zip(&other.norm).for_each(|(sum, other)| *sum += other);
+    }
+}
+
+impl Student {
+    pub fn load(model: &Model<'_>) -> Result<Self, RecoverError> {
+        let layers = 0..model.config().layers;
+        let layers: Result<Vec<Layer>, _> =
+            layers.map(|index| model.layer(index, Storage::F32)).collect();
+        let offset = model.config().family.norm_offset;
+        Ok(Self { layers: layers?, norm: model.head()?.norm.clone(), offset })
+    }
+
+    /// Every parameter; the last norm comes last, and is `None`.
+    pub fn parameters_mut(&mut self) -> impl Iterator<Item = (Option<Parameter>, &mut [f32])> {
+        let layers = self.layers.iter_mut().flat_map(Layer::parameters_mut);
+        layers
+            .map(|(parameter, numbers)| (Some(parameter), numbers))
+            .chain([(None, self.norm.factors_mut())])
+    }
+
+    pub fn round(&mut self, round: &dyn Fn(&mut [f32])) {
+        self.layers.iter_mut().for_each(|layer| layer.round(round));
+        let (norm, offset) = (self.norm.factors_mut(), self.offset);
+        norm.iter_mut().for_each(|x| *x -= offset);
+        round(norm);
+        norm.iter_mut().for_each(|x| *x += offset);
+    }
+}
+
+impl super::state::Parameters for Student {
+    fn tensors(&mut self) -> Vec<&mut [f32]> {
+        self.parameters_mut().map(|(_, numbers)| numbers).collect()
+    }
+}
+
+/// What a window is trained towards.
+pub(super) struct Goal<'a> {
+    pub objective: Objective,
+    /// The dense model's head and last states.
+    pub reference: Reference<'a>,
+    /// The next tokens.
+    pub next: &'a [Option<u32>],
+    /// The dense model's states after each layer, and the weight of the mean over layers of
+    /// the distance to them ([`token_loss`]).
+    pub states: Option<(f32, &'a [Vec<f32>])>,
+}
+
+/// Bytes of activations that are kept for the backward pass.
+const ACTIVATION_BYTES: u64 = 3 << 30;
+
+/// Whether the activations of all layers are kept for windows of `t` tokens; else only the
+/// inputs of layers are, and every layer runs forward a second time.
+fn keeps_all(c: &Config, t: usize) -> bool {
+    c.layers as u64 * Activations::bytes(c, t) <= ACTIVATION_BYTES
+}
+
+/// Bytes that the passes of a window of `t` tokens keep.
+pub fn pass_bytes(c: &Config, t: usize) -> u64 {
+    let (layers, one) = (c.layers as u64, Activations::bytes(c, t));
+    match keeps_all(c, t) {
+        true => layers * one,
+        false => one + layers * (t * c.hidden * size_of::<f32>()) as u64,
+    }
+}
+
+/// Memory of the passes of one window.
+pub(super) struct Passes {
+    /// One for each layer if all are kept, else one.
+    activations: Vec<Activations>,
+    /// Inputs of the layers, if activations are not kept.
+    inputs: Vec<Vec<f32>>,
+    interior: Interior,
+}
+
+impl Passes {
+    /// For windows of `t` tokens.
+    pub fn new(model: &Model<'_>, t: usize) -> Self {
+        let c = model.config();
+        let all = keeps_all(c, t);
+        let count = if all { c.layers } else { 1 };
+        Self {
+            activations: (0..count).map(|_| Activations::default()).collect(),
+            inputs: vec![Vec::new(); if all { 0 } else { c.layers }],
+            interior: Interior::default(),
+        }
+    }
+
+    /// The objective of one window, given its embedded tokens. If asked for, the gradients of
+    /// the objective with the distance of states.
+    pub fn run(
+        &mut self,
+        student: &Student,
+        head: &Head<'_>,
+        embedded: Vec<f32>,
+        goal: &Goal<'_>,
+        into: Option<&mut Gradients>,
+    ) -> f64 {
+        let Self { activations, inputs, interior } = self;
+        let (t, width) = (goal.next.len(), student.norm.width());
+        let keeps = inputs.is_empty();
+        keep_awake(|| {
+            let mut h = embedded;
+            for (i, layer) in student.layers.iter().enumerate() {
+                if !keeps {
+                    inputs[i].clone_from(&h);
+                }
+                layer.forward_saving(&mut h, &mut activations[if keeps { i } else { 0 }]);
+            }
+            let states = MatrixRef::new(&h, t, width);
+            let Some(into) = into else {
+                return head.objective(goal.objective, states, Some(goal.reference), goal.next);
+            };
+            let top = head.backward(goal.objective, states, Some(goal.reference), goal.next);
+            into.norm.copy_from_slice(&top.norm);
+            let mut d = top.states.into_vec();
+            for (i, layer) in student.layers.iter().enumerate().rev() {
+                if let Some((weight, wanted)) = goal.states {
+                    // `h` is the output of this layer; it becomes the gradient of its distance.
+                    token_loss(&mut h, MatrixRef::new(&wanted[i], t, width));
+                    add_scaled(&mut d, &h, weight / student.layers.len() as f32);
+                }
+                let kept = &mut activations[if keeps { i } else { 0 }];
+                if !keeps {
+                    h.copy_from_slice(&inputs[i]);
+                    layer.forward_saving(&mut h, kept);
+                }
+                layer.backward(kept, interior, &mut d, &mut into.layers[i]);
+                h.copy_from_slice(kept.input());
+            }
+            top.loss
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Checkpoint;
+    use std::path::Path;
+
+    /// Moves along the gradient change the loss by its square.
+    #[test]
+    fn gradients_are_those_of_the_loss_with_its_states() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/llama");
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        let model = Model::open(&checkpoint).unwrap();
+        let tokens: Vec<u32> = (0..20).map(|i| i * 13 % 250).collect();
+        let embedded = model.embed(std::slice::from_ref(&tokens)).unwrap().into_states().into_vec();
+        let (t, width) = (tokens.len(), model.config().hidden);
+        let head = model.head().unwrap();
+        let next: Vec<Option<u32>> = tokens[1..].iter().copied().map(Some).chain([None]).collect();
+        let objective = Objective { distillation: 1.0, cross_entropy: 0.5, temperature: 1.0 };
+        // States unlike those of the model.
+        let number = |i: usize| (i * 7919 % 251) as f32 / 100.0 - 1.2;
+        let states = |seed: usize| (0..t * width).map(|i| number(i + seed)).collect::<Vec<f32>>();
+        let wanted: Vec<Vec<f32>> = (0..model.config().layers).map(states).collect();
+        let reference = Reference { head: &head, states: MatrixRef::new(&wanted[0], t, width) };
+        for (weight, keeps) in [(0.0, true), (3.0, true), (3.0, false)] {
+            let goal = Goal {
+                objective,
+                reference,
+                next: &next,
+                states: (weight > 0.0).then_some((weight, wanted.as_slice())),
+            };
+            let mut student = Student::load(&model).unwrap();
+            let mut passes = Passes::new(&model, t);
+            if !keeps {
+                passes.activations.truncate(1);
+                passes.inputs = vec![Vec::new(); model.config().layers];
+            }
+            let mut gradients = Gradients::new(&student);
+            passes.run(&student, &head, embedded.clone(), &goal, Some(&mut gradients));
+            let mut loss = |student: &Student| {
+                let mut h = embedded.clone();
+                let mut sum = 0.0;
+                let mut kept = Activations::default();
+                for (layer, wanted) in student.layers.iter().zip(&wanted) {
+                    layer.forward_saving(&mut h, &mut kept);
+                    let mut o = h.clone();
+                    sum += token_loss(&mut o, MatrixRef::new(wanted, t, width));
+                }
+                let top = passes.run(student, &head, embedded.clone(), &goal, None);
+                top + f64::from(weight) * sum / student.layers.len() as f64
+            };
+            // The last norm is part of the head here, so it does not move.
+            let squares: f64 = gradients
+                .layers
+                .iter()
+                .flat_map(LayerGradients::slices)
+                .flatten()
+                .map(|g| f64::from(*g) * f64::from(*g))
+                .sum();
+            let step = 1e-3 / squares.sqrt();
+            let mut along = |by: f64| {
+                for (layer, gradients) in student.layers.iter_mut().zip(&gradients.layers) {
+                    for ((_, numbers), g) in layer.parameters_mut().zip(gradients.slices()) {
+                        add_scaled(numbers, g, by as f32);
+                    }
+                }
+                loss(&student)
+            };
+            let (up, down) = (along(step), along(-2.0 * step));
+            let got = (up - down) / (2.0 * step);
+            assert!((got / squares - 1.0).abs() < 0.01, "weight {weight}: {got} for {squares}");
+        }
+    }
+}
