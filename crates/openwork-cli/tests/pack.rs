@@ -238,7 +238,7 @@ fn remains_of_a_killed_pack_do_not_stop_the_next() {
     assert!(!folder.path("packed/.openwork-lock").exists());
     folder.bytes("other.unfinished/mine.txt", b"mine");
     let words = folder.refused("pack pruned --out other");
-    assert!(words.contains("`other` is written until it is complete"), "{words}");
+    assert!(words.contains("`other` is written under this name until it is complete"), "{words}");
     assert_eq!(std::fs::read(folder.path("other.unfinished/mine.txt")).unwrap(), b"mine");
 }
 

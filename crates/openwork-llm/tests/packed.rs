@@ -133,7 +133,7 @@ fn what_does_not_conform_is_named_and_nothing_is_written() {
     assert!(words.starts_with("model.layers.0.self_attn.k_proj.weight: "), "{words}");
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
     let words = Patterns::from_record(&source).expect_err("no record").to_string();
-    assert!(words.contains("--spec"), "{words}");
+    assert!(words.contains("give the pattern of all linear layers"), "{words}");
     // In memory the weights may be cut to the pattern.
     let speed = compare(
         &opened,

@@ -13,7 +13,10 @@ use std::path::{Path, PathBuf};
 
 /// `OpenworkError` for invalid input, `RuntimeError` for a failure while running.
 fn raised(error: PackModelError) -> PyErr {
-    let words = error.to_string();
+    let words = match &error {
+        PackModelError::NoPattern(_) => format!("{error}: spec="),
+        error => error.to_string(),
+    };
     if error.is_input() { OpenworkError::new_err(words) } else { PyRuntimeError::new_err(words) }
 }
 

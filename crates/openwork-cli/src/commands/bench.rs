@@ -55,7 +55,7 @@ impl Bench {
             true => None,
             false => {
                 let patterns = Patterns::choose(self.spec.as_deref(), &choice, &checkpoint);
-                Some(patterns.map_err(Failure::input)?)
+                Some(patterns.map_err(super::pack::failure)?)
             }
         };
         let choice = choice.with_record(&checkpoint);

@@ -132,6 +132,7 @@ pub(super) fn failure(error: PackModelError) -> Failure {
         PackModelError::Write(error @ WriteError::Range { .. }) => {
             Failure::Input(format!("{error}: --format gguf-bf16"))
         }
+        PackModelError::NoPattern(_) => Failure::Input(format!("{error}: --spec")),
         error if error.is_input() => Failure::input(error),
         error => Failure::running(error),
     }

@@ -39,6 +39,9 @@ pub enum PackModelError {
     /// The output folder cannot be created.
     #[error(transparent)]
     Stage(#[from] StageError),
+    /// No run has left its patterns, and none is given.
+    #[error("{0}; or give the pattern of all linear layers")]
+    NoPattern(String),
     /// What to pack is unknown, or there is nothing to pack.
     #[error("{0}")]
     Plan(String),

@@ -35,9 +35,8 @@ pub struct Group {
 impl Patterns {
     /// The patterns in the record of the run that pruned a folder.
     pub fn from_record(source: &Checkpoint) -> Result<Self, PackModelError> {
-        let record = Record::read(source.path()).map_err(|error| {
-            PackModelError::Plan(format!("{error}; or give the pattern (spec)"))
-        })?;
+        let record = Record::read(source.path())
+            .map_err(|error| PackModelError::NoPattern(error.to_string()))?;
         let mut each = BTreeMap::new();
         for linear in record.linears() {
             if let Some(text) = &linear.spec {
