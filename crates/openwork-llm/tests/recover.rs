@@ -251,9 +251,12 @@ fn only_what_may_change_changes() {
 const MOVING: &str =
     "recover=blocks[epochs=2,regrow=0.05,every=3]+model[steps=8,seq_len=16,regrow=0.05,every=2]";
 
+/// Kept weights that training may bring to zero, as stored in 16 bits.
+const TRAINED_TO_ZERO: usize = 2;
+
 #[test]
 fn moved_blocks_keep_the_pattern_and_its_budget() {
-    let specs = ["2:4", "unstructured(50%)", "block(4,4,50%)", "mlp keep 75%", "2:4@8"];
+    let specs = ["2:4", "unstructured(50%)", "block(4,4,50%)", "mlp keep 75%", "2:4x2"];
     for spec in specs {
         let folder = folder();
         let spec_option = format!("spec={spec}");
@@ -276,14 +279,22 @@ fn moved_blocks_keep_the_pattern_and_its_budget() {
             all.map(|(name, w)| (name, w.iter().map(|w| *w == 0.0).collect())).collect()
         };
         let (before, moved) = (zeros("pruned"), zeros("moving"));
-        assert_eq!(before, zeros("fixed"), "{spec}");
-        assert_ne!(before, moved, "{spec}: no block moved");
+        let stay_zero = |((_, before), (_, after)): (&(_, Vec<bool>), &(_, Vec<bool>))| {
+            before.iter().zip(after).all(|(&before, &after)| !before || after)
+        };
+        assert!(before.iter().zip(&zeros("fixed")).all(stay_zero), "{spec}");
+        // A pruned channel is zero in gate, up and down, so none of them has a gradient there.
+        match spec.starts_with("mlp") {
+            true => assert!(before == moved, "{spec}: a block without a gradient moved"),
+            false => assert!(before != moved, "{spec}: no block moved"),
+        }
         let count = |masks: &[(String, Vec<bool>)]| -> Vec<usize> {
             masks.iter().map(|(_, zeros)| zeros.iter().filter(|zero| **zero).count()).collect()
         };
         // Whole tensors, because a coupling's budget spans several of them.
         let total = |masks| count(masks).iter().sum::<usize>();
-        assert_eq!(total(&before), total(&moved), "{spec}");
+        let more = total(&moved).checked_sub(total(&before));
+        assert!(more.is_some_and(|more| more <= TRAINED_TO_ZERO), "{spec}: {more:?} more zeros");
     }
 }
 
