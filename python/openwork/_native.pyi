@@ -36,6 +36,8 @@ __all__ = [
     "LanguageModel",
     "prune_folder",
     "run_options",
+    "pack_folder",
+    "unpack_folder",
     "prune",
     "BoundSpec",
     "Spec",
