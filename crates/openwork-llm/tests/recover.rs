@@ -6,6 +6,7 @@ use openwork_llm::model::{LayerInfo, Model};
 use openwork_llm::pipeline::{
     Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
 };
+use openwork_llm::recover::RateTrial;
 use openwork_llm::report::Record;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -324,6 +325,27 @@ impl Observer for Notes {
             self.0.lock().expect("one thread").push(note.to_string());
         }
     }
+}
+
+#[test]
+fn the_learning_rate_is_that_of_the_best_trial_unless_it_is_given() {
+    let folder = folder();
+    let run = |out: &str, stage: &str| {
+        let options = options(folder.path(), out, &["spec=2:4", "method=wanda", stage]);
+        let record = prune("llama", &options, &()).expect("a run");
+        record.recovery[0].clone()
+    };
+    let chosen = run("chosen", "recover=model[steps=12,seq_len=32]");
+    let loss = |trial: &RateTrial| trial.held_out.unwrap_or(f64::INFINITY);
+    let best = chosen.trials.iter().min_by(|a, b| loss(a).total_cmp(&loss(b))).expect("trials");
+    assert!(chosen.trials.len() >= 2, "{chosen:?}");
+    assert_eq!(chosen.lr, Some(best.lr), "{chosen:?}");
+    // Trials leave nothing behind: the same rate, given, leads to the same bytes.
+    let stage = format!("recover=model[steps=12,seq_len=32,lr={}]", best.lr);
+    let given = run("given", &stage);
+    assert!(given.trials.is_empty());
+    assert_eq!((given.after, given.curve), (chosen.after, chosen.curve));
+    assert_eq!(tensors(&folder.path().join("chosen")), tensors(&folder.path().join("given")));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::run::Job;
 use super::states::chunk_windows;
 use crate::model::backward::Activations;
 use crate::model::{BATCH_TOKENS, Config, LayerInfo, Model, Site, split_layer_name};
-use crate::recover::{StageOptions, Unit, pass_bytes};
+use crate::recover::{StageOptions, USUAL_TRIALS, Unit, pass_bytes, trial_steps};
 use openwork::linalg::{Threads, gemm};
 use openwork::prune::Needs;
 use openwork::{Matrix, MatrixRef};
@@ -158,7 +158,9 @@ pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
     let stage = |stage: &StageOptions| -> Estimate {
         let (t, trained, weights) = match stage.unit {
             Unit::Model => {
-                (stage.window(c.max_positions), stage.steps * stage.batch, layers * layer)
+                let trials = if stage.lr.is_none() { USUAL_TRIALS } else { 0 };
+                let steps = stage.steps + trials * trial_steps(stage.steps);
+                (stage.window(c.max_positions), steps * stage.batch, layers * layer)
             }
             Unit::Block | Unit::Half => {
                 (job.calibration.seq_len(), stage.epochs * job.calibration.windows.len(), layer)

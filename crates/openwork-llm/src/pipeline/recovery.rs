@@ -240,6 +240,7 @@ pub(super) fn layer_stage_record(
         seconds: all(|layer| layer.seconds).iter().sum(),
         tokens: layers.iter().map(|layer| layer.tokens).sum::<u64>() / layers.len() as u64,
         lr: None,
+        trials: Vec::new(),
         curve: Vec::new(),
     })
 }
@@ -295,7 +296,7 @@ impl ModelStage<'_> {
             folder: self.folder,
         };
         let mut seen = on_progress(observer, None);
-        let Distilled { layers, norm, before, after, lr, tokens, curve } =
+        let Distilled { layers, norm, before, after, lr, tokens, trials, curve } =
             distiller.run(&mut seen)?;
         if lr.is_none() {
             observer.on_event(Event::Note(&format!(
@@ -304,7 +305,8 @@ impl ModelStage<'_> {
             )));
         }
         let stage = self.options.to_string();
-        let record = RecoveryRecord { stage, before, after, seconds: 0.0, tokens, lr, curve };
+        let record =
+            RecoveryRecord { stage, before, after, seconds: 0.0, tokens, lr, trials, curve };
         Ok((layers, norm, record))
     }
 

@@ -4,12 +4,14 @@
 //! The dense model runs with every step, because its states after each layer are targets
 //! too: this lowers the held-out loss faster than its distribution alone. Without them it
 //! runs once, and its last hidden states are kept. A step runs one batch of windows forward
-//! and backward. The held-out loss is measured several times during a stage, and the
+//! and backward. A learning rate that the user does not give is chosen by short trials
+//! ([`rates`]). The held-out loss is measured several times during a stage, and the
 //! weights with the lowest loss are kept. The state of the optimizer is saved at the
 //! same points, so that an interrupted stage continues to the same bytes.
 
 use super::block::shuffled;
 use super::optimizer::{Moments, Update, pull, sum_of_squares};
+use super::rates::{self, RateTrial, USUAL_TRIALS, trial_steps};
 use super::regrow::{self, PatternGroup};
 use super::state::{Saved, StateDir};
 use super::student::{Goal, Gradients, Passes, Student};
@@ -84,6 +86,8 @@ pub struct Distilled {
     pub lr: Option<f64>,
     /// Tokens that were trained on, repetitions included.
     pub tokens: u64,
+    /// The learning rates that were tried for a short time, to choose one.
+    pub trials: Vec<RateTrial>,
     /// Losses along the way.
     pub curve: Vec<CurvePoint>,
 }
@@ -125,7 +129,6 @@ impl Distiller<'_> {
         let mut targets = self.targets()?;
         let head = load_head(self.model)?;
         let mut student = Student::load(self.model)?;
-        let rates = self.options.rates();
         let mut run = Run {
             distiller: self,
             passes: Passes::new(self.model, self.windows.first().map_or(0, Vec::len)),
@@ -141,6 +144,17 @@ impl Distiller<'_> {
                 Saved { before, best: before, ..Saved::default() }
             }
         };
+        if self.options.lr.is_none() {
+            while let Some(lr) = rates::next(&saved.trials) {
+                let held_out = run.trial(&saved, lr, on_progress)?;
+                saved.trials.push(RateTrial { lr, held_out });
+                dir.save_progress(&saved)?;
+            }
+        }
+        let rates = match self.options.lr {
+            Some(lr) => vec![lr],
+            None => rates::attempts(&saved.trials),
+        };
         while saved.attempt < rates.len() {
             if saved.step == 0 {
                 run.moments = self.moments(&mut student);
@@ -152,7 +166,7 @@ impl Distiller<'_> {
                 let after = run.held_out_loss(&student)?;
                 if after < saved.before {
                     let Student { layers, norm, .. } = student;
-                    let Saved { before, tokens, curve, .. } = saved;
+                    let Saved { before, tokens, trials, curve, .. } = saved;
                     return Ok(Distilled {
                         layers,
                         norm,
@@ -160,6 +174,7 @@ impl Distiller<'_> {
                         after,
                         lr: Some(lr),
                         tokens,
+                        trials,
                         curve,
                     });
                 }
@@ -174,8 +189,8 @@ impl Distiller<'_> {
             };
         }
         let Student { layers, norm, .. } = student;
-        let Saved { before, tokens, curve, .. } = saved;
-        Ok(Distilled { layers, norm, before, after: before, lr: None, tokens, curve })
+        let Saved { before, tokens, trials, curve, .. } = saved;
+        Ok(Distilled { layers, norm, before, after: before, lr: None, tokens, trials, curve })
     }
 
     fn moments(&self, student: &mut Student) -> Moments {
@@ -257,6 +272,26 @@ fn load_head(model: &Model<'_>) -> Result<Weight, RecoverError> {
     Ok(Weight::F32(matrix))
 }
 
+/// Memory of the steps of a training.
+struct StepMemory {
+    /// The gradients of a batch, and those of one window if there are several.
+    sum: Gradients,
+    one: Option<Gradients>,
+    /// The pruned weights, if weights decay towards them.
+    anchor: Option<Student>,
+}
+
+impl StepMemory {
+    fn new(distiller: &Distiller<'_>, student: &Student) -> Result<Self, RecoverError> {
+        let StageOptions { batch, decay, .. } = *distiller.options;
+        Ok(Self {
+            sum: Gradients::new(student),
+            one: (batch > 1).then(|| Gradients::new(student)),
+            anchor: (decay > 0.0).then(|| Student::load(distiller.model)).transpose()?,
+        })
+    }
+}
+
 /// A stage in progress.
 struct Run<'a> {
     distiller: &'a Distiller<'a>,
@@ -277,14 +312,12 @@ impl Run<'_> {
         lr: f64,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<bool, RecoverError> {
-        let Distiller { options, windows, seed, .. } = *self.distiller;
-        let StageOptions { steps, batch, schedule, decay, .. } = *options;
+        let Distiller { options, windows, .. } = *self.distiller;
+        let StageOptions { steps, batch, schedule, .. } = *options;
         let every = steps.div_ceil(EVALUATIONS);
         let moves = regrow::schedule(options.regrow, options.every, steps);
-        let mut sum = Gradients::new(student);
-        let mut one = (batch > 1).then(|| Gradients::new(student));
-        let anchor = (decay > 0.0).then(|| Student::load(self.distiller.model)).transpose()?;
-        let mut anchor = anchor;
+        let mut memory = StepMemory::new(self.distiller, student)?;
+        let trial_steps = saved.trials.len() * trial_steps(steps);
         let mut latest = Vec::new();
         let held = |saved: &Saved| saved.curve.last().map_or(saved.before, |point| point.held_out);
         while saved.step < steps {
@@ -292,41 +325,10 @@ impl Run<'_> {
             if let Some(fraction) = moves.at(saved.step as u64) {
                 self.move_blocks(student, fraction);
             }
-            let mut loss = 0.0;
-            for i in 0..batch {
-                let window = window_at(saved.step * batch + i, windows.len(), seed);
-                match one.as_mut().filter(|_| i > 0) {
-                    None => loss += self.gradients(student, window, Some(&mut sum))?,
-                    Some(one) => {
-                        loss += self.gradients(student, window, Some(one))?;
-                        sum.add(one);
-                    }
-                }
-            }
-            loss /= batch as f64;
+            let rate = lr * schedule.share(saved.step, steps);
+            let loss = self.step(student, &mut memory, saved.step, rate)?;
             if !loss.is_finite() {
                 return Ok(saved.best < saved.before);
-            }
-            let norm = sum_of_squares(sum.slices()).sqrt() / batch as f64;
-            let factor = (MAX_NORM / norm.max(MAX_NORM)) / batch as f64;
-            let rate = lr * schedule.share(saved.step, steps);
-            let updates = student.parameters_mut().zip(sum.slices());
-            self.moments.step(
-                saved.step,
-                rate,
-                factor,
-                updates.map(|((parameter, numbers), gradient)| Update {
-                    sparse: matches!(parameter, Some(Parameter::Weight(_))),
-                    numbers,
-                    gradient,
-                }),
-            );
-            if let Some(anchor) = &mut anchor {
-                let share = (rate * decay).min(1.0) as f32;
-                for ((_, numbers), (_, to)) in student.parameters_mut().zip(anchor.parameters_mut())
-                {
-                    pull(numbers, to, share);
-                }
             }
             saved.step += 1;
             saved.tokens += (batch * windows[0].len()) as u64;
@@ -347,12 +349,91 @@ impl Run<'_> {
                     self.dir.save(student, &self.moments, saved)?;
                 }
             }
-            let share = saved.step as f64 / steps as f64;
+            let share = (trial_steps + saved.step) as f64 / (trial_steps + steps) as f64;
             if !on_progress(Progress { share, loss, held_out: held(saved) }) {
                 return Err(RecoverError::Stopped);
             }
         }
         Ok(saved.best < saved.before)
+    }
+
+    /// Trains for a short time with one learning rate, and returns the held-out loss if it is
+    /// finite.
+    fn trial(
+        &mut self,
+        saved: &Saved,
+        lr: f64,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<Option<f64>, RecoverError> {
+        let StageOptions { steps, schedule, .. } = *self.distiller.options;
+        let mut student = Student::load(self.distiller.model)?;
+        self.moments = self.distiller.moments(&mut student);
+        let mut memory = StepMemory::new(self.distiller, &student)?;
+        let trial = trial_steps(steps);
+        let done = saved.trials.len() * trial;
+        let total = steps + trial * (saved.trials.len() + 1).max(USUAL_TRIALS);
+        for step in 0..trial {
+            let rate = lr * schedule.share(step, trial);
+            let loss = self.step(&mut student, &mut memory, step, rate)?;
+            if !loss.is_finite() {
+                return Ok(None);
+            }
+            let share = (done + step + 1) as f64 / total as f64;
+            if !on_progress(Progress { share, loss, held_out: saved.before }) {
+                return Err(RecoverError::Stopped);
+            }
+        }
+        let held_out = self.held_out_loss(&student)?;
+        Ok(held_out.is_finite().then_some(held_out))
+    }
+
+    /// Step `step`, counted from 0, of Adam with the learning rate `rate`. Returns the loss
+    /// before the step; if that is not finite, nothing changes.
+    fn step(
+        &mut self,
+        student: &mut Student,
+        memory: &mut StepMemory,
+        step: usize,
+        rate: f64,
+    ) -> Result<f64, RecoverError> {
+        let Distiller { options, windows, seed, .. } = *self.distiller;
+        let StageOptions { batch, decay, .. } = *options;
+        let StepMemory { sum, one, anchor } = memory;
+        let mut loss = 0.0;
+        for i in 0..batch {
+            let window = window_at(step * batch + i, windows.len(), seed);
+            match one.as_mut().filter(|_| i > 0) {
+                None => loss += self.gradients(student, window, Some(&mut *sum))?,
+                Some(one) => {
+                    loss += self.gradients(student, window, Some(&mut *one))?;
+                    sum.add(one);
+                }
+            }
+        }
+        loss /= batch as f64;
+        if !loss.is_finite() {
+            return Ok(loss);
+        }
+        let norm = sum_of_squares(sum.slices()).sqrt() / batch as f64;
+        let factor = (MAX_NORM / norm.max(MAX_NORM)) / batch as f64;
+        let updates = student.parameters_mut().zip(sum.slices());
+        self.moments.step(
+            step,
+            rate,
+            factor,
+            updates.map(|((parameter, numbers), gradient)| Update {
+                sparse: matches!(parameter, Some(Parameter::Weight(_))),
+                numbers,
+                gradient,
+            }),
+        );
+        if let Some(anchor) = anchor {
+            let share = (rate * decay).min(1.0) as f32;
+            for ((_, numbers), (_, to)) in student.parameters_mut().zip(anchor.parameters_mut()) {
+                pull(numbers, to, share);
+            }
+        }
+        Ok(loss)
     }
 
     /// Moves blocks of every layer.

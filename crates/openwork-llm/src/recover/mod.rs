@@ -8,6 +8,7 @@
 //! distill     trains the whole model towards the dense model's distribution
 //! student     the model in that training, and its gradients on one window
 //! state       the state of that training on disk
+//! rates       the search for a learning rate
 //! regrow      masks that move during training
 //! optimizer   Adam on sparse weights, and the schedule of its learning rate
 //! ```
@@ -21,6 +22,7 @@ mod block;
 mod chain;
 mod distill;
 mod optimizer;
+mod rates;
 mod regrow;
 mod state;
 mod student;
@@ -30,6 +32,7 @@ pub use block::{LayerTrainer, TrainedLayer};
 pub use chain::Chain;
 pub use distill::{CurvePoint, Distilled, Distiller};
 pub use optimizer::Schedule;
+pub use rates::{RateTrial, USUAL_TRIALS, trial_steps};
 pub use regrow::PatternGroup;
 pub use student::pass_bytes;
 pub use text::{LossKind, Recovery, RecoveryError, STAGES, StageInfo, StageOptions, Trained, Unit};

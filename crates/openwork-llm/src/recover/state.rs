@@ -9,6 +9,7 @@
 use super::RecoverError;
 use super::distill::CurvePoint;
 use super::optimizer::Moments;
+use super::rates::RateTrial;
 use crate::checkpoint::write::{self, Data, Part};
 use crate::checkpoint::{Checkpoint, Dtype};
 use crate::disk;
@@ -23,6 +24,9 @@ const MAX_STATE: u64 = 1 << 24;
 /// The saved progress of a stage.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Saved {
+    /// The learning rates that were tried for a short time.
+    #[serde(default)]
+    pub trials: Vec<RateTrial>,
     /// Index of the learning rate in use.
     pub attempt: usize,
     /// Steps done with it.
@@ -81,13 +85,19 @@ impl StateDir {
         let parts: Vec<Part<'_>> = tensors.chain(mean).chain(square).map(part).collect();
         let written = write::shard(&self.folder.join(&name), &parts, &[])?;
         let old = saved.file.replace((name, written.sha256));
-        let json = serde_json::to_vec(saved).map_err(std::io::Error::other);
-        let write = json.and_then(|json| disk::write(&self.folder.join(STATE), &json));
-        write.map_err(self.io(STATE))?;
+        self.save_progress(saved)?;
         match old {
             Some((old, _)) => std::fs::remove_file(self.folder.join(&old)).map_err(self.io(&old)),
             None => Ok(()),
         }
+    }
+
+    /// Saves the progress alone.
+    pub fn save_progress(&self, saved: &Saved) -> Result<(), RecoverError> {
+        self.make()?;
+        let json = serde_json::to_vec(saved).map_err(std::io::Error::other);
+        let write = json.and_then(|json| disk::write(&self.folder.join(STATE), &json));
+        write.map(drop).map_err(self.io(STATE))
     }
 
     /// Saves the best weights so far.
@@ -106,7 +116,8 @@ impl StateDir {
         self.read(&file, 'w', student.tensors())
     }
 
-    /// Reads the state that was saved last, if there is one and its files are intact.
+    /// Reads the state that was saved last, if there is one. Weights and moments stay as they
+    /// are if no step was saved.
     pub fn load(
         &self,
         student: &mut impl Parameters,
@@ -119,7 +130,7 @@ impl StateDir {
         };
         let saved: Saved = serde_json::from_slice(&text)
             .map_err(|error| self.io(STATE)(std::io::Error::other(error)))?;
-        let Some((name, sha256)) = &saved.file else { return Ok(None) };
+        let Some((name, sha256)) = &saved.file else { return Ok(Some(saved)) };
         let path = self.folder.join(name);
         if disk::sha256_of(&path).map_err(self.io(name))? != *sha256 {
             let why = "is damaged: remove this folder to train this stage again";

@@ -53,6 +53,10 @@ const LR: OptionInfo = OptionInfo {
     default: "auto",
     help: "peak learning rate of Adam; auto lowers it until training reduces the held-out loss",
 };
+const MODEL_LR: OptionInfo = OptionInfo {
+    help: "peak learning rate of Adam; auto compares short trials by their held-out loss",
+    ..LR
+};
 const SCHEDULE: OptionInfo = OptionInfo {
     name: "schedule",
     values: "linear | cosine | constant",
@@ -129,7 +133,7 @@ pub const STAGES: &[StageInfo] = &[
         options: &[
             STEPS,
             SEQ_LEN,
-            LR,
+            MODEL_LR,
             SCHEDULE,
             BATCH,
             TRAIN,
@@ -241,7 +245,8 @@ pub struct Recovery {
 #[error("{0}")]
 pub struct RecoveryError(String);
 
-/// Learning rates that are tried until one lowers the held-out loss, if none is given.
+/// Learning rates that are tried until one lowers the held-out loss, if none is given and no
+/// trials chose one.
 const LAYER_RATES: [f64; 3] = [1e-3, 3e-4, 1e-4];
 const MODEL_RATES: [f64; 3] = [2e-4, 7e-5, 2e-5];
 

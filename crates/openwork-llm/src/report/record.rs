@@ -3,7 +3,7 @@
 
 use crate::checkpoint::{CheckpointError, Fault, unfinished_layers};
 use crate::disk;
-use crate::recover::CurvePoint;
+use crate::recover::{CurvePoint, RateTrial};
 use crate::shrink::Sizes;
 use crate::task::TaskScore;
 use serde::{Deserialize, Serialize};
@@ -229,6 +229,9 @@ pub struct RecoveryRecord {
     /// the loss, and nothing was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
+    /// The learning rates that were tried for a short time, to choose one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trials: Vec<RateTrial>,
     /// Losses of a stage that trains the whole model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curve: Vec<CurvePoint>,

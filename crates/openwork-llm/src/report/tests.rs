@@ -70,6 +70,7 @@ fn fake(layers: usize, quality: f64) -> Record {
         seconds: 30.0,
         tokens: 65_536,
         lr: Some(2e-4),
+        trials: Vec::new(),
         curve,
     };
     let evaluation = |after_layer: Option<usize>| EvaluationRecord {
