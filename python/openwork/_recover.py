@@ -125,42 +125,63 @@ class _Training:
         number of batches that were trained on. Parameters keep their values if none does."""
         import torch
 
+        used = 0
+
         def measure() -> float:
             with torch.no_grad():
                 return sum(float(loss(item)) for item in held_out) / len(held_out)
 
-        before, used = measure(), 0
+        def attempt(rate: float, steps: int, every: int) -> tuple[float, list[torch.Tensor]] | None:
+            """The lowest of the losses measured every so many steps, and its parameters, if it is below `before`."""
+            nonlocal used
+            best: tuple[float, list[torch.Tensor]] | None = None
+            order = _order(len(train), seed)
+            means = [(torch.zeros_like(p, dtype=torch.float32), torch.zeros_like(p, dtype=torch.float32))
+                     for p in self.parameters]
+            wide = [p.detach().float().clone() for p in self.parameters]
+            held = before
+            for step in range(steps):
+                batch = [train[next(order)] for _ in range(self.stage["batch"])]
+                value = torch.stack([loss(item) for item in batch]).mean()
+                latest = float(value.detach())
+                if not math.isfinite(latest):
+                    break
+                gradients = torch.autograd.grad(value, self.parameters, allow_unused=True)
+                used += len(batch)
+                self._step(step, rate * _share(self.stage["schedule"], step, steps), gradients, means, wide, max_norm)
+                if (step + 1) % every == 0 or step + 1 == steps:
+                    held = measure()
+                    if not math.isfinite(held) or held > 1.5 * before:
+                        break
+                    if held < (before if best is None else best[0]):
+                        best = held, [p.detach().clone() for p in self.parameters]
+                tell((step + 1) / steps, latest, held)
+            self.restore(self.start)
+            return best
+
+        def rates() -> list[float]:
+            """The learning rates of the stage, or those that short trials choose."""
+            if self.stage["rates"]:
+                return list(self.stage["rates"])
+            trials: list[tuple[float, float | None]] = []
+            while True:
+                rate, chosen = _native.search_learning_rate(trials)
+                if rate is None:
+                    return chosen
+                steps = self.stage["trial_steps"]
+                found = attempt(rate, steps, steps)
+                trials.append((rate, None if found is None else found[0]))
+
+        before = measure()
         frozen = [p for p in self.parameters if not p.requires_grad]
         for parameter in self.parameters:
             parameter.requires_grad_(True)
         try:
-            for rate in self.stage["rates"]:
-                best: tuple[float, list[torch.Tensor]] | None = None
-                order = _order(len(train), seed)
-                means = [(torch.zeros_like(p, dtype=torch.float32), torch.zeros_like(p, dtype=torch.float32))
-                         for p in self.parameters]
-                wide = [p.detach().float().clone() for p in self.parameters]
-                held, every = before, max(1, steps // 8)
-                for step in range(steps):
-                    batch = [train[next(order)] for _ in range(self.stage["batch"])]
-                    value = torch.stack([loss(item) for item in batch]).mean()
-                    latest = float(value.detach())
-                    if not math.isfinite(latest):
-                        break
-                    gradients = torch.autograd.grad(value, self.parameters, allow_unused=True)
-                    used += len(batch)
-                    self._step(step, rate * _share(self.stage["schedule"], step, steps), gradients, means, wide, max_norm)
-                    if (step + 1) % every == 0 or step + 1 == steps:
-                        held = measure()
-                        if not math.isfinite(held) or held > 1.5 * before:
-                            break
-                        if held < (before if best is None else best[0]):
-                            best = held, [p.detach().clone() for p in self.parameters]
-                    tell((step + 1) / steps, latest, held)
+            for rate in rates():
+                best = attempt(rate, steps, max(1, steps // 8))
                 if best is not None:
                     self.restore(best[1])
                     return before, best[0], used
-                self.restore(self.start)
             return before, before, used
         except BaseException:
             self.restore(self.start)

@@ -48,7 +48,9 @@ mod _native {
     #[pymodule_export]
     use super::spec::{BoundSpec, Spec};
     #[pymodule_export]
-    use super::tables::{instructions, methods, presets, recovery_stages, set_threads};
+    use super::tables::{
+        instructions, methods, presets, recovery_stages, search_learning_rate, set_threads,
+    };
     #[pymodule_export]
     use super::worker::{StageWorker, shard_linears};
 

@@ -4,7 +4,8 @@ use crate::error::OpenworkError;
 use openwork::prune::{METHODS, MODIFIERS, Method, MethodInfo, Needs};
 use openwork::spec::PRESETS;
 use openwork_llm::recover::{
-    LossKind, Recovery, RecoveryError, Schedule, StageOptions, Trained, Unit,
+    LossKind, RateTrial, Recovery, RecoveryError, Schedule, StageOptions, Trained, Unit,
+    chosen_rates, next_rate, trial_steps,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -104,6 +105,7 @@ pub fn recovery_stages<'py>(py: Python<'py>, text: &str) -> PyResult<Vec<Bound<'
         row.set_item("states", stage.states)?;
         row.set_item("temperature", stage.temperature)?;
         row.set_item("rates", stage.rates())?;
+        row.set_item("trial_steps", trial_steps(stage.steps))?;
         row.set_item("weights", stage.trained != Trained::Norms)?;
         row.set_item("norms", stage.trained.norms())?;
         let (kl, ce) = match stage.loss {
@@ -124,4 +126,17 @@ pub fn recovery_stages<'py>(py: Python<'py>, text: &str) -> PyResult<Vec<Bound<'
         Ok(row)
     };
     recovery.stages.iter().map(row).collect()
+}
+
+/// The search for a learning rate, given the rates that were tried for a short time and
+/// their held-out losses (`None` if training diverged): the rate to try next, or `None` and
+/// the rates to train with until one lowers the loss.
+#[pyfunction]
+pub fn search_learning_rate(trials: Vec<(f64, Option<f64>)>) -> (Option<f64>, Vec<f64>) {
+    let trials: Vec<RateTrial> =
+        trials.into_iter().map(|(lr, held_out)| RateTrial { lr, held_out }).collect();
+    match next_rate(&trials) {
+        Some(rate) => (Some(rate), Vec::new()),
+        None => (None, chosen_rates(&trials)),
+    }
 }

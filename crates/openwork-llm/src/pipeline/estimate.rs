@@ -179,7 +179,7 @@ pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
         if stage.unit == Unit::Model {
             // Three products with the head, and the dense model.
             flops += 8.0 * head as f64 + forward_flops(c, t) * c.layers as f64;
-            if stage.states != Some(0.0) {
+            if stage.states > 0.0 {
                 memory += weights * float + layers * (t * c.hidden) as u64 * float;
             }
             memory += 2 * head * float + 2 * tokens as u64 * c.hidden as u64 * float / 2;

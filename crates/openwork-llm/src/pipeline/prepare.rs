@@ -165,8 +165,7 @@ impl RunOptions {
         let recovery = self.recover.as_ref();
         check_trainable(recovery, model.config())?;
         let layers = recovery.is_some_and(|r| r.stages.iter().any(|s| s.unit != Unit::Model));
-        let states = recovery
-            .is_some_and(|r| r.stages.iter().any(|s| s.states.is_some_and(|weight| weight > 0.0)));
+        let states = recovery.is_some_and(|r| r.stages.iter().any(|s| s.states > 0.0));
         check_reference(&model, &dense, layers || states)?;
         if let Some(earlier) = &earlier {
             check_conforms(source, earlier)?;
@@ -335,7 +334,7 @@ impl RunOptions {
             }
         }
         let layers = recovery.stages.iter().find(|stage| stage.unit != Unit::Model);
-        let states = |stage: &&StageOptions| stage.states.is_some_and(|weight| weight > 0.0);
+        let states = |stage: &&StageOptions| stage.states > 0.0;
         let layers = layers.or_else(|| recovery.stages.iter().find(states));
         if layers.is_some() && passes.list.iter().any(|pass| pass.dropped.is_some()) {
             return wrong(

@@ -1,17 +1,17 @@
 //! Trains all layers of a pruned model together, towards the dense model's
 //! distribution of the next token.
 //!
-//! The dense model runs with every step, because its states after each layer are targets
-//! too: this lowers the held-out loss faster than its distribution alone. Without them it
-//! runs once, and its last hidden states are kept. A step runs one batch of windows forward
-//! and backward. A learning rate that the user does not give is chosen by short trials
-//! ([`rates`]). The held-out loss is measured several times during a stage, and the
-//! weights with the lowest loss are kept. The state of the optimizer is saved at the
-//! same points, so that an interrupted stage continues to the same bytes.
+//! The dense model runs once on every window, when it is first used, and its last hidden
+//! states are kept; if its states after each layer are targets too, it runs with every step
+//! instead. A step runs one batch of windows forward and backward. A learning rate that the
+//! user does not give is chosen by short trials ([`super::rates`]). The held-out loss is
+//! measured several times during a stage, and the weights with the lowest loss are kept. The
+//! state of the optimizer is saved at the same points, so that an interrupted stage continues
+//! to the same bytes.
 
 use super::block::shuffled;
 use super::optimizer::{Moments, Update, pull, sum_of_squares};
-use super::rates::{self, RateTrial, USUAL_TRIALS, trial_steps};
+use super::rates::{RateTrial, USUAL_TRIALS, chosen_rates, next_rate, trial_steps};
 use super::regrow::{self, PatternGroup};
 use super::state::{Saved, StateDir};
 use super::student::{Goal, Gradients, Passes, Student};
@@ -36,6 +36,9 @@ const EVALUATIONS: usize = 8;
 /// Bytes of the dense model's last hidden states that are held in memory, if the user
 /// sets no limit.
 const STATE_BYTES: u64 = 2 << 30;
+
+/// Bytes of hidden states that the dense model computes at a time.
+const GROUP_BYTES: usize = 64 << 20;
 
 /// A point of the curve of losses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,6 +100,8 @@ struct Targets {
     /// The dense model's last hidden states, by window; those that are held out come
     /// last.
     states: ChunkStore,
+    /// Which of them are computed.
+    computed: Vec<bool>,
     /// The first window in `states`: 0, or the first that is held out if the dense model
     /// runs with every step.
     first: usize,
@@ -109,6 +114,29 @@ struct Targets {
 }
 
 impl Targets {
+    /// Runs the dense model on a window whose last states are not known yet, and on those
+    /// that follow it: layers are loaded once for all of them.
+    fn compute(&mut self, distiller: &Distiller<'_>, window: usize) -> Result<(), RecoverError> {
+        let model = distiller.reference;
+        let size = distiller.window(window).len() * model.config().hidden;
+        let group = (GROUP_BYTES / (size * size_of::<f32>()).max(1)).max(1);
+        let missing = |&window: &usize| !self.computed[window - self.first];
+        let end = self.first + self.computed.len();
+        let group: Vec<usize> = (window..end).take_while(missing).take(group).collect();
+        let windows: Vec<Vec<u32>> =
+            group.iter().map(|&window| distiller.window(window).clone()).collect();
+        let mut hidden = model.embed(&windows)?;
+        for index in 0..model.config().layers {
+            model.layer(index, Storage::F32)?.forward(&mut hidden, &mut NoTap);
+        }
+        let io = |error| RecoverError::io(distiller.folder, error);
+        for (window, states) in group.iter().zip(hidden.into_states().into_vec().chunks(size)) {
+            self.states.put(window - self.first, states.to_vec()).map_err(io)?;
+            self.computed[window - self.first] = true;
+        }
+        Ok(())
+    }
+
     /// Runs the dense model on a window, keeping the states after each layer.
     fn follow(&mut self, model: &Model<'_>, window: &Vec<u32>) -> Result<(), RecoverError> {
         let mut hidden = model.embed(std::slice::from_ref(window))?;
@@ -144,17 +172,15 @@ impl Distiller<'_> {
                 Saved { before, best: before, ..Saved::default() }
             }
         };
-        if self.options.lr.is_none() {
-            while let Some(lr) = rates::next(&saved.trials) {
+        let mut rates = self.options.rates();
+        if rates.is_empty() {
+            while let Some(lr) = next_rate(&saved.trials) {
                 let held_out = run.trial(&saved, lr, on_progress)?;
                 saved.trials.push(RateTrial { lr, held_out });
                 dir.save_progress(&saved)?;
             }
+            rates = chosen_rates(&saved.trials);
         }
-        let rates = match self.options.lr {
-            Some(lr) => vec![lr],
-            None => rates::attempts(&saved.trials),
-        };
         while saved.attempt < rates.len() {
             if saved.step == 0 {
                 run.moments = self.moments(&mut student);
@@ -203,54 +229,38 @@ impl Distiller<'_> {
         }))
     }
 
-    /// Weight of the distance to the dense model's states after each layer.
-    fn states_weight(&self) -> f32 {
-        let (ours, theirs) = (self.model.config(), self.reference.config());
-        let alike = (ours.layers, ours.hidden) == (theirs.layers, theirs.hidden);
-        self.options.states.unwrap_or(if alike { 1.0 } else { 0.0 }) as f32
-    }
-
-    /// Runs the dense model on all windows, or on those that are held out if it runs with
-    /// every step.
+    /// The targets, none of which is computed yet.
     fn targets(&self) -> Result<Targets, RecoverError> {
         let model = self.reference;
-        let follows = self.states_weight() > 0.0;
+        let follows = self.options.states > 0.0;
         let first = if follows { self.windows.len() } else { 0 };
-        let windows: Vec<&Vec<u32>> =
-            self.windows.iter().chain(self.held_out).skip(first).collect();
+        let count = self.windows.len() + self.held_out.len() - first;
         let layers = if follows { 0..model.config().layers } else { 0..0 };
         let layers: Result<Vec<Layer>, _> =
             layers.map(|index| model.layer(index, Storage::F32)).collect();
-        let size = windows.first().map_or(0, |window| window.len()) * model.config().hidden;
-        let sizes = vec![size; windows.len()];
-        let bytes = (windows.len() * size * size_of::<f32>()) as u64;
-        let io = |error| RecoverError::io(self.folder, error);
-        let mut states = match bytes > self.memory.unwrap_or(STATE_BYTES) {
-            true => ChunkStore::in_file(self.folder, &sizes).map_err(io)?,
+        let size = self.windows.first().map_or(0, Vec::len) * model.config().hidden;
+        let sizes = vec![size; count];
+        let bytes = (count * size * size_of::<f32>()) as u64;
+        let states = match bytes > self.memory.unwrap_or(STATE_BYTES) {
+            true => ChunkStore::in_file(self.folder, &sizes)
+                .map_err(|error| RecoverError::io(self.folder, error))?,
             false => ChunkStore::in_memory(&sizes),
         };
-        // As many windows at a time as take 64 MB.
-        let group = ((64 << 20) / (size * size_of::<f32>()).max(1)).max(1);
-        let mut done = 0;
-        for windows in windows.chunks(group) {
-            let windows: Vec<Vec<u32>> = windows.iter().map(|&window| window.clone()).collect();
-            let mut hidden = model.embed(&windows)?;
-            for index in 0..model.config().layers {
-                model.layer(index, Storage::F32)?.forward(&mut hidden, &mut NoTap);
-            }
-            for window in hidden.into_states().into_vec().chunks_exact(size) {
-                states.put(done, window.to_vec()).map_err(io)?;
-                done += 1;
-            }
-        }
         Ok(Targets {
             states,
+            computed: vec![false; count],
             first,
             head: load_head(model)?,
             norm: model.head()?.norm.clone(),
             layers: layers?,
             by_layer: Vec::new(),
         })
+    }
+
+    /// Window `index`; those that are held out come last.
+    fn window(&self, index: usize) -> &Vec<u32> {
+        let held_out = || &self.held_out[index - self.windows.len()];
+        self.windows.get(index).unwrap_or_else(held_out)
     }
 
     fn objective(&self) -> Objective {
@@ -463,15 +473,17 @@ impl Run<'_> {
         window: usize,
         into: Option<&mut Gradients>,
     ) -> Result<f64, RecoverError> {
-        let Distiller { model, windows, held_out, folder, .. } = *self.distiller;
-        let tokens = windows.get(window).unwrap_or_else(|| &held_out[window - windows.len()]);
+        let Distiller { model, options, folder, .. } = *self.distiller;
+        let tokens = self.distiller.window(window);
         let states = model.embed(std::slice::from_ref(tokens))?.into_states().into_vec();
         let t = tokens.len();
         let next: Vec<Option<u32>> = tokens[1..].iter().copied().map(Some).chain([None]).collect();
-        let (weight, reference) = (self.distiller.states_weight(), self.distiller.reference);
+        let (weight, reference) = (options.states as f32, self.distiller.reference);
         let follows = weight > 0.0 && into.is_some();
         if follows {
             self.targets.follow(reference, tokens)?;
+        } else if !self.targets.computed[window - self.targets.first] {
+            self.targets.compute(self.distiller, window)?;
         }
         let Targets { states: dense, first, head, norm, by_layer, .. } = &mut *self.targets;
         let wanted = match by_layer.last().filter(|_| follows) {

@@ -32,7 +32,7 @@ pub use block::{LayerTrainer, TrainedLayer};
 pub use chain::Chain;
 pub use distill::{CurvePoint, Distilled, Distiller};
 pub use optimizer::Schedule;
-pub use rates::{RateTrial, USUAL_TRIALS, trial_steps};
+pub use rates::{RateTrial, USUAL_TRIALS, chosen_rates, next_rate, trial_steps};
 pub use regrow::PatternGroup;
 pub use student::pass_bytes;
 pub use text::{LossKind, Recovery, RecoveryError, STAGES, StageInfo, StageOptions, Trained, Unit};

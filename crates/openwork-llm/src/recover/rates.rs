@@ -30,7 +30,7 @@ pub struct RateTrial {
 
 /// The learning rate of the next trial, or `None` if the best one so far has been compared
 /// with its neighbors.
-pub(super) fn next(trials: &[RateTrial]) -> Option<f64> {
+pub fn next_rate(trials: &[RateTrial]) -> Option<f64> {
     let Some(best) = best(trials) else { return Some(GRID[START]) };
     let tried = |lr: f64| trials.iter().any(|trial| trial.lr == lr);
     let place = GRID.iter().position(|&lr| lr == best.lr)?;
@@ -42,7 +42,7 @@ pub(super) fn next(trials: &[RateTrial]) -> Option<f64> {
 
 /// The learning rates to train with, until one lowers the held-out loss: the best of the
 /// trials, then smaller ones.
-pub(super) fn attempts(trials: &[RateTrial]) -> Vec<f64> {
+pub fn chosen_rates(trials: &[RateTrial]) -> Vec<f64> {
     let best = best(trials).map_or(GRID[START], |trial| trial.lr);
     vec![best, best / 4.0, best / 16.0]
 }
@@ -63,7 +63,7 @@ mod tests {
     /// Searches where the loss is `loss(lr)`.
     fn search(loss: impl Fn(f64) -> Option<f64>) -> Vec<RateTrial> {
         let mut trials = Vec::new();
-        while let Some(lr) = next(&trials) {
+        while let Some(lr) = next_rate(&trials) {
             assert!(trials.iter().all(|trial: &RateTrial| trial.lr != lr), "{lr} twice");
             trials.push(RateTrial { lr, held_out: loss(lr) });
         }
@@ -74,7 +74,7 @@ mod tests {
     fn the_search_ends_at_the_lowest_loss_of_a_valley() {
         for (i, &lowest) in GRID.iter().enumerate() {
             let trials = search(|lr| Some((lr / lowest).ln().abs()));
-            assert_eq!(attempts(&trials)[0], lowest);
+            assert_eq!(chosen_rates(&trials)[0], lowest);
             // Each rate on the way, and its neighbors.
             assert!(trials.len() <= 3 + i.abs_diff(START), "{lowest}: {trials:?}");
         }
@@ -84,10 +84,10 @@ mod tests {
     fn rates_that_diverge_are_avoided() {
         for &limit in &GRID {
             let trials = search(|lr| (lr <= limit).then_some(-lr));
-            assert_eq!(attempts(&trials)[0], limit);
+            assert_eq!(chosen_rates(&trials)[0], limit);
         }
         let trials = search(|_| None);
-        assert_eq!(attempts(&trials)[0], GRID[0]);
+        assert_eq!(chosen_rates(&trials)[0], GRID[0]);
     }
 
     #[test]

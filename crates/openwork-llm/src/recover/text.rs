@@ -104,9 +104,9 @@ const TEMPERATURE: OptionInfo = OptionInfo {
 
 const STATES: OptionInfo = OptionInfo {
     name: "states",
-    values: "a number | 0 | auto",
-    default: "auto",
-    help: "weight of the distance to the dense model's states after each layer; auto is 1, or 0 if layers were dropped",
+    values: "a number | 0",
+    default: "0",
+    help: "weight of the distance to the dense model's states after each layer",
 };
 
 /// The options of a stage that trains layers.
@@ -214,8 +214,8 @@ pub struct StageOptions {
     pub loss: LossKind,
     /// Softmax temperature of both distributions.
     pub temperature: f64,
-    /// Weight of the distance to the dense model's states after each layer, if given.
-    pub states: Option<f64>,
+    /// Weight of the distance to the dense model's states after each layer.
+    pub states: f64,
     text: String,
 }
 
@@ -245,17 +245,17 @@ pub struct Recovery {
 #[error("{0}")]
 pub struct RecoveryError(String);
 
-/// Learning rates that are tried until one lowers the held-out loss, if none is given and no
-/// trials chose one.
+/// Learning rates of layers that are tried until one lowers the held-out loss, if none is
+/// given.
 const LAYER_RATES: [f64; 3] = [1e-3, 3e-4, 1e-4];
-const MODEL_RATES: [f64; 3] = [2e-4, 7e-5, 2e-5];
 
 impl StageOptions {
-    /// The learning rates to try, until one lowers the held-out loss.
+    /// The learning rates to train with, until one lowers the held-out loss. Empty if
+    /// trials choose them ([`next_rate`](super::next_rate)).
     pub fn rates(&self) -> Vec<f64> {
         match (self.lr, self.unit) {
             (Some(lr), _) => vec![lr],
-            (None, Unit::Model) => MODEL_RATES.to_vec(),
+            (None, Unit::Model) => Vec::new(),
             (None, _) => LAYER_RATES.to_vec(),
         }
     }
@@ -328,9 +328,8 @@ fn stage(name: &str, settings: &Settings) -> Result<StageOptions, String> {
         _ => settings.number("decay", 0.0)?,
     };
     let states = match settings.get("states") {
-        None | Some("auto") => None,
-        Some("0") => Some(0.0),
-        Some(_) => Some(settings.number("states", 0.0)?),
+        None | Some("0") => 0.0,
+        Some(_) => settings.number("states", 0.0)?,
     };
     let regrow = match settings.get("regrow") {
         None | Some("0") => 0.0,
