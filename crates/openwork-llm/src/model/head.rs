@@ -163,10 +163,27 @@ impl Head<'_> {
         normed
     }
 
+    /// `C <- beta C + alpha A B`, rounded as the products of the head's rows.
+    pub(super) fn product_of_rows(
+        &self,
+        beta: f32,
+        c: MatrixMut<'_>,
+        alpha: f32,
+        a: MatrixRef<'_>,
+        b: MatrixRef<'_>,
+    ) {
+        match &self.rows {
+            EmbeddingRows::Held(weight) => weight.product(beta, c, alpha, a, b),
+            _ => gemm(beta, c, alpha, a, b, Threads::All),
+        }
+    }
+
     /// Visits the head's rows as f32, a panel at a time.
     pub(super) fn panels(&self, mut visit: impl FnMut(Range<usize>, MatrixRef<'_>)) {
         let (v, d) = (self.rows.count(), self.norm.width());
-        if let EmbeddingRows::Held(Weight::F32(matrix)) = &self.rows {
+        if let EmbeddingRows::Held(weight) = &self.rows
+            && let Some(matrix) = weight.matrix()
+        {
             for start in (0..v).step_by(PANEL_ROWS) {
                 let rows = start..v.min(start + PANEL_ROWS);
                 visit(rows.clone(), matrix.view().part(start, rows.len(), 0, d));

@@ -54,10 +54,7 @@ impl Linear {
 
     /// `[out, in]`, if the layer was loaded as [`Storage::F32`].
     pub fn matrix(&self) -> Option<&Matrix> {
-        match &self.weight {
-            Weight::F32(matrix) => Some(matrix),
-            _ => None,
-        }
+        self.weight.matrix()
     }
 
     /// Replaces the weights by others of the same shape, such as packed ones.
@@ -73,10 +70,7 @@ impl Linear {
 
     /// `[out, in]`, mutable, if the layer was loaded as [`Storage::F32`].
     pub fn matrix_mut(&mut self) -> Option<&mut Matrix> {
-        match &mut self.weight {
-            Weight::F32(matrix) => Some(matrix),
-            _ => None,
-        }
+        self.weight.matrix_mut()
     }
 
     /// `[out]`, if it has one.
@@ -206,6 +200,12 @@ pub(super) fn prefix(c: &Config, index: usize) -> String {
 }
 
 impl Layer {
+    /// Sets whether products of its linear layers with many rows may round their operands to
+    /// bf16, if their weights are f32.
+    pub fn round_products(&mut self, rounds: bool) {
+        self.linears.iter_mut().for_each(|linear| linear.weight.round_products(rounds));
+    }
+
     /// Loads layer `index`.
     pub(super) fn load(
         checkpoint: &Checkpoint,

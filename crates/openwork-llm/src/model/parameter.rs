@@ -4,7 +4,6 @@
 use super::config::Config;
 use super::layer::{Layer, NormSlot, norm_names, prefix};
 use super::linear::LayerInfo;
-use super::weight::Weight;
 use std::borrow::Cow;
 
 /// The halves of a layer, each with its residual connection.
@@ -71,10 +70,8 @@ impl Layer {
         let Self { linears, norms, .. } = self;
         let (mut weights, mut biases) = (Vec::new(), Vec::new());
         for linear in linears {
-            weights.push(match &mut linear.weight {
-                Weight::F32(matrix) => matrix.data_mut(),
-                _ => panic!("training needs f32 weights"),
-            });
+            let matrix = linear.weight.matrix_mut().expect("training needs f32 weights");
+            weights.push(matrix.data_mut());
             biases.push(linear.bias.as_deref_mut().unwrap_or_default());
         }
         let norms = norms.iter_mut().map(|norm| match norm {

@@ -4,7 +4,7 @@ use crate::checkpoint::{Dtype, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use openwork::linalg::matvec::Element;
-use openwork::linalg::{Threads, gemm, gemm_each};
+use openwork::linalg::{Threads, gemm, gemm_each, gemm_rounded};
 use openwork::sparse::{Packed, PartsError, Values, ValuesRef};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
@@ -22,11 +22,14 @@ pub enum Storage {
     Half,
 }
 
-/// A matrix `[out, in]` in one of three storage types, or packed.
+/// A matrix `[out, in]` in a storage type, or packed.
 #[derive(Clone, Debug)]
 pub enum Weight {
     /// 4 bytes per weight.
     F32(Matrix<f32>),
+    /// 4 bytes per weight, whose products with many rows may round operands to bf16
+    /// ([`gemm_rounded`]): for training.
+    Rounding(Matrix<f32>),
     /// 2 bytes per weight.
     Bf16(Matrix<bf16>),
     /// 2 bytes per weight.
@@ -95,7 +98,7 @@ impl Weight {
     /// The values in row-major order, unless they are packed.
     pub fn values(&self) -> Option<ValuesRef<'_>> {
         match self {
-            Weight::F32(m) => Some(ValuesRef::F32(m.data())),
+            Weight::F32(m) | Weight::Rounding(m) => Some(ValuesRef::F32(m.data())),
             Weight::Bf16(m) => Some(ValuesRef::Bf16(m.data())),
             Weight::F16(m) => Some(ValuesRef::F16(m.data())),
             Weight::Packed(_) => None,
@@ -105,7 +108,7 @@ impl Weight {
     /// Number of outputs.
     pub fn rows(&self) -> usize {
         match self {
-            Weight::F32(m) => m.rows(),
+            Weight::F32(m) | Weight::Rounding(m) => m.rows(),
             Weight::Bf16(m) => m.rows(),
             Weight::F16(m) => m.rows(),
             Weight::Packed(m) => m.rows(),
@@ -115,7 +118,7 @@ impl Weight {
     /// Number of inputs.
     pub fn cols(&self) -> usize {
         match self {
-            Weight::F32(m) => m.cols(),
+            Weight::F32(m) | Weight::Rounding(m) => m.cols(),
             Weight::Bf16(m) => m.cols(),
             Weight::F16(m) => m.cols(),
             Weight::Packed(m) => m.cols(),
@@ -125,7 +128,7 @@ impl Weight {
     /// Size in memory, in bytes; decoding a token reads all of it.
     pub fn bytes(&self) -> usize {
         match self {
-            Weight::F32(m) => 4 * m.data().len(),
+            Weight::F32(m) | Weight::Rounding(m) => 4 * m.data().len(),
             Weight::Bf16(m) => 2 * m.data().len(),
             Weight::F16(m) => 2 * m.data().len(),
             Weight::Packed(m) => m.bytes(),
@@ -140,10 +143,53 @@ impl Weight {
     pub fn rows_f32(&self, rows: Range<usize>, out: &mut [f32]) {
         let part = rows.start * self.cols()..rows.end * self.cols();
         match self {
-            Weight::F32(m) => out.copy_from_slice(&m.data()[part]),
+            Weight::F32(m) | Weight::Rounding(m) => out.copy_from_slice(&m.data()[part]),
             Weight::Bf16(m) => m.data()[part].convert_to_f32_slice(out),
             Weight::F16(m) => m.data()[part].convert_to_f32_slice(out),
             Weight::Packed(m) => m.rows_f32(rows, out),
+        }
+    }
+
+    /// The matrix, if its weights are f32.
+    pub fn matrix(&self) -> Option<&Matrix> {
+        match self {
+            Weight::F32(matrix) | Weight::Rounding(matrix) => Some(matrix),
+            _ => None,
+        }
+    }
+
+    /// The matrix, mutable, if its weights are f32.
+    pub fn matrix_mut(&mut self) -> Option<&mut Matrix> {
+        match self {
+            Weight::F32(matrix) | Weight::Rounding(matrix) => Some(matrix),
+            _ => None,
+        }
+    }
+
+    /// Sets whether products with many rows may round their operands to bf16, if the weights
+    /// are f32.
+    pub fn round_products(&mut self, rounds: bool) {
+        let Some(matrix) = self.matrix_mut() else { return };
+        let matrix = std::mem::replace(matrix, Matrix::zeros(0, 0));
+        *self = match rounds {
+            true => Weight::Rounding(matrix),
+            false => Weight::F32(matrix),
+        };
+    }
+
+    /// `C <- beta C + alpha A B`, rounded as the products of this weight: for those of its
+    /// gradients.
+    pub(super) fn product(
+        &self,
+        beta: f32,
+        c: MatrixMut<'_>,
+        alpha: f32,
+        a: MatrixRef<'_>,
+        b: MatrixRef<'_>,
+    ) {
+        match self {
+            Weight::Rounding(_) => gemm_rounded(beta, alpha, a, &mut [(b, c)], Threads::All),
+            _ => gemm(beta, c, alpha, a, b, Threads::All),
         }
     }
 
@@ -156,7 +202,7 @@ impl Weight {
     fn matvec_rows(&self, rows: Range<usize>, x: &[f32], y: &mut [f32]) {
         let part = rows.start * x.len()..rows.end * x.len();
         match self {
-            Weight::F32(m) => f32::matvec(&m.data()[part], x, y),
+            Weight::F32(m) | Weight::Rounding(m) => f32::matvec(&m.data()[part], x, y),
             Weight::Bf16(m) => bf16::matvec(&m.data()[part], x, y),
             Weight::F16(m) => f16::matvec(&m.data()[part], x, y),
             Weight::Packed(m) => m.matvec_rows(rows, x, y),
@@ -173,14 +219,16 @@ impl Weight {
 pub fn apply(x: MatrixRef<'_>, products: &mut [(&Weight, MatrixMut<'_>)]) {
     if x.rows() > FEW {
         // The f32 matrices together: their input is packed once.
-        let mut wide = Vec::new();
+        let (mut wide, mut rounding) = (Vec::new(), Vec::new());
         for (weight, y) in products {
             match weight {
                 Weight::F32(w) => wide.push((w.view().t(), y.reborrow())),
+                Weight::Rounding(w) => rounding.push((w.view().t(), y.reborrow())),
                 _ => multiply(0.0, y.reborrow(), x, weight),
             }
         }
         gemm_each(0.0, 1.0, x, &mut wide, Threads::All);
+        gemm_rounded(0.0, 1.0, x, &mut rounding, Threads::All);
         return;
     }
     // Two tasks per thread, so that a delayed task delays less.
@@ -220,7 +268,9 @@ pub fn apply_add(x: MatrixRef<'_>, weight: &Weight, mut y: MatrixMut<'_>) {
 /// `Y <- beta Y + X W'`, with the matrix converted to f32 panel by panel.
 fn multiply(beta: f32, mut y: MatrixMut<'_>, x: MatrixRef<'_>, weight: &Weight) {
     match weight {
-        Weight::F32(w) => return gemm(beta, y, 1.0, x, w.view().t(), Threads::All),
+        Weight::F32(w) | Weight::Rounding(w) => {
+            return weight.product(beta, y, 1.0, x, w.view().t());
+        }
         Weight::Packed(w) => return w.matmul(beta, x, y),
         _ => {}
     }

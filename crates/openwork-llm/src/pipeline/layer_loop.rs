@@ -51,10 +51,10 @@ impl LayerLoop<'_> {
             self.executor.start(self.job, self.model, self.dir.folder())?;
         }
         for index in 0..done.len() {
-            let layer = pruned_layer(self.model, self.dir, index)?;
+            let mut layer = pruned_layer(self.model, self.dir, index)?;
             if let Some(recoverer) = &mut self.recoverer {
                 self.observer.progress(index, Stage::Replay, 0.0)?;
-                recoverer.replay(&layer)?;
+                recoverer.replay(&mut layer)?;
             }
             if !prunes {
                 continue;

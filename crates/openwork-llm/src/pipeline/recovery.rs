@@ -181,9 +181,13 @@ impl<'a> LayerRecoverer<'a> {
     }
 
     /// Advances through a layer that is already finished.
-    pub fn replay(&mut self, layer: &Layer) -> Result<(), PipelineError> {
-        let dense = self.reference.layer(layer.index(), Storage::F32)?;
-        Ok(self.chain.replay(layer, &dense)?)
+    pub fn replay(&mut self, layer: &mut Layer) -> Result<(), PipelineError> {
+        let mut dense = self.reference.layer(layer.index(), Storage::F32)?;
+        dense.round_products(self.options.rounds);
+        layer.round_products(self.options.rounds);
+        self.chain.replay(layer, &dense)?;
+        layer.round_products(false);
+        Ok(())
     }
 
     /// Trains a layer.
@@ -194,13 +198,17 @@ impl<'a> LayerRecoverer<'a> {
     ) -> Result<LayerRecovery, PipelineError> {
         let started = Instant::now();
         let (index, dtype) = (layer.index(), self.dtype);
-        let dense = self.reference.layer(index, Storage::F32)?;
+        let mut dense = self.reference.layer(index, Storage::F32)?;
         let round = |numbers: &mut [f32]| dtype.round(numbers);
         let groups = self.groups.get(index).map_or(&[][..], Vec::as_slice);
         let trainer =
             LayerTrainer { options: self.options, groups, seed: self.seed, round: &round };
         let mut seen = on_progress(observer, Some(index));
+        // Training may round products; the rest of the run does not.
+        layer.round_products(self.options.rounds);
+        dense.round_products(self.options.rounds);
         let trained = trainer.train(layer, &dense, &mut self.chain, &mut seen)?;
+        layer.round_products(false);
         if trained.lr.is_none() {
             let note = format!(
                 "layer {index}: training did not lower the held-out loss, so the layer stays as pruned"

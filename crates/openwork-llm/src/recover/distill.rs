@@ -14,14 +14,12 @@ use super::optimizer::{Moments, Update, pull, sum_of_squares};
 use super::rates::{RateTrial, USUAL_TRIALS, chosen_rates, next_rate, trial_steps};
 use super::regrow::{self, PatternGroup};
 use super::state::{Saved, StateDir};
-use super::student::{Goal, Gradients, Passes, Student};
+use super::student::{Goal, Gradients, Passes, Student, training_layer};
 use super::text::{LossKind, StageOptions};
 use super::{OnProgress, Progress, RecoverError};
 use crate::chunk_store::ChunkStore;
 use crate::model::backward::{Objective, Reference};
-use crate::model::{
-    EmbeddingRows, Head, Layer, LogitMap, Model, NoTap, Norm, Parameter, Storage, Weight,
-};
+use crate::model::{EmbeddingRows, Head, Layer, LogitMap, Model, NoTap, Norm, Parameter, Weight};
 use openwork::random::SplitMix64;
 use openwork::{Matrix, MatrixRef};
 use serde::{Deserialize, Serialize};
@@ -127,7 +125,8 @@ impl Targets {
             group.iter().map(|&window| distiller.window(window).clone()).collect();
         let mut hidden = model.embed(&windows)?;
         for index in 0..model.config().layers {
-            model.layer(index, Storage::F32)?.forward(&mut hidden, &mut NoTap);
+            let layer = training_layer(model, index, distiller.options.rounds)?;
+            layer.forward(&mut hidden, &mut NoTap);
         }
         let io = |error| RecoverError::io(distiller.folder, error);
         for (window, states) in group.iter().zip(hidden.into_states().into_vec().chunks(size)) {
@@ -155,8 +154,8 @@ impl Distiller<'_> {
     pub fn run(&self, on_progress: &mut OnProgress<'_>) -> Result<Distilled, RecoverError> {
         let dir = StateDir::new(self.folder);
         let mut targets = self.targets()?;
-        let head = load_head(self.model)?;
-        let mut student = Student::load(self.model)?;
+        let head = load_head(self.model, self.options.rounds)?;
+        let mut student = Student::load(self.model, self.options.rounds)?;
         let mut run = Run {
             distiller: self,
             passes: Passes::new(self.model, self.windows.first().map_or(0, Vec::len)),
@@ -205,7 +204,7 @@ impl Distiller<'_> {
                     });
                 }
             }
-            student = Student::load(self.model)?;
+            student = Student::load(self.model, self.options.rounds)?;
             saved = Saved {
                 attempt: saved.attempt + 1,
                 step: 0,
@@ -236,8 +235,8 @@ impl Distiller<'_> {
         let first = if follows { self.windows.len() } else { 0 };
         let count = self.windows.len() + self.held_out.len() - first;
         let layers = if follows { 0..model.config().layers } else { 0..0 };
-        let layers: Result<Vec<Layer>, _> =
-            layers.map(|index| model.layer(index, Storage::F32)).collect();
+        let layers: Result<Vec<Layer>, RecoverError> =
+            layers.map(|index| training_layer(model, index, self.options.rounds)).collect();
         let size = self.windows.first().map_or(0, Vec::len) * model.config().hidden;
         let sizes = vec![size; count];
         let bytes = (count * size * size_of::<f32>()) as u64;
@@ -250,7 +249,7 @@ impl Distiller<'_> {
             states,
             computed: vec![false; count],
             first,
-            head: load_head(model)?,
+            head: load_head(model, self.options.rounds)?,
             norm: model.head()?.norm.clone(),
             layers: layers?,
             by_layer: Vec::new(),
@@ -274,12 +273,14 @@ impl Distiller<'_> {
 }
 
 /// The output projection of a model, in f32.
-fn load_head(model: &Model<'_>) -> Result<Weight, RecoverError> {
+fn load_head(model: &Model<'_>, rounds: bool) -> Result<Weight, RecoverError> {
     let head = model.head()?;
     let (rows, width) = (head.rows.count(), model.config().hidden);
     let mut matrix = Matrix::zeros(rows, width);
     head.rows.read(0..rows, matrix.data_mut());
-    Ok(Weight::F32(matrix))
+    let mut weight = Weight::F32(matrix);
+    weight.round_products(rounds);
+    Ok(weight)
 }
 
 /// Memory of the steps of a training.
@@ -297,7 +298,7 @@ impl StepMemory {
         Ok(Self {
             sum: Gradients::new(student),
             one: (batch > 1).then(|| Gradients::new(student)),
-            anchor: (decay > 0.0).then(|| Student::load(distiller.model)).transpose()?,
+            anchor: (decay > 0.0).then(|| Student::load(distiller.model, false)).transpose()?,
         })
     }
 }
@@ -376,7 +377,7 @@ impl Run<'_> {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Option<f64>, RecoverError> {
         let StageOptions { steps, schedule, .. } = *self.distiller.options;
-        let mut student = Student::load(self.distiller.model)?;
+        let mut student = Student::load(self.distiller.model, self.distiller.options.rounds)?;
         self.moments = self.distiller.moments(&mut student);
         let mut memory = StepMemory::new(self.distiller, &student)?;
         let trial = trial_steps(steps);

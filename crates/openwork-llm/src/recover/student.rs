@@ -18,6 +18,17 @@ pub(super) struct Student {
     offset: f32,
 }
 
+/// Layer `index`, whose products may round their operands to bf16 if `rounds`.
+pub(super) fn training_layer(
+    model: &Model<'_>,
+    index: usize,
+    rounds: bool,
+) -> Result<Layer, RecoverError> {
+    let mut layer = model.layer(index, Storage::F32)?;
+    layer.round_products(rounds);
+    Ok(layer)
+}
+
 /// The gradients of a window.
 pub(super) struct Gradients {
     layers: Vec<LayerGradients>,
@@ -45,12 +56,14 @@ impl Gradients {
 }
 
 impl Student {
-    pub fn load(model: &Model<'_>) -> Result<Self, RecoverError> {
-        let layers = 0..model.config().layers;
-        let layers: Result<Vec<Layer>, _> =
-            layers.map(|index| model.layer(index, Storage::F32)).collect();
+    /// The model's weights; `rounds` says whether products may round their operands to bf16.
+    pub fn load(model: &Model<'_>, rounds: bool) -> Result<Self, RecoverError> {
+        let mut layers = Vec::new();
+        for index in 0..model.config().layers {
+            layers.push(training_layer(model, index, rounds)?);
+        }
         let offset = model.config().family.norm_offset;
-        Ok(Self { layers: layers?, norm: model.head()?.norm.clone(), offset })
+        Ok(Self { layers, norm: model.head()?.norm.clone(), offset })
     }
 
     /// Every parameter; the last norm comes last, and is `None`.
@@ -205,7 +218,7 @@ mod tests {
                 next: &next,
                 states: (weight > 0.0).then_some((weight, wanted.as_slice())),
             };
-            let mut student = Student::load(&model).unwrap();
+            let mut student = Student::load(&model, false).unwrap();
             let mut passes = Passes::new(&model, t);
             if !keeps {
                 passes.activations.truncate(1);

@@ -109,8 +109,16 @@ const STATES: OptionInfo = OptionInfo {
     help: "weight of the distance to the dense model's states after each layer",
 };
 
+const PRECISION: OptionInfo = OptionInfo {
+    name: "precision",
+    values: "bf16 | f32",
+    default: "bf16",
+    help: "bf16 rounds the operands of matrix products in training, where the processor has faster instructions for that; weights, gradients and sums are f32",
+};
+
 /// The options of a stage that trains layers.
-const LAYER_OPTIONS: &[OptionInfo] = &[EPOCHS, LR, SCHEDULE, BATCH, TRAIN, DECAY, REGROW, EVERY];
+const LAYER_OPTIONS: &[OptionInfo] =
+    &[EPOCHS, LR, SCHEDULE, BATCH, TRAIN, DECAY, REGROW, EVERY, PRECISION];
 
 /// Every stage of a recovery.
 pub const STAGES: &[StageInfo] = &[
@@ -143,6 +151,7 @@ pub const STAGES: &[StageInfo] = &[
             STATES,
             REGROW,
             EVERY,
+            PRECISION,
         ],
     },
 ];
@@ -216,6 +225,8 @@ pub struct StageOptions {
     pub temperature: f64,
     /// Weight of the distance to the dense model's states after each layer.
     pub states: f64,
+    /// Whether matrix products may round their operands to bf16.
+    pub rounds: bool,
     text: String,
 }
 
@@ -364,6 +375,7 @@ fn stage(name: &str, settings: &Settings) -> Result<StageOptions, String> {
         loss: settings.choice("loss", &losses, LossKind::Kl)?,
         temperature: settings.number("temperature", 1.0)?,
         states,
+        rounds: settings.choice("precision", &[("bf16", true), ("f32", false)], true)?,
         text: settings.display(info.name),
     })
 }
@@ -411,7 +423,7 @@ mod tests {
         );
         assert_eq!(
             why("blocks[step=3]"),
-            "blocks has no option `step`; its options are epochs, lr, schedule, batch, train, decay, regrow, every"
+            "blocks has no option `step`; its options are epochs, lr, schedule, batch, train, decay, regrow, every, precision"
         );
         assert_eq!(why("model[lr=-1]"), "lr=-1: expected a number greater than 0");
         assert_eq!(why("blocks[epochs=0]"), "epochs=0: expected a whole number of at least 1");

@@ -81,14 +81,7 @@ impl Scalar for f32 {
         products: &mut [(MatrixRef<'_>, MatrixMut<'_>)],
         threads: Threads,
     ) -> bool {
-        use super::amx;
-        let width = products.iter().map(|(b, _)| b.cols()).sum();
-        let fit = amx::fits(a) && products.iter().all(|(b, _)| amx::fits(*b));
-        let usable = amx::worth(a.rows(), width, a.cols()) && fit && amx::available();
-        if usable {
-            amx::gemm(beta, alpha, a, products, threads);
-        }
-        usable
+        by_bf16(super::bf16::Kernel::Exact, beta, alpha, a, products, threads)
     }
 }
 
@@ -161,7 +154,19 @@ pub fn gemm_each<T: Scalar>(
     products: &mut [(MatrixRef<'_, T>, MatrixMut<'_, T>)],
     threads: Threads,
 ) {
-    for (b, c) in &*products {
+    check_shapes(a, products);
+    if !T::on_unit(beta, alpha, a, products, threads) {
+        for (b, c) in products {
+            by_crate(beta, c.reborrow(), alpha, a, *b, threads);
+        }
+    }
+}
+
+/// # Panics
+///
+/// If the shapes of the products do not match.
+fn check_shapes<T: Scalar>(a: MatrixRef<'_, T>, products: &[(MatrixRef<'_, T>, MatrixMut<'_, T>)]) {
+    for (b, c) in products {
         assert_eq!(
             (b.rows(), c.rows(), c.cols()),
             (a.cols(), a.rows(), b.cols()),
@@ -174,11 +179,53 @@ pub fn gemm_each<T: Scalar>(
             c.cols()
         );
     }
-    if !T::on_unit(beta, alpha, a, products, threads) {
-        for (b, c) in products {
-            by_crate(beta, c.reborrow(), alpha, a, *b, threads);
+}
+
+/// Computes [`gemm_each`] by instructions for bf16, if this machine has them and they are
+/// faster; returns whether it did.
+#[cfg(target_arch = "x86_64")]
+fn by_bf16(
+    kernel: super::bf16::Kernel,
+    beta: f32,
+    alpha: f32,
+    a: MatrixRef<'_>,
+    products: &mut [(MatrixRef<'_>, MatrixMut<'_>)],
+    threads: Threads,
+) -> bool {
+    use super::bf16;
+    let width = products.iter().map(|(b, _)| b.cols()).sum();
+    let fit = bf16::fits(a) && products.iter().all(|(b, _)| bf16::fits(*b));
+    let usable = bf16::worth(a.rows(), width, a.cols()) && fit && kernel.available();
+    if usable {
+        bf16::gemm(kernel, beta, alpha, a, products, threads);
+    }
+    usable
+}
+
+/// [`gemm_each`] whose operands may be rounded to bf16 before they are multiplied, if this
+/// machine has instructions for that which are faster; sums are f32 in any case.
+///
+/// # Panics
+///
+/// If the shapes do not match.
+pub fn gemm_rounded(
+    beta: f32,
+    alpha: f32,
+    a: MatrixRef<'_>,
+    products: &mut [(MatrixRef<'_>, MatrixMut<'_>)],
+    threads: Threads,
+) {
+    check_shapes(a, products);
+    #[cfg(target_arch = "x86_64")]
+    {
+        use super::bf16::Kernel;
+        // The unit is faster, three terms or not.
+        let rounds = !Kernel::Exact.available();
+        if rounds && by_bf16(Kernel::Rounded, beta, alpha, a, products, threads) {
+            return;
         }
     }
+    gemm_each(beta, alpha, a, products, threads);
 }
 
 /// [`gemm()`] by the `gemm` crate; shapes are already checked.

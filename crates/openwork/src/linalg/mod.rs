@@ -1,7 +1,8 @@
-//! Dense linear algebra. Only [`gemm()`] calls the matrix library and the matrix unit.
+//! Dense linear algebra. Only [`gemm()`] calls the matrix library and the kernels
+//! for bf16.
 
 #[cfg(target_arch = "x86_64")]
-mod amx;
+mod bf16;
 pub mod cholesky;
 mod gemm;
 mod gram;
@@ -10,7 +11,7 @@ pub mod pcg;
 pub mod small;
 
 pub(crate) use gemm::panel_rows;
-pub use gemm::{Scalar, Threads, gemm, gemm_each};
+pub use gemm::{Scalar, Threads, gemm, gemm_each, gemm_rounded};
 pub use gram::{CHUNK, Gram};
 
 /// The instruction sets that products use on this machine, such as
@@ -24,7 +25,7 @@ pub fn instructions() -> String {
             ("avx2", is_x86_feature_detected!("avx2")),
             ("fma", is_x86_feature_detected!("fma")),
             ("avx512f", is_x86_feature_detected!("avx512f")),
-            ("amx", amx::available()),
+            ("amx", bf16::Kernel::Exact.available()),
         ];
         names.extend(vectors.iter().filter(|(_, present)| *present).map(|(name, _)| name));
     }

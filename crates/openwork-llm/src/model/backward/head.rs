@@ -12,7 +12,6 @@
 
 use crate::model::head::Head;
 use crate::model::vector;
-use openwork::linalg::{Threads, gemm};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 
@@ -147,7 +146,7 @@ impl Head<'_> {
         let mut logits = MatrixMut::new(logits, n, vocab);
         self.panels(|rows, panel| {
             let part = logits.reborrow().part(0, n, rows.start, rows.len());
-            gemm(0.0, part, self.logits.scale, normed, panel.t(), Threads::All);
+            self.product_of_rows(0.0, part, self.logits.scale, normed, panel.t());
         });
         if self.logits.cap.is_some() {
             (0..n).for_each(|r| self.logits.bound(logits.row_mut(r)));
@@ -161,7 +160,7 @@ impl Head<'_> {
         self.panels(|rows, panel| {
             let beta = if rows.start == 0 { 0.0 } else { 1.0 };
             let part = d_logits.part(0, n, rows.start, rows.len());
-            gemm(beta, out.reborrow(), self.logits.scale, part, panel, Threads::All);
+            self.product_of_rows(beta, out.reborrow(), self.logits.scale, part, panel);
         });
     }
 }

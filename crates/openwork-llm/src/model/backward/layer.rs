@@ -17,7 +17,6 @@ use crate::model::parameter::Half;
 use crate::model::tap::NoTap;
 use crate::model::vector;
 use crate::model::weight::{apply, apply_add};
-use openwork::linalg::{Threads, gemm};
 use openwork::{Matrix, MatrixMut, MatrixRef};
 use rayon::prelude::*;
 
@@ -430,9 +429,9 @@ fn linear_backward(
     let weight = linear.matrix().expect("training needs f32 weights");
     let (t, k) = (x.rows(), x.cols());
     let d_y = MatrixRef::new(d_y, t, weight.rows());
-    gemm(0.0, grads.weights[i].view_mut(), 1.0, d_y.t(), x, Threads::All);
+    linear.weight().product(0.0, grads.weights[i].view_mut(), 1.0, d_y.t(), x);
     d_x.resize(t * k, 0.0);
-    gemm(beta, MatrixMut::new(d_x, t, k), 1.0, d_y, weight.view(), Threads::All);
+    linear.weight().product(beta, MatrixMut::new(d_x, t, k), 1.0, d_y, weight.view());
     let bias = &mut grads.biases[i];
     bias.fill(0.0);
     if !bias.is_empty() {

@@ -1,6 +1,6 @@
-//! Packs operands as bf16 terms in the order in which the unit reads them.
+//! Packs operands as bf16 terms in the order in which the kernels read them.
 
-use super::{PANEL, PARTS, STEP};
+use super::{PANEL, STEP};
 use crate::linalg::Threads;
 use crate::matrix::MatrixRef;
 use rayon::prelude::*;
@@ -28,8 +28,10 @@ pub enum Order {
 /// tiles. Entries beyond the matrix are zero.
 #[derive(Default)]
 pub struct Operand {
-    /// [`PARTS`] terms of every panel, and possibly unused panels.
+    /// `terms` of every panel, and possibly unused panels.
     lines: Vec<Line>,
+    /// The largest number of terms of a panel.
+    terms: usize,
     /// The number of terms of each panel.
     parts: Vec<usize>,
     /// Tiles along the columns.
@@ -38,23 +40,23 @@ pub struct Operand {
 
 impl Operand {
     /// No panels.
-    pub const EMPTY: Self = Self { lines: Vec::new(), parts: Vec::new(), steps: 0 };
+    pub const EMPTY: Self = Self { lines: Vec::new(), terms: 0, parts: Vec::new(), steps: 0 };
 
-    /// Packs a matrix whose rows or columns are contiguous. A left operand has all terms, the
-    /// panels of a right operand those that they need.
-    pub fn pack(&mut self, x: MatrixRef<'_>, order: Order, threads: Threads) {
-        self.steps = x.cols().div_ceil(STEP);
-        let (panels, size) = (x.rows().div_ceil(PANEL), self.steps * PARTS * PANEL);
+    /// Packs a matrix whose rows or columns are contiguous, as the sum of `terms` numbers of
+    /// bf16. A left operand has all terms, the panels of a right operand those that they need.
+    pub fn pack(&mut self, x: MatrixRef<'_>, order: Order, terms: usize, threads: Threads) {
+        (self.steps, self.terms) = (x.cols().div_ceil(STEP), terms);
+        let (panels, size) = (x.rows().div_ceil(PANEL), self.steps * terms * PANEL);
         // The buffer only grows; old contents are overwritten.
         if self.lines.len() < panels * size {
             self.lines.resize(panels * size, Line([0; 32]));
         }
         self.parts.clear();
-        self.parts.resize(panels, PARTS);
+        self.parts.resize(panels, terms);
         let task = |(i, (out, parts)): (usize, (&mut [Line], &mut usize))| {
             let rows = PANEL.min(x.rows() - i * PANEL);
             let x = x.part(i * PANEL, rows, 0, x.cols());
-            if order == Order::Pairs {
+            if order == Order::Pairs && terms > 1 {
                 // SAFETY: a machine with the unit has AVX-512.
                 *parts = unsafe { needed(x) };
             }
@@ -62,7 +64,7 @@ impl Operand {
                 let first = half.min(rows);
                 let x = x.part(first, TILE.min(rows - first), 0, x.cols());
                 let out = &mut out[half..self.steps * *parts * PANEL];
-                // SAFETY: a machine with the unit has these features.
+                // SAFETY: machines that multiply bf16 have these features.
                 unsafe { pack_tiles(x, order, *parts, out) };
             }
         };
@@ -84,7 +86,7 @@ impl Operand {
 
     /// The lines of panel `i`, and its number of terms.
     pub fn panel(&self, i: usize) -> (&[Line], usize) {
-        let first = i * self.steps * PARTS * PANEL;
+        let first = i * self.steps * self.terms * PANEL;
         (&self.lines[first..][..self.steps * self.parts[i] * PANEL], self.parts[i])
     }
 }

@@ -1,8 +1,8 @@
-//! f32 products on the matrix unit of recent Intel processors (AMX).
+//! f32 products by instructions for bf16.
 //!
-//! The unit multiplies bf16 numbers and adds in f32, at sixteen times the rate of
-//! f32 instructions. Every f32 number is the sum of three bf16 numbers, each at
-//! most `2^-8` of the one before, so a product of f32 matrices is
+//! The matrix unit of recent Intel processors (AMX) multiplies bf16 numbers and adds in f32,
+//! at sixteen times the rate of f32 instructions. Every f32 number is the sum of three bf16
+//! numbers, each at most `2^-8` of the one before, so a product of f32 matrices is
 //!
 //! ```text
 //! A B = A_0 B_0 + A_0 B_1 + A_1 B_0 + A_0 B_2 + A_1 B_1 + A_2 B_0 + rest,     |rest| < 2^-23 |A| |B|
@@ -12,13 +12,18 @@
 //! `B` need fewer terms (weights stored as bf16 need one), as few as three products
 //! suffice.
 //!
-//! Infinity has no such decomposition and gives NaN; numbers below `1e-38` count as zero.
+//! Where training allows rounded operands, `A_0 B_0` alone is enough
+//! ([`Rounded`](Kernel::Rounded)): AVX-512's dot products of bf16 have twice the rate of f32
+//! instructions.
+//!
+//! Infinity has no such decomposition and gives NaN on the unit; numbers below `1e-38` count
+//! as zero.
 
+mod dot;
 mod pack;
+mod sums;
 mod tile;
 mod unit;
-
-pub(super) use unit::available;
 
 use super::Threads;
 use crate::matrix::{MatrixMut, MatrixRef};
@@ -26,6 +31,43 @@ use pack::{Operand, Order};
 use rayon::prelude::*;
 use std::cell::Cell;
 use std::ops::Range;
+use sums::Sums;
+
+/// The instructions of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kernel {
+    /// The matrix unit, with as many terms as f32 needs.
+    Exact,
+    /// Dot products of operands rounded to one term.
+    Rounded,
+}
+
+impl Kernel {
+    /// Whether this machine has the instructions.
+    pub fn available(self) -> bool {
+        match self {
+            Kernel::Exact => unit::available(),
+            Kernel::Rounded => dot::available(),
+        }
+    }
+
+    /// Terms of a number.
+    fn terms(self) -> usize {
+        match self {
+            Kernel::Exact => PARTS,
+            Kernel::Rounded => 1,
+        }
+    }
+
+    /// Bytes of `B` packed at a time: they stay in a core's private cache while the panels of
+    /// `A` are processed. On the unit, twice as many are a quarter slower.
+    fn bytes(self) -> usize {
+        match self {
+            Kernel::Exact => 900 << 10,
+            Kernel::Rounded => 512 << 10,
+        }
+    }
+}
 
 /// Rows of a block of `A` and columns of a block of `B`: two tiles each.
 const PANEL: usize = 32;
@@ -38,9 +80,6 @@ const ROWS: usize = 1024;
 /// Maximum number of columns of `A` packed at a time, which is also the number of products
 /// accumulated before a sum is stored.
 const DEPTH: usize = 768;
-/// Bytes of `B` packed at a time: they stay in a core's private cache while the panels of
-/// `A` are processed. Twice as many are a quarter slower.
-const BYTES: usize = 900 << 10;
 /// Products with a shorter side or fewer multiplications are faster by f32 instructions,
 /// which need less packing.
 const LEAST: (usize, usize) = (48, 1 << 21);
@@ -63,8 +102,9 @@ pub(super) fn fits(x: MatrixRef<'_>) -> bool {
 }
 
 /// `C <- beta C + alpha A B` for several `B` and `C`; shapes are checked, and
-/// [`available`] and [`fits`] hold.
+/// [`Kernel::available`] and [`fits`] hold.
 pub(super) fn gemm(
+    kernel: Kernel,
     beta: f32,
     alpha: f32,
     a: MatrixRef<'_>,
@@ -75,18 +115,19 @@ pub(super) fn gemm(
     let [mut left, mut right] = SCRATCH.take();
     // Equal depths, in whole tiles.
     let depth = k.div_ceil(k.div_ceil(DEPTH)).next_multiple_of(STEP);
-    let width = (BYTES / (2 * PARTS * depth)).max(PANEL) / PANEL * PANEL;
+    let terms = kernel.terms();
+    let width = (kernel.bytes() / (2 * terms * depth)).max(PANEL) / PANEL * PANEL;
     for depth in chunks(k, depth) {
         let beta = if depth.start == 0 { beta } else { 1.0 };
         for rows in chunks(m, ROWS) {
             let a = a.part(rows.start, rows.len(), depth.start, depth.len());
-            left.pack(a, Order::Rows, threads);
+            left.pack(a, Order::Rows, terms, threads);
             for (b, c) in &mut *products {
                 for cols in chunks(b.cols(), width) {
                     let b = b.part(depth.start, depth.len(), cols.start, cols.len());
-                    right.pack(b.t(), Order::Pairs, threads);
+                    right.pack(b.t(), Order::Pairs, terms, threads);
                     let c = c.reborrow().part(rows.start, rows.len(), cols.start, cols.len());
-                    multiply(beta, c, alpha, &left, &right, threads);
+                    multiply(kernel, beta, c, alpha, &left, &right, threads);
                 }
             }
         }
@@ -101,6 +142,7 @@ fn chunks(n: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// `C <- beta C + alpha A B`, packed. A task is a panel of `A`.
 fn multiply(
+    kernel: Kernel,
     beta: f32,
     mut c: MatrixMut<'_>,
     alpha: f32,
@@ -115,16 +157,20 @@ fn multiply(
         let rows = (data.len() - cols) / stride + 1;
         let mut c = MatrixMut::with_stride(data, rows, cols, stride);
         let (a, _) = left.panel(i);
-        let mut add = |j: usize, sums: &tile::Sums| {
+        let mut add = |j: usize, sums: &Sums| {
             let c = c.reborrow().part(0, rows, j * PANEL, PANEL.min(cols - j * PANEL));
             sums.add_to(beta, c, alpha);
         };
         // The sums of a product are read while the unit computes the next one.
-        let mut sums = [tile::Sums::default(), tile::Sums::default()];
-        let _unit = unit::Configured::new();
+        let mut sums = [Sums::default(), Sums::default()];
+        let _unit = (kernel == Kernel::Exact).then(unit::Configured::new);
         for j in 0..right.panels() {
             let (b, parts) = right.panel(j);
-            tile::multiply(a, b, parts, &mut sums[j % 2]);
+            let sum = &mut sums[j % 2];
+            match kernel {
+                Kernel::Exact => tile::multiply(a, b, parts, sum),
+                Kernel::Rounded => dot::multiply(a, b, sum),
+            }
             if j > 0 {
                 add(j - 1, &sums[(j - 1) % 2]);
             }
@@ -144,12 +190,22 @@ mod tests {
     use crate::linalg::tests::random;
     use crate::matrix::Matrix;
 
-    /// Says loudly that a test did not run.
-    fn available_or_skipped() -> bool {
-        if !available() {
-            eprintln!("skipped: this machine has no AMX unit, or OPENWORK_AMX=0");
-        }
-        available()
+    /// The kernels of this machine; says loudly which tests did not run.
+    fn kernels() -> impl Iterator<Item = Kernel> {
+        [Kernel::Exact, Kernel::Rounded].into_iter().filter(|kernel| {
+            if !kernel.available() {
+                eprintln!("SKIPPED {kernel:?}: this machine lacks the instructions");
+            }
+            kernel.available()
+        })
+    }
+
+    /// The entries as the kernel multiplies them.
+    fn operand(kernel: Kernel, x: MatrixRef<'_>) -> Matrix {
+        Matrix::from_fn(x.rows(), x.cols(), |i, j| match kernel {
+            Kernel::Exact => x.at(i, j),
+            Kernel::Rounded => half::bf16::from_f32(x.at(i, j)).to_f32(),
+        })
     }
 
     /// Half a unit in the last place of an f32.
@@ -157,15 +213,23 @@ mod tests {
 
     /// Compares `beta C + alpha A B` with its definition in f64. Every product and
     /// every addition of a chain may be rounded, as in f32.
-    fn check(beta: f32, alpha: f32, a: MatrixRef<'_>, b: MatrixRef<'_>, what: &str) {
+    fn check(
+        kernel: Kernel,
+        beta: f32,
+        alpha: f32,
+        a: MatrixRef<'_>,
+        b: MatrixRef<'_>,
+        what: &str,
+    ) {
         let (m, n, k) = (a.rows(), b.cols(), a.cols());
         let old =
             if beta == 0.0 { Matrix::from_fn(m, n, |_, _| f32::NAN) } else { random(m, n, 9) };
         let mut c = old.clone();
-        gemm(beta, alpha, a, &mut [(b, c.view_mut())], Threads::All);
+        gemm(kernel, beta, alpha, a, &mut [(b, c.view_mut())], Threads::All);
+        let (a, b) = (operand(kernel, a), operand(kernel, b));
         for i in 0..m {
             for j in 0..n {
-                let terms = || (0..k).map(|p| f64::from(a.at(i, p)) * f64::from(b.at(p, j)));
+                let terms = || (0..k).map(|p| f64::from(a.row(i)[p]) * f64::from(b.row(p)[j]));
                 let (sum, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
                 let start = if beta == 0.0 { 0.0 } else { f64::from(beta * old.row(i)[j]) };
                 let want = start + f64::from(alpha) * sum;
@@ -173,7 +237,7 @@ mod tests {
                 let off = (f64::from(c.row(i)[j]) - want).abs();
                 assert!(
                     off <= (k.min(DEPTH) + k / DEPTH + 8) as f64 * ROUND * size,
-                    "{what}, {m} x {n} x {k}, entry {i}, {j}: {} for {want}",
+                    "{kernel:?}, {what}, {m} x {n} x {k}, entry {i}, {j}: {} for {want}",
                     c.row(i)[j]
                 );
             }
@@ -182,9 +246,12 @@ mod tests {
 
     #[test]
     fn products_equal_their_definition_at_every_size_and_transposition() {
-        if !available_or_skipped() {
-            return;
+        for kernel in kernels() {
+            every_size(kernel);
         }
+    }
+
+    fn every_size(kernel: Kernel) {
         let sizes = (1..=70).map(|n| (n / 2 + 1, n, (n * 37) % 71 + 1));
         for (m, n, k) in sizes.chain([(65, 300, 800), (1050, 33, 40), (40, 33, 1700)]) {
             let (a, b) = (random(m, k, 1), random(k, n, 2));
@@ -195,15 +262,16 @@ mod tests {
                 (a.view(), bt.view().t()),
                 (at.view().t(), bt.view().t()),
             ] {
-                check(0.0, 1.0, a, b, "a product");
+                check(kernel, 0.0, 1.0, a, b, "a product");
             }
-            check(0.5, -2.0, a.view(), b.view(), "a scaled sum");
+            check(kernel, 0.5, -2.0, a.view(), b.view(), "a scaled sum");
         }
     }
 
     #[test]
     fn as_many_parts_as_numbers_need() {
-        if !available_or_skipped() {
+        let kernel = Kernel::Exact;
+        if !kernels().any(|found| found == kernel) {
             return;
         }
         let (a, b) = (random(50, 90, 1), random(70, 90, 2));
@@ -214,39 +282,36 @@ mod tests {
                 f32::from_bits(b.row(i)[j].to_bits() & mask)
             });
             let mut packed = Operand::default();
-            packed.pack(b.view(), Order::Pairs, Threads::One);
+            packed.pack(b.view(), Order::Pairs, PARTS, Threads::One);
             let found: Vec<usize> = (0..packed.panels()).map(|i| packed.panel(i).1).collect();
             assert_eq!(found, [parts, parts, 3]);
-            check(0.0, 1.0, a.view(), b.view().t(), "parts");
+            check(kernel, 0.0, 1.0, a.view(), b.view().t(), "parts");
         }
     }
 
     #[test]
     fn numbers_of_any_size_keep_their_digits() {
-        if !available_or_skipped() {
-            return;
-        }
-        for power in [-80, -40, 0, 40, 60] {
-            let scale = 2.0f32.powi(power);
-            let a = Matrix::from_fn(33, 40, |i, j| scale * random(33, 40, 5).row(i)[j]);
-            check(0.0, 1.0, a.view(), random(40, 33, 6).view(), "large and small");
+        for kernel in kernels() {
+            for power in [-80, -40, 0, 40, 60] {
+                let scale = 2.0f32.powi(power);
+                let a = Matrix::from_fn(33, 40, |i, j| scale * random(33, 40, 5).row(i)[j]);
+                check(kernel, 0.0, 1.0, a.view(), random(40, 33, 6).view(), "large and small");
+            }
         }
     }
 
     #[test]
     fn nan_and_infinity_do_not_pass_for_numbers() {
-        if !available_or_skipped() {
-            return;
-        }
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let bads = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+        for (kernel, bad) in kernels().flat_map(|kernel| bads.map(|bad| (kernel, bad))) {
             let (mut a, b) = (random(40, 50, 1), random(50, 60, 2));
             a.row_mut(7)[11] = bad;
             let mut c = Matrix::zeros(40, 60);
-            gemm(0.0, 1.0, a.view(), &mut [(b.view(), c.view_mut())], Threads::One);
+            gemm(kernel, 0.0, 1.0, a.view(), &mut [(b.view(), c.view_mut())], Threads::One);
             for i in 0..40 {
                 assert!(
                     c.row(i).iter().all(|x| x.is_finite() == (i != 7)),
-                    "{bad} in row 7, row {i}"
+                    "{kernel:?}, {bad} in row 7, row {i}"
                 );
             }
         }
@@ -254,16 +319,19 @@ mod tests {
 
     #[test]
     fn products_together_and_on_any_number_of_threads_have_the_same_bytes() {
-        if !available_or_skipped() {
-            return;
+        for kernel in kernels() {
+            same_bytes(kernel);
         }
+    }
+
+    fn same_bytes(kernel: Kernel) {
         let a = random(1100, 900, 1);
         let bs = [random(900, 300, 2), random(900, 70, 3)];
         let run = |threads| {
             let mut cs = [Matrix::zeros(1100, 300), Matrix::zeros(1100, 70)];
             let mut products: Vec<_> =
                 bs.iter().map(Matrix::view).zip(cs.iter_mut().map(Matrix::view_mut)).collect();
-            gemm(0.0, 1.0, a.view(), &mut products, threads);
+            gemm(kernel, 0.0, 1.0, a.view(), &mut products, threads);
             cs
         };
         let want = run(Threads::One);
@@ -273,7 +341,7 @@ mod tests {
         }
         for (b, want) in bs.iter().zip(&want) {
             let mut c = Matrix::zeros(1100, b.cols());
-            gemm(0.0, 1.0, a.view(), &mut [(b.view(), c.view_mut())], Threads::All);
+            gemm(kernel, 0.0, 1.0, a.view(), &mut [(b.view(), c.view_mut())], Threads::All);
             assert!(&c == want, "alone");
         }
     }
