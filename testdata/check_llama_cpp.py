@@ -1,5 +1,6 @@
 """Compares llama.cpp with transformers on the models of make_gguf_models.py, with F32 weights
-and an F32 cache: log-probabilities of the next token.
+and an F32 cache: log-probabilities of the next token. llama.cpp looks GELU up in a table of F16,
+which transformers imitates here.
 
     pip install xllamacpp torch transformers gguf
     python testdata/check_llama_cpp.py [NAME ..]
@@ -11,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+import transformers.activations
 import xllamacpp
 from make_gguf_models import CASES, MODELS, make
 from make_models import tokenizer
@@ -18,6 +20,14 @@ from make_models import tokenizer
 # llama.cpp chooses the long factors of Phi-3 by the size of its context, so that must be
 # within the original one.
 PHI3 = dict(max_position_embeddings=1024, original_max_position_embeddings=512)
+
+
+def gelu_of_a_table(self, x):
+    y = torch.nn.functional.gelu(x.half().float(), approximate="tanh").half().float()
+    return torch.where(x <= -10, 0.0, torch.where(x >= 10, x, y))
+
+
+transformers.activations.GELUTanh.forward = gelu_of_a_table
 
 
 def next_token(path, ids):
