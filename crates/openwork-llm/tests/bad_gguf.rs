@@ -280,6 +280,100 @@ fn experts_that_do_not_fit_are_refused_by_name() {
     );
 }
 
+/// A Qwen3.5 with one layer, whose delta net has two heads of keys and four of values, of size 2.
+fn with_delta_net() -> File {
+    let mut file = File::of("qwen35");
+    for (key, value) in [
+        ("ssm.conv_kernel", 3u32),
+        ("ssm.state_size", 2),
+        ("ssm.group_count", 2),
+        ("ssm.time_step_rank", 4),
+        ("ssm.inner_size", 8),
+    ] {
+        file.set(&format!("qwen35.{key}"), U32, &value.to_le_bytes());
+    }
+    file.data = 1024;
+    file.tensors.truncate(1);
+    file.tensor("blk.0.attn_qkv.weight", &[4, 16], 0, 128);
+    file.tensor("blk.0.ssm_a", &[4], 0, 384);
+    file.tensor("blk.0.ssm_conv1d.weight", &[3, 16], 0, 416);
+    file
+}
+
+#[test]
+fn delta_nets_that_do_not_fit_are_refused_by_name() {
+    let model = open(&with_delta_net().bytes()).expect("a good delta net");
+    assert_eq!(model.config()["layer_types"], json!(["linear_attention"]));
+    let convolution = model.tensor("model.layers.0.linear_attn.conv1d.weight").expect("a tensor");
+    assert_eq!(convolution.shape(), [16, 1, 3]);
+    let refusal = |spoil: &dyn Fn(&mut File)| {
+        let mut file = with_delta_net();
+        spoil(&mut file);
+        let words = open(&file.bytes()).expect_err("a bad delta net was opened");
+        words.strip_prefix("m.gguf: ").expect("the file is named").to_string()
+    };
+    for (key, value, words) in [
+        ("ssm.state_size", 0u32, "metadata \"qwen35.ssm.state_size\": is 0"),
+        (
+            "ssm.inner_size",
+            9,
+            "metadata \"qwen35.ssm.inner_size\": is 9, not a multiple of ssm.time_step_rank = 4",
+        ),
+        (
+            "ssm.group_count",
+            3,
+            "metadata \"qwen35.ssm.group_count\": is 3, which does not divide \
+             ssm.time_step_rank = 4",
+        ),
+        (
+            "ssm.state_size",
+            3,
+            "tensor \"blk.0.attn_qkv.weight\" has shape [16, 4], but the metadata imply 20 rows",
+        ),
+        ("full_attention_interval", 0, "metadata \"qwen35.full_attention_interval\": is 0"),
+        (
+            "nextn_predict_layers",
+            1,
+            "metadata \"qwen35.nextn_predict_layers\": is 1, but block_count is 1",
+        ),
+    ] {
+        let set = |file: &mut File| file.set(&format!("qwen35.{key}"), U32, &value.to_le_bytes());
+        assert_eq!(refusal(&set), words);
+    }
+    assert_eq!(
+        refusal(&|file| file.keys.retain(|(key, ..)| key != "qwen35.ssm.conv_kernel")),
+        "metadata \"qwen35.ssm.conv_kernel\": is missing"
+    );
+    assert_eq!(
+        refusal(&|file| file.tensors[2].1 = vec![3]),
+        "tensor \"blk.0.ssm_a\" has shape [3], but the metadata imply 4 rows"
+    );
+    assert_eq!(
+        refusal(&|file| file.tensors[3].1 = vec![3, 1, 16]),
+        "tensor \"blk.0.ssm_conv1d.weight\" has shape [16, 1, 3], not [channels, kernel]"
+    );
+    let flags = list(7, 3, &[1, 1, 1]);
+    assert_eq!(
+        refusal(&|file| file.set("qwen35.attention.recurrent_layers", LIST, &flags)),
+        "metadata \"qwen35.attention.recurrent_layers\": has 3 entries for 1 layers"
+    );
+}
+
+/// Layers that predict further tokens are not part of the model.
+#[test]
+fn further_layers_are_ignored_with_a_note() {
+    let mut file = with_delta_net();
+    file.set("qwen35.block_count", U32, &2u32.to_le_bytes());
+    file.set("qwen35.nextn_predict_layers", U32, &1u32.to_le_bytes());
+    file.set("qwen35.attention.recurrent_layers", LIST, &list(7, 2, &[1, 0]));
+    file.tensor("blk.1.attn_norm.weight", &[4], 0, 640);
+    file.tensor("blk.1.nextn.enorm.weight", &[4], 0, 672);
+    let model = open(&file.bytes()).expect("a good file");
+    assert_eq!(model.config()["num_hidden_layers"], 1);
+    assert_eq!(model.config()["layer_types"], json!(["linear_attention"]));
+    assert_eq!(model.notes(), ["2 tensors ignored: layers from 1 on predict further tokens"]);
+}
+
 /// One tensor per expert: a missing one is named, and one too many.
 #[test]
 fn separate_experts_are_all_there() {
@@ -468,7 +562,7 @@ fn a_file_of_another_kind_is_refused() {
         refusal(|file| file.set("general.architecture", STRING, &string("mamba"))),
         "the GGUF architecture \"mamba\" is not supported \
          (supported: llama, qwen2, qwen3, gemma3, gemma2, qwen3moe, qwen2moe, olmoe, olmo2, phi3, \
-         smollm3, granite, glm4, mistral3)"
+         smollm3, granite, glm4, mistral3, qwen35, qwen35moe)"
     );
     assert_eq!(
         refusal(|file| {

@@ -197,6 +197,8 @@ const FAMILIES: &[(&str, &str)] = &[
     ("olmoe", "olmoe"),
     ("phi3", "phi3"),
     ("qwen2moe", "qwen2-moe"),
+    ("qwen35", "qwen3.5"),
+    ("qwen35moe", "qwen3.5-moe"),
     ("qwen3moe", "qwen3-moe"),
     ("qwen3moe-quants", "qwen3-moe"),
     ("smollm3", "smollm3"),
@@ -266,4 +268,12 @@ fn configs_say_what_llama_cpp_assumes() {
     assert_eq!(olmo3["full_attention"]["rope_type"], "yarn");
     assert_eq!(olmo3["sliding_attention"]["rope_type"], "default");
     assert_eq!(config("mistral3")["rope_scaling"]["llama_4_scaling_beta"], 0.3);
+    let qwen35 = config("qwen35moe");
+    assert_eq!(qwen35["layer_types"], json!(["linear_attention", "full_attention"]));
+    assert_eq!(qwen35["linear_num_value_heads"], 6);
+    let rope = json!({
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 1, 1], "mrope_interleaved": true,
+    });
+    assert_eq!(qwen35["rope_parameters"], rope);
 }

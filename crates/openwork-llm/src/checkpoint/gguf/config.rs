@@ -1,12 +1,12 @@
 //! Building a `config.json` from GGUF metadata.
 
 use super::experts::ExpertSizes;
-use super::metadata::{Metadata, MetadataValue};
+use super::metadata::Metadata;
 use super::names::{Architecture, Layout};
 use super::rope::Factors;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensor::TensorInfo;
-use crate::model::{Bias, Family, SlidingWindow};
+use crate::model::{Bias, Family};
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -47,13 +47,14 @@ const IGNORED: &[&str] = &[
     "vocab_size",
 ];
 
+/// The number of planes of each image axis; they coincide for text.
+const SECTIONS: &str = "rope.dimension_sections";
+
 /// Default RoPE base.
 const BASE: f64 = 10_000.0;
 /// Gemma 3's defaults: RoPE base 10,000 in sliding layers and a million in global ones.
 const GEMMA3_LOCAL_BASE: f64 = 10_000.0;
 const GEMMA3_GLOBAL_BASE: f64 = 1_000_000.0;
-/// Gemma 2's default window.
-const GEMMA2_WINDOW: u32 = 4096;
 /// Architectures and the number of layers of their 27B, the only size that scales queries
 /// by hidden size over heads.
 const GEMMA_27B_LAYERS: &[(&str, u32)] = &[("gemma3", 62), ("gemma2", 46)];
@@ -64,9 +65,9 @@ pub(super) const SMOLLM3_INTERVAL: usize = 4;
 pub(super) struct ConfigBuilder<'a> {
     pub architecture: &'static Architecture,
     pub family: &'static Family,
-    metadata: &'a Metadata,
+    pub metadata: &'a Metadata,
     /// The file, for values that are lists.
-    bytes: &'a [u8],
+    pub bytes: &'a [u8],
     asked: RefCell<BTreeSet<String>>,
 }
 
@@ -86,7 +87,7 @@ impl<'a> ConfigBuilder<'a> {
     }
 
     /// The full name of a key, which is recorded as read.
-    fn key(&self, key: &str) -> String {
+    pub fn key(&self, key: &str) -> String {
         let key = self.full(key);
         self.asked.borrow_mut().insert(key.clone());
         key
@@ -163,8 +164,10 @@ impl<'a> ConfigBuilder<'a> {
         let (heads, kv_heads) = self.heads()?;
         let head_dim = self.head_size(self.needed("embedding_length")?, heads)?.dim as usize;
         let experts = self.experts()?.map_or(0, |experts| experts.count as usize);
+        let layers = self.layers()? as usize;
+        let delta_net = self.delta_net()?;
         let Self { architecture, family, .. } = *self;
-        Ok(Layout { architecture, family, heads, kv_heads, head_dim, experts })
+        Ok(Layout { architecture, family, heads, kv_heads, head_dim, experts, layers, delta_net })
     }
 
     /// The config. `tensors` have Hugging Face's names.
@@ -172,7 +175,7 @@ impl<'a> ConfigBuilder<'a> {
         let family = self.family;
         let (heads, kv_heads) = self.heads()?;
         let hidden = self.needed("embedding_length")?;
-        let layers = self.needed("block_count")?;
+        let layers = self.layers()?;
         let size = self.head_size(hidden, heads)?;
         let context = self.needed("context_length")?;
         let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
@@ -221,6 +224,7 @@ impl<'a> ConfigBuilder<'a> {
         self.set_multipliers(size.dim, &mut set)?;
         self.set_rope(size, context, factors, &mut set)?;
         self.set_window(layers, &mut set)?;
+        self.set_delta_net(layers, &mut set)?;
         for key in ["bos_token_id", "eos_token_id"] {
             if let Some(id) = self.metadata.number(&format!("tokenizer.ggml.{key}"))? {
                 set(key, json!(id));
@@ -249,8 +253,10 @@ impl<'a> ConfigBuilder<'a> {
                 return Err(self.refuse(key, not_read(value.to_string())));
             }
         }
-        if let Some(sections) = self.metadata.get(&self.key("rope.dimension_sections")) {
-            return Err(self.refuse("rope.dimension_sections", not_read(sections.to_string())));
+        if let Some(sections) = self.metadata.get(&self.key(SECTIONS))
+            && !self.family.rotation.has_sections
+        {
+            return Err(self.refuse(SECTIONS, not_read(sections.to_string())));
         }
         Ok(())
     }
@@ -314,7 +320,7 @@ impl<'a> ConfigBuilder<'a> {
         {
             set("original_max_position_embeddings", original.clone());
         }
-        if family.rotation.partial.is_some() {
+        if family.rotation.partial.is_some() && !family.rotation.has_sections {
             set("partial_rotary_factor", json!(share(rotated, dim)));
         }
         if family.rotation.skips_layers {
@@ -335,17 +341,32 @@ impl<'a> ConfigBuilder<'a> {
             }
             None => None,
         };
+        // As transformers 5 writes it: older ones have one base for all layers.
+        let with_base = |scaling: Value| {
+            let mut global = json!({"rope_type": "default"});
+            if let Value::Object(scaling) = scaling {
+                global = Value::Object(scaling);
+            }
+            global["rope_theta"] = json!(theta);
+            global
+        };
         match local.filter(|_| !gemma3) {
-            // As transformers 5 writes it: older ones have one base for all layers.
             Some(local) => {
-                let mut global = json!({"rope_type": "default"});
-                if let Value::Object(scaling) = scaling {
-                    global = Value::Object(scaling);
-                }
-                global["rope_theta"] = json!(theta);
+                let global = with_base(scaling);
                 let sliding = json!({"rope_type": "default", "rope_theta": local});
                 let both = json!({"full_attention": global, "sliding_attention": sliding});
                 set("rope_parameters", both);
+            }
+            None if family.rotation.has_sections => {
+                let mut rope = with_base(scaling);
+                rope["partial_rotary_factor"] = json!(share(rotated, dim));
+                let sections = self.metadata.integers(&self.key(SECTIONS), self.bytes)?;
+                if let Some(sections) = sections {
+                    // GGUF has a fourth axis.
+                    rope["mrope_section"] = json!(sections[..sections.len().min(3)]);
+                    rope["mrope_interleaved"] = json!(true);
+                }
+                set("rope_parameters", rope);
             }
             None => {
                 set("rope_theta", json!(theta));
@@ -356,56 +377,6 @@ impl<'a> ConfigBuilder<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Which layers have a sliding window.
-    fn set_window(
-        &self,
-        layers: u32,
-        set: &mut impl FnMut(&str, Value) -> Option<Value>,
-    ) -> Result<(), Fault> {
-        const KEY: &str = "attention.sliding_window";
-        let window = self.number(KEY)?.filter(|&window| window > 0);
-        match (self.family.window, window) {
-            (SlidingWindow::Pattern(every), window) => {
-                let default = (self.family.name == "gemma2").then_some(GEMMA2_WINDOW);
-                let Some(window) = window.or(default) else { return self.needed(KEY).map(drop) };
-                set("sliding_window", json!(window));
-                let (key, value) = self.sliding(layers, every as u32)?;
-                set(key, value);
-            }
-            (SlidingWindow::AllIfSet { .. }, window) => drop(set("sliding_window", json!(window))),
-            (_, Some(window)) => drop(set("sliding_window", json!(window))),
-            (_, None) => {}
-        }
-        Ok(())
-    }
-
-    /// Which layers use sliding attention, as a key of `config.json`: all but every n-th, or
-    /// a list with one entry per layer.
-    fn sliding(&self, layers: u32, every: u32) -> Result<(&'static str, Value), Fault> {
-        const KEY: &str = "attention.sliding_window_pattern";
-        let key = self.key(KEY);
-        let slides = match self.metadata.get(&key) {
-            Some(MetadataValue::List { .. }) => {
-                let slides = self.metadata.flags(&key, self.bytes)?.unwrap_or_default();
-                if slides.len() != layers as usize {
-                    let why = format!("has {} entries for {layers} layers", slides.len());
-                    return Err(self.refuse(KEY, why));
-                }
-                slides
-            }
-            _ => match self.metadata.number(&key)?.unwrap_or(every) {
-                0 => return Err(self.refuse(KEY, "is 0".to_string())),
-                // The key is Gemma 3's only.
-                every if self.family.name == "gemma3" => {
-                    return Ok(("sliding_window_pattern", json!(every)));
-                }
-                every => (1..=layers).map(|layer| !layer.is_multiple_of(every)).collect(),
-            },
-        };
-        let name = |slides: bool| if slides { "sliding_attention" } else { "full_attention" };
-        Ok(("layer_types", slides.into_iter().map(name).collect()))
     }
 
     /// The head size, on which keys and values must agree, and RoPE unless the family

@@ -4,8 +4,8 @@
 
 use super::metadata::Metadata;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::tensor::{RowOrder, TensorInfo};
-use crate::model::{FAMILIES, Family, QkNorm};
+use crate::checkpoint::tensor::{Convention, RowOrder, TensorInfo, Tiles};
+use crate::model::{DeltaNetSizes, FAMILIES, Family, QkNorm};
 
 /// A GGUF architecture and the family of its models. Several families may share the name
 /// of an architecture.
@@ -21,6 +21,8 @@ pub(super) struct Architecture {
     interleaved: bool,
     /// Whether llama.cpp makes the weights of a token's experts sum to 1.
     pub normalized: bool,
+    /// The norm on the input of the MLP.
+    mlp_norm: &'static str,
 }
 
 /// A property of a file that distinguishes families.
@@ -36,7 +38,14 @@ enum When {
 }
 
 const fn row(name: &'static str, family: &'static str) -> Architecture {
-    Architecture { name, family, when: When::Always, interleaved: false, normalized: false }
+    Architecture {
+        name,
+        family,
+        when: When::Always,
+        interleaved: false,
+        normalized: false,
+        mlp_norm: "ffn_norm",
+    }
 }
 
 /// Every supported architecture; of several with the same name, the first that fits. To
@@ -67,6 +76,12 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     Architecture { when: When::QueryScaling, interleaved: true, ..row("mistral3", "ministral3") },
     // The text models of Mistral Small 3.1 and later.
     Architecture { interleaved: true, ..row("mistral3", "mistral") },
+    Architecture { mlp_norm: "post_attention_norm", ..row("qwen35", "qwen3.5") },
+    Architecture {
+        normalized: true,
+        mlp_norm: "post_attention_norm",
+        ..row("qwen35moe", "qwen3.5-moe")
+    },
 ];
 
 impl Architecture {
@@ -117,10 +132,45 @@ const OUTSIDE: &[(&str, &str)] = &[
 pub(super) const MLP: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
 const MLP_THERE: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
+/// The prefix of a gated delta net's tensors in Hugging Face's terms, within the layer.
+const DELTA_NET: &str = "linear_attn.";
+/// Tensors of a gated delta net, and where the heads of values are in them.
+const DELTA_NET_TENSORS: &[(&str, &str, ValueHeads)] = &[
+    ("attn_qkv.weight", "in_proj_qkv.weight", ValueHeads::AfterKeys),
+    ("attn_gate.weight", "in_proj_z.weight", ValueHeads::Rows),
+    ("ssm_alpha.weight", "in_proj_a.weight", ValueHeads::Numbers),
+    ("ssm_beta.weight", "in_proj_b.weight", ValueHeads::Numbers),
+    ("ssm_conv1d.weight", CONVOLUTION, ValueHeads::AfterKeys),
+    ("ssm_a", DECAY, ValueHeads::Numbers),
+    ("ssm_dt.bias", "dt_bias", ValueHeads::Numbers),
+    ("ssm_norm.weight", "norm.weight", ValueHeads::None),
+    ("ssm_out.weight", "out_proj.weight", ValueHeads::Columns),
+];
+/// A matrix in GGUF; Hugging Face has another axis of length 1.
+const CONVOLUTION: &str = "conv1d.weight";
+const DECAY: &str = "A_log";
+
+/// Where a tensor of a gated delta net has the heads of values.
+#[derive(Clone, Copy)]
+enum ValueHeads {
+    /// Nowhere.
+    None,
+    /// In its rows, one for each element of a head.
+    Rows,
+    /// Likewise, after those of queries and keys.
+    AfterKeys,
+    /// In its rows, one for each head.
+    Numbers,
+    /// In its columns, one for each element of a head.
+    Columns,
+}
+
 /// What a module of a layer holds in Hugging Face's terms, within the layer.
 #[derive(Debug, PartialEq)]
 enum Held {
     One(String),
+    /// A tensor by its whole name, whatever its ending.
+    Whole(String),
     /// Linear layers, one after the other.
     Rows(&'static [&'static str]),
     /// Gate (0), up (1) or down (2) of every expert.
@@ -138,6 +188,9 @@ pub(super) struct Layout {
     pub head_dim: usize,
     /// Experts of a layer.
     pub experts: usize,
+    pub layers: usize,
+    /// The sizes of gated delta nets, if there are any.
+    pub delta_net: Option<DeltaNetSizes>,
 }
 
 /// One of Hugging Face's tensors in a tensor of the file.
@@ -146,10 +199,28 @@ pub(super) struct Part {
     pub name: String,
     pub shape: Vec<usize>,
     pub order: RowOrder,
-    pub shift: f32,
+    pub convention: Convention,
 }
 
 impl Layout {
+    /// Whether the tensor `name` belongs to a layer after those of the model, which predicts
+    /// further tokens.
+    pub fn is_unused(&self, name: &str) -> bool {
+        let layer = name.strip_prefix("blk.").and_then(|rest| canonical(rest.split('.').next()?));
+        self.family.delta_nets && layer.is_some_and(|layer| layer >= self.layers)
+    }
+
+    /// Tensors of a layer whose names do not consist of a module and `weight` or `bias`.
+    fn wholes(&self) -> Vec<(&'static str, String)> {
+        let mut wholes = Vec::new();
+        if self.family.delta_nets {
+            let named =
+                |(here, there, _): &(&'static str, &str, _)| (*here, format!("{DELTA_NET}{there}"));
+            wholes.extend(DELTA_NET_TENSORS.iter().map(named));
+        }
+        wholes
+    }
+
     /// Modules of a layer, with the names that are written.
     fn modules(&self) -> Vec<(&'static str, Held)> {
         let family = self.family;
@@ -158,7 +229,7 @@ impl Layout {
         for (here, there) in [
             ("attn_norm", family.norms.before_attention),
             ("post_attention_norm", family.norms.after_attention),
-            ("ffn_norm", family.norms.before_mlp),
+            (self.architecture.mlp_norm, family.norms.before_mlp),
             ("post_ffw_norm", family.norms.after_mlp),
         ] {
             modules.extend(there.map(|there| (here, one(there))));
@@ -234,17 +305,17 @@ impl Layout {
     /// it, and `weight` or `bias`.
     fn held<'a>(&self, name: &'a str) -> Option<(String, Held, &'a str)> {
         if let Some((_, there)) = OUTSIDE.iter().find(|(here, _)| *here == name) {
-            let (there, kind) = there.rsplit_once('.')?;
-            let kind = &name[name.len() - kind.len()..];
-            return Some((String::new(), Held::One(there.to_string()), kind));
+            return Some((String::new(), Held::Whole(there.to_string()), ""));
         }
         let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
-        let layer = canonical(layer)?;
+        let prefix = format!("model.layers.{}.", canonical(layer)?);
+        if let Some((_, there)) = self.wholes().into_iter().find(|(here, _)| *here == part) {
+            return Some((prefix, Held::Whole(there), ""));
+        }
         let (part, kind) = part.rsplit_once('.')?;
         let held = self.module(part)?;
         let merged = matches!(held, Held::Experts(_));
-        (kind == "weight" || kind == "bias" && !merged)
-            .then(|| (format!("model.layers.{layer}."), held, kind))
+        (kind == "weight" || kind == "bias" && !merged).then_some((prefix, held, kind))
     }
 
     /// Hugging Face's names of the tensors in the tensor `name`, one after the other.
@@ -253,6 +324,7 @@ impl Layout {
         let full = |there: &str| format!("{prefix}{there}.{kind}");
         Some(match held {
             Held::One(there) => vec![full(&there)],
+            Held::Whole(there) => vec![format!("{prefix}{there}")],
             Held::Rows(all) => all.iter().map(|there| full(there)).collect(),
             Held::Experts(roles) => (0..self.experts)
                 .flat_map(|expert| roles.iter().map(move |&role| (expert, role)))
@@ -268,6 +340,9 @@ impl Layout {
         }
         let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
         let layer = canonical(layer)?;
+        if let Some((here, _)) = self.wholes().into_iter().find(|(_, there)| there == part) {
+            return Some(format!("blk.{layer}.{here}"));
+        }
         let (part, kind) = part.rsplit_once('.')?;
         let expert = part
             .strip_prefix(self.family.names.experts)
@@ -278,6 +353,7 @@ impl Layout {
             });
         let holds = |held: &Held| match held {
             Held::One(there) => there == part,
+            Held::Whole(_) => false,
             Held::Rows(all) => all.contains(&part),
             Held::Experts(roles) => expert.is_some_and(|role| roles.contains(&role)),
         };
@@ -292,7 +368,8 @@ impl Layout {
         match self.held(name)?.1 {
             // A vector in GGUF.
             Held::One(there) if there == self.family.names.shared_gate => drop(shape.remove(0)),
-            Held::One(_) => {}
+            Held::Whole(there) if is_convolution(&there) => drop(shape.remove(1)),
+            Held::One(_) | Held::Whole(_) => {}
             Held::Rows(_) => shape[0] = parts.iter().map(|part| part[0]).sum(),
             Held::Experts(roles) => {
                 shape[0] *= roles.len();
@@ -321,7 +398,13 @@ impl Layout {
             Held::One(there) if there == self.family.names.shared_gate && shape.len() == 1 => {
                 vec![vec![1, rows]]
             }
-            Held::One(_) => vec![shape.to_vec()],
+            Held::Whole(there) if is_convolution(&there) => {
+                let [channels, kernel] = *shape else {
+                    return Err(refuse(format!("has shape {shape:?}, not [channels, kernel]")));
+                };
+                vec![vec![channels, 1, kernel]]
+            }
+            Held::One(_) | Held::Whole(_) => vec![shape.to_vec()],
             Held::Rows(all) if all == QKV => {
                 let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
                 if rows != q + 2 * kv {
@@ -351,15 +434,58 @@ impl Layout {
         let mut parts = Vec::with_capacity(names.len());
         for (part, shape) in names.into_iter().zip(shapes) {
             let order = self.order(name, &part, &shape)?;
-            let shifted = self.family.norm_offset != 0.0 && part.ends_with("norm.weight");
-            let shift = if shifted { -self.family.norm_offset } else { 0.0 };
-            parts.push(Part { name: part, shape, order, shift });
+            let convention = self.convention(&part);
+            parts.push(Part { name: part, shape, order, convention });
         }
         Ok(parts)
     }
 
+    /// What the file stores of a part instead of its values.
+    fn convention(&self, part: &str) -> Convention {
+        let of_delta_net = part.split_once(DELTA_NET).map(|(_, rest)| rest);
+        match (self.family.norm_offset, of_delta_net) {
+            (_, Some(DECAY)) => Convention::MinusExp,
+            // Its norm multiplies by the weights themselves.
+            (0.0, _) | (_, Some(_)) => Convention::Same,
+            (offset, None) if part.ends_with("norm.weight") => Convention::Plus(offset),
+            _ => Convention::Same,
+        }
+    }
+
+    /// The order of the heads of values in a part of a gated delta net.
+    fn tiled(&self, tensor: &str, part: &str, shape: &[usize]) -> Result<Option<RowOrder>, Fault> {
+        let (Some(sizes), Some((_, part))) = (self.delta_net, part.split_once(DELTA_NET)) else {
+            return Ok(None);
+        };
+        let found = DELTA_NET_TENSORS.iter().find(|(_, there, _)| *there == part);
+        let heads = found.map_or(ValueHeads::None, |(_, _, heads)| *heads);
+        let (from, size) = match heads {
+            ValueHeads::None => return Ok(None),
+            ValueHeads::AfterKeys => (2 * sizes.key_heads * sizes.key_dim, sizes.value_dim),
+            ValueHeads::Rows | ValueHeads::Columns => (0, sizes.value_dim),
+            ValueHeads::Numbers => (0, 1),
+        };
+        let groups = sizes.key_heads;
+        let tiles = Tiles { from, size, groups, group: sizes.value_heads / groups };
+        let columns = matches!(heads, ValueHeads::Columns);
+        let axis = if columns { shape.last() } else { shape.first() };
+        if axis != Some(&tiles.end()) {
+            let (what, wanted) = (if columns { "columns" } else { "rows" }, tiles.end());
+            let why = format!("has shape {shape:?}, but the metadata imply {wanted} {what}");
+            return Err(Fault::Tensor { tensor: tensor.to_string(), why });
+        }
+        Ok(Some(match (tiles.group, columns) {
+            (1, _) => RowOrder::AsStored,
+            (_, true) => RowOrder::TiledColumns(tiles),
+            (_, false) => RowOrder::Tiled(tiles),
+        }))
+    }
+
     /// The order of the rows of a part.
     fn order(&self, tensor: &str, part: &str, shape: &[usize]) -> Result<RowOrder, Fault> {
+        if let Some(order) = self.tiled(tensor, part, shape)? {
+            return Ok(order);
+        }
         let heads = [(QKV[0], self.heads), (QKV[1], self.kv_heads)]
             .into_iter()
             .find_map(|(name, heads)| part.contains(name).then_some(heads));
@@ -378,7 +504,7 @@ impl Layout {
     pub fn adopt(&self, tensor: TensorInfo) -> Result<Vec<TensorInfo>, Fault> {
         let mut adopted = Vec::new();
         let mut at = tensor.range.start;
-        for Part { name, shape, order, shift } in self.parts(&tensor.name, &tensor.shape)? {
+        for Part { name, shape, order, convention } in self.parts(&tensor.name, &tensor.shape)? {
             let len = shape.iter().map(|&n| n as u64).product();
             // Rows are whole blocks; the parts of a vector need not be.
             let Some(bytes) = tensor.dtype.bytes_for(len) else {
@@ -387,10 +513,15 @@ impl Layout {
             };
             let range = at..at + bytes as usize;
             at = range.end;
-            adopted.push(TensorInfo { name, shape, range, order, shift, ..tensor.clone() });
+            adopted.push(TensorInfo { name, shape, range, order, convention, ..tensor.clone() });
         }
         Ok(adopted)
     }
+}
+
+/// Whether a tensor of a layer is the convolution of a gated delta net.
+fn is_convolution(name: &str) -> bool {
+    name.strip_prefix(DELTA_NET) == Some(CONVOLUTION)
 }
 
 /// A number in its one spelling, so that distinct names stay distinct.
@@ -406,7 +537,11 @@ mod tests {
     fn layout(family: &str, experts: usize) -> Layout {
         let architecture = Architecture::of_family(family).unwrap();
         let family = architecture.family();
-        Layout { architecture, family, heads: 4, kv_heads: 2, head_dim: 8, experts }
+        let sizes =
+            DeltaNetSizes { key_heads: 2, value_heads: 6, key_dim: 3, value_dim: 4, kernel: 5 };
+        let delta_net = family.delta_nets.then_some(sizes);
+        let (heads, kv_heads, head_dim, layers) = (4, 2, 8, 3);
+        Layout { architecture, family, heads, kv_heads, head_dim, experts, layers, delta_net }
     }
 
     #[test]
@@ -467,13 +602,46 @@ mod tests {
         for architecture in ARCHITECTURES {
             let layout = layout(architecture.family, 3);
             let modules = layout.modules().into_iter().map(|(here, _)| here);
-            for here in modules.map(|here| format!("blk.2.{here}.weight")) {
+            let modules = modules.map(|here| format!("{here}.weight"));
+            let wholes = layout.wholes().into_iter().map(|(here, _)| here.to_string());
+            for here in modules.chain(wholes).map(|here| format!("blk.2.{here}")) {
                 for there in layout.names(&here).unwrap() {
                     assert_eq!(layout.holder(&there).as_ref(), Some(&here), "{there}");
                 }
             }
         }
         assert_eq!(layout("llama", 0).holder("model.layers.02.self_attn.q_proj.weight"), None);
+    }
+
+    #[test]
+    fn delta_nets_have_their_own_orders_and_values() {
+        let layout = layout("qwen3.5", 0);
+        let part = |name: &str, shape: &[usize]| {
+            let mut parts = layout.parts(&format!("blk.0.{name}"), shape).unwrap();
+            assert_eq!(parts.len(), 1);
+            parts.remove(0)
+        };
+        let tiles = |from, size| Tiles { from, size, groups: 2, group: 3 };
+        let mixed = part("attn_qkv.weight", &[36, 7]);
+        assert_eq!(mixed.name, "model.layers.0.linear_attn.in_proj_qkv.weight");
+        assert_eq!(mixed.order, RowOrder::Tiled(tiles(12, 4)));
+        let convolution = part("ssm_conv1d.weight", &[36, 5]);
+        assert_eq!((convolution.shape, convolution.order), (vec![36, 1, 5], mixed.order));
+        assert_eq!(part("ssm_out.weight", &[7, 24]).order, RowOrder::TiledColumns(tiles(0, 4)));
+        let decay = part("ssm_a", &[6]);
+        assert_eq!(decay.name, "model.layers.0.linear_attn.A_log");
+        assert_eq!(
+            (decay.order, decay.convention),
+            (RowOrder::Tiled(tiles(0, 1)), Convention::MinusExp)
+        );
+        assert_eq!(part("ssm_norm.weight", &[4]).convention, Convention::Same);
+        assert_eq!(part("attn_norm.weight", &[7]).convention, Convention::Plus(1.0));
+        let wrong = layout.parts("blk.0.attn_gate.weight", &[20, 7]).unwrap_err();
+        let words =
+            "tensor \"blk.0.attn_gate.weight\" has shape [20, 7], but the metadata imply 24 rows";
+        assert_eq!(wrong.to_string(), words);
+        assert!(layout.is_unused("blk.3.nextn.enorm.weight"));
+        assert!(!layout.is_unused("blk.2.attn_norm.weight"));
     }
 
     #[test]

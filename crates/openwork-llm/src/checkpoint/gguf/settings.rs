@@ -7,7 +7,7 @@ use super::config::SMOLLM3_INTERVAL;
 use super::metadata_writer::MetadataWriter;
 use super::names::Architecture;
 use super::rope::{BETA_FAST, BETA_SLOW, FREQUENCIES, LONG, SHORT, growth, llama3_scaling};
-use crate::model::{Config, LayerAttention, RopeParameters, Scaling};
+use crate::model::{Config, DeltaNetSizes, LayerAttention, RopeParameters, Scaling};
 use serde_json::Value;
 
 /// Tensors of RoPE factors: their names and bytes.
@@ -58,8 +58,12 @@ pub(super) fn settings(
         entries.float(&key("logit_scale"), logits as f32);
     }
     window(entries, architecture, config)?;
+    delta_net(entries, architecture, config)?;
     let rope = rope(config)?;
     entries.number(&key("rope.dimension_count"), rope.rotated as u32);
+    if config.family.rotation.has_sections {
+        entries.integers(&key("rope.dimension_sections"), &sections(rope, json));
+    }
     entries.float(&key("rope.freq_base"), rope.theta as f32);
     if let Some(scaling) = config.query_scaling {
         let Scaling::Yarn { original, .. } = rope.scaling else {
@@ -105,6 +109,40 @@ fn refuse_fixed(architecture: &Architecture, config: &Config) -> Result<(), Stri
     Ok(())
 }
 
+/// Writes the sizes of gated delta nets, and which layers have one.
+fn delta_net(
+    entries: &mut MetadataWriter,
+    architecture: &Architecture,
+    config: &Config,
+) -> Result<(), String> {
+    let Some(nets) = &config.delta_nets else { return Ok(()) };
+    let key = |key: &str| format!("{}.{key}", architecture.name);
+    let DeltaNetSizes { key_heads, value_heads, key_dim, value_dim, kernel } = nets.sizes;
+    if key_dim != value_dim {
+        return Err(format!(
+            "the keys and values of its delta nets have heads of {key_dim} and {value_dim}, which are of one size in {}",
+            architecture.name
+        ));
+    }
+    for (name, value) in [
+        ("ssm.conv_kernel", kernel),
+        ("ssm.state_size", key_dim),
+        ("ssm.group_count", key_heads),
+        ("ssm.time_step_rank", value_heads),
+        ("ssm.inner_size", nets.sizes.value_width()),
+    ] {
+        entries.number(&key(name), value as u32);
+    }
+    // Older readers have no list of layers.
+    let every = nets.layers.iter().position(|net| !net).map_or(config.layers, |i| i) + 1;
+    let regular = |(i, &net): (usize, &bool)| net != (i + 1).is_multiple_of(every);
+    if !nets.layers.iter().enumerate().all(regular) {
+        return Err("its layers with attention are not every n-th".to_string());
+    }
+    entries.number(&key("full_attention_interval"), every as u32);
+    Ok(())
+}
+
 /// Writes the sliding window.
 fn window(
     entries: &mut MetadataWriter,
@@ -137,6 +175,21 @@ fn window(
     Ok(())
 }
 
+/// The planes of each image axis. They coincide for text, but llama.cpp requires the key.
+fn sections(rope: &RopeParameters, json: &Value) -> [i32; 4] {
+    let given = &json["rope_parameters"]["mrope_section"];
+    let mut sections = [0; 4];
+    for (section, given) in sections.iter_mut().zip(given.as_array().into_iter().flatten()) {
+        *section = given.as_i64().and_then(|planes| i32::try_from(planes).ok()).unwrap_or(0);
+    }
+    if sections == [0; 4] {
+        // Shared out as Qwen3.5's 32 planes are: 11, 11 and 10.
+        let planes = (rope.rotated / 2) as i32;
+        sections = [planes - 2 * (planes / 3), planes / 3, planes / 3, 0];
+    }
+    sections
+}
+
 /// The rotation of the layers, which is that of the global ones where there are two.
 fn rope(config: &Config) -> Result<&RopeParameters, String> {
     let different = || "its layers have different attention settings".to_string();
@@ -146,6 +199,7 @@ fn rope(config: &Config) -> Result<&RopeParameters, String> {
     };
     for (i, layer) in config.attention.iter().enumerate() {
         match (layer.rope.is_some(), rotates(i)) {
+            _ if config.delta_net(i).is_some() => {}
             (true, false) => return Err(format!("llama.cpp does not rotate its layer {i}")),
             (false, true) => return Err(format!("its layer {i} does not rotate its heads")),
             _ => {}
