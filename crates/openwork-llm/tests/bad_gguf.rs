@@ -262,9 +262,9 @@ fn experts_that_do_not_fit_are_refused_by_name() {
         expert_refusal(|file| file.keys.retain(|(key, ..)| key != "qwen3moe.expert_used_count")),
         "metadata \"qwen3moe.expert_used_count\": is missing"
     );
-    // MXFP4, which is not read.
-    assert!(expert_refusal(|file| file.tensors[4].2 = 39).starts_with(
-        "tensor \"blk.0.ffn_up_exps.weight\" has the unsupported type MXFP4 (supported: F64,"
+    // NVFP4, which is not read.
+    assert!(expert_refusal(|file| file.tensors[4].2 = 40).starts_with(
+        "tensor \"blk.0.ffn_up_exps.weight\" has the unsupported type NVFP4 (supported: F64,"
     ));
     assert_eq!(
         expert_refusal(|file| file.tensors[4].1 = vec![4, 2, 2]),
@@ -372,6 +372,30 @@ fn further_layers_are_ignored_with_a_note() {
     assert_eq!(model.config()["num_hidden_layers"], 1);
     assert_eq!(model.config()["layer_types"], json!(["linear_attention"]));
     assert_eq!(model.notes(), ["2 tensors ignored: layers from 1 on predict further tokens"]);
+}
+
+/// gpt-oss has parameters of RoPE by default, which a file without scaling does not mean.
+#[test]
+fn a_file_without_scaling_has_none() {
+    let window = number("attention.sliding_window", 8);
+    let mut file = File::of("gpt-oss");
+    let keys = [number("expert_count", 2), number("expert_used_count", 1), window];
+    for (key, kind, value) in keys {
+        file.set(&format!("gpt-oss.{key}"), kind, &value);
+    }
+    file.data = 1024;
+    file.tensor("blk.0.ffn_gate_inp.weight", &[4, 2], 0, 192);
+    file.tensor("blk.0.ffn_gate_exps.weight", &[4, 8, 2], 0, 224);
+    file.tensor("blk.0.ffn_up_exps.weight", &[4, 8, 2], 0, 480);
+    file.tensor("blk.0.ffn_down_exps.weight", &[8, 4, 2], 0, 736);
+    let rope = json!({"rope_type": "default", "rope_theta": 10000.0});
+    assert_eq!(open(&file.bytes()).unwrap().config()["rope_parameters"], rope);
+    file.tensor("blk.0.ffn_up_exps.bias", &[8, 3], 0, 992);
+    file.data = 1120;
+    assert_eq!(
+        open(&file.bytes()).unwrap_err(),
+        "m.gguf: tensor \"blk.0.ffn_up_exps.bias\" has shape [3, 8], but expert_count is 2"
+    );
 }
 
 /// One tensor per expert: a missing one is named, and one too many.
@@ -562,7 +586,7 @@ fn a_file_of_another_kind_is_refused() {
         refusal(|file| file.set("general.architecture", STRING, &string("mamba"))),
         "the GGUF architecture \"mamba\" is not supported \
          (supported: llama, qwen2, qwen3, gemma3, gemma2, qwen3moe, qwen2moe, olmoe, olmo2, phi3, \
-         smollm3, granite, glm4, mistral3, qwen35, qwen35moe)"
+         smollm3, granite, glm4, mistral3, qwen35, qwen35moe, gpt-oss)"
     );
     assert_eq!(
         refusal(|file| {
@@ -694,7 +718,7 @@ fn a_bad_tensor_is_refused_by_name() {
         refusal(|file| file.tensors[1].2 = 19),
         "tensor \"blk.0.attn_q.weight\" has the unsupported type IQ1_S (supported: F64, \
          F32, F16, BF16, I64, I32, I16, I8, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, \
-         Q2_K, Q3_K, IQ2_XXS, IQ3_XXS, IQ4_NL, IQ4_XS)"
+         Q2_K, Q3_K, IQ2_XXS, IQ3_XXS, IQ4_NL, IQ4_XS, MXFP4)"
     );
     assert!(refusal(|file| file.tensors[1].2 = 77).contains("has the unsupported type number 77"));
     assert_eq!(

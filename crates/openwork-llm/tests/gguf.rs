@@ -188,6 +188,7 @@ fn a_stream_goes_on_after_bytes_that_are_no_character() {
 const FAMILIES: &[(&str, &str)] = &[
     ("gemma2", "gemma2"),
     ("glm4", "glm4"),
+    ("gpt-oss", "gpt-oss"),
     ("granite", "granite"),
     ("mistral3", "ministral3"),
     ("mixtral", "mixtral"),
@@ -249,6 +250,18 @@ fn merged_experts_are_read_in_every_type() {
     assert_eq!((router.shape(), router.dtype()), (&[3, 256][..], Dtype::F32));
 }
 
+/// Blocks of MXFP4 have their scales in them, and merged experts merged biases.
+#[test]
+fn experts_of_gpt_oss_are_read_in_mxfp4() {
+    let checkpoint = Checkpoint::open(&place("gpt-oss", "gguf")).unwrap();
+    let tensor = |name: &str| checkpoint.tensor(&format!("model.layers.1.mlp.{name}")).unwrap();
+    let down = tensor("experts.4.down_proj.weight");
+    assert_eq!((down.shape(), down.dtype()), (&[32, 64][..], Dtype::MXFP4));
+    let bias = tensor("experts.4.down_proj.bias");
+    assert_eq!((bias.shape(), bias.dtype()), (&[32][..], Dtype::F32));
+    assert_eq!(tensor("router.bias").shape(), [5]);
+}
+
 /// What llama.cpp has no key for is written out, so that transformers reads the same model.
 #[test]
 fn configs_say_what_llama_cpp_assumes() {
@@ -268,6 +281,9 @@ fn configs_say_what_llama_cpp_assumes() {
     assert_eq!(olmo3["full_attention"]["rope_type"], "yarn");
     assert_eq!(olmo3["sliding_attention"]["rope_type"], "default");
     assert_eq!(config("mistral3")["rope_scaling"]["llama_4_scaling_beta"], 0.3);
+    assert_eq!(config("gpt-oss")["rope_scaling"]["truncate"], false);
+    let kinds = json!(["sliding_attention", "full_attention"]);
+    assert_eq!(config("gpt-oss")["layer_types"], kinds);
     let qwen35 = config("qwen35moe");
     assert_eq!(qwen35["layer_types"], json!(["linear_attention", "full_attention"]));
     assert_eq!(qwen35["linear_num_value_heads"], 6);

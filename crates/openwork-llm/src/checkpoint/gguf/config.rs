@@ -368,6 +368,10 @@ impl<'a> ConfigBuilder<'a> {
                 }
                 set("rope_parameters", rope);
             }
+            // Without parameters the family has its own.
+            None if family.default_rope.is_some() && scaling.is_null() => {
+                set("rope_parameters", with_base(scaling));
+            }
             None => {
                 set("rope_theta", json!(theta));
                 set("rope_scaling", scaling);

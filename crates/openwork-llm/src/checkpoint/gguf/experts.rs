@@ -123,8 +123,8 @@ impl ConfigBuilder<'_> {
         sizes: &ExpertSizes,
         set: &mut impl FnMut(&str, Value) -> Option<Value>,
     ) {
-        let mixtral = self.family.name == "mixtral";
-        set(if mixtral { "num_local_experts" } else { "num_experts" }, json!(sizes.count));
+        let local = ["mixtral", "gpt-oss"].contains(&self.family.name);
+        set(if local { "num_local_experts" } else { "num_experts" }, json!(sizes.count));
         set("num_experts_per_tok", json!(sizes.active));
         set("intermediate_size", json!(sizes.width.unwrap_or(sizes.ff)));
         set(sizes.rules.ff_key, json!(sizes.ff));

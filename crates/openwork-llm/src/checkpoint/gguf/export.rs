@@ -207,6 +207,7 @@ mod tests {
         ];
         // Of the others, with what llama.cpp assumes.
         for name in [
+            "gpt-oss",
             "granite",
             "mistral3",
             "mixtral-old",
@@ -277,6 +278,8 @@ mod tests {
             ("qwen3-moe", "layer 2 has no experts, but in GGUF all layers of qwen3moe do"),
             ("smollm3", "its layer 1 does not rotate its heads"),
             ("olmoe", "olmoe has no clip_qkv"),
+            ("qwen3.5", "the keys and values of its delta nets have heads of 6 and 10"),
+            ("gpt-oss", "the SwiGLU of gpt-oss has swiglu_alpha 1.702 and swiglu_limit 7"),
         ] {
             let source = Checkpoint::open(&folder(name)).unwrap();
             let config = Config::new(source.config()).unwrap();

@@ -82,6 +82,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
         mlp_norm: "post_attention_norm",
         ..row("qwen35moe", "qwen3.5-moe")
     },
+    Architecture { normalized: true, mlp_norm: "post_attention_norm", ..row("gpt-oss", "gpt-oss") },
 ];
 
 impl Architecture {
@@ -213,6 +214,9 @@ impl Layout {
     /// Tensors of a layer whose names do not consist of a module and `weight` or `bias`.
     fn wholes(&self) -> Vec<(&'static str, String)> {
         let mut wholes = Vec::new();
+        if self.family.sinks {
+            wholes.push(("attn_sinks.weight", "self_attn.sinks".to_string()));
+        }
         if self.family.delta_nets {
             let named =
                 |(here, there, _): &(&'static str, &str, _)| (*here, format!("{DELTA_NET}{there}"));
@@ -315,7 +319,8 @@ impl Layout {
         let (part, kind) = part.rsplit_once('.')?;
         let held = self.module(part)?;
         let merged = matches!(held, Held::Experts(_));
-        (kind == "weight" || kind == "bias" && !merged).then_some((prefix, held, kind))
+        let biased = !merged || self.family.experts.is_some_and(|rules| rules.router_bias);
+        (kind == "weight" || kind == "bias" && biased).then_some((prefix, held, kind))
     }
 
     /// Hugging Face's names of the tensors in the tensor `name`, one after the other.
@@ -381,7 +386,7 @@ impl Layout {
 
     /// Hugging Face's tensors in the tensor `name` of this shape, one after the other.
     pub fn parts(&self, name: &str, shape: &[usize]) -> Result<Vec<Part>, Fault> {
-        let (Some((_, held, _)), Some(names)) = (self.held(name), self.names(name)) else {
+        let (Some((_, held, kind)), Some(names)) = (self.held(name), self.names(name)) else {
             let (tensor, architecture) = (name.to_string(), self.architecture.name.to_string());
             return Err(Fault::Foreign { tensor, architecture });
         };
@@ -420,15 +425,19 @@ impl Layout {
                 vec![with_rows(rows / all.len()); all.len()]
             }
             Held::Experts(roles) => {
-                let [count, rows, columns] = *shape else {
-                    return Err(refuse(format!("has shape {shape:?}, not one matrix per expert")));
+                let (axes, what) = if kind == "bias" { (2, "bias") } else { (3, "matrix") };
+                let [count, rows, columns @ ..] = shape else {
+                    return Err(refuse(format!("has shape {shape:?}, not one {what} per expert")));
                 };
-                if count != self.experts || !rows.is_multiple_of(roles.len()) {
+                if shape.len() != axes {
+                    return Err(refuse(format!("has shape {shape:?}, not one {what} per expert")));
+                }
+                if *count != self.experts || !rows.is_multiple_of(roles.len()) {
                     let experts = self.experts;
                     let why = format!("has shape {shape:?}, but expert_count is {experts}");
                     return Err(refuse(why));
                 }
-                vec![vec![rows / roles.len(), columns]; names.len()]
+                vec![[&[rows / roles.len()], columns].concat(); names.len()]
             }
         };
         let mut parts = Vec::with_capacity(names.len());
@@ -594,6 +603,25 @@ mod tests {
         let old = mixtral.names("blk.1.ffn_up.2.weight").unwrap();
         assert_eq!(old, [format!("{prefix}.2.w3.weight")]);
         assert_eq!(mixtral.names("blk.1.ffn_up.3.weight"), None);
+    }
+
+    #[test]
+    fn merged_experts_have_merged_biases() {
+        let layout = layout("gpt-oss", 3);
+        let parts = layout.parts("blk.1.ffn_up_exps.bias", &[3, 5]).unwrap();
+        assert_eq!(parts[2].name, "model.layers.1.mlp.experts.2.up_proj.bias");
+        assert_eq!((parts.len(), &parts[2].shape[..]), (3, &[5][..]));
+        assert_eq!(layout.shape("blk.1.ffn_up_exps.bias", &[&[5]]), Some(vec![3, 5]));
+        assert_eq!(
+            layout.holder("model.layers.1.mlp.experts.2.up_proj.bias").unwrap(),
+            "blk.1.ffn_up_exps.bias"
+        );
+        let wrong = layout.parts("blk.1.ffn_up_exps.bias", &[15]).unwrap_err().to_string();
+        assert!(wrong.ends_with("has shape [15], not one bias per expert"), "{wrong}");
+        let wrong = layout.parts("blk.1.ffn_up_exps.weight", &[3, 5]).unwrap_err().to_string();
+        assert!(wrong.ends_with("has shape [3, 5], not one matrix per expert"), "{wrong}");
+        // Experts of other families have none.
+        assert_eq!(self::layout("mixtral", 3).names("blk.1.ffn_up_exps.bias"), None);
     }
 
     /// What holds a tensor names it among its own.

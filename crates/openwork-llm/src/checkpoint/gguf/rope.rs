@@ -4,6 +4,7 @@ use super::config::ConfigBuilder;
 use super::metadata::shortest;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensor::Tensor;
+use crate::model::Family;
 use serde_json::{Value, json};
 
 /// Tensors of RoPE factors, which Hugging Face keeps in the config.
@@ -31,6 +32,12 @@ pub(super) fn growth(factor: f64, scale: f64) -> f64 {
 /// That of LongRoPE.
 pub(super) fn long_growth(factor: f64, original: u32) -> f64 {
     if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / f64::from(original).ln()).sqrt() }
+}
+
+/// Whether the ends of YaRN's ramp are rounded. llama.cpp always does and has no key for it;
+/// the models of gpt-oss were trained without.
+pub(super) fn rounds_ramp(family: &Family) -> bool {
+    family.default_rope.is_none_or(|rope| rope()["truncate"] != false)
 }
 
 impl ConfigBuilder<'_> {
@@ -90,6 +97,9 @@ impl ConfigBuilder<'_> {
             "beta_fast": self.float("rope.scaling.yarn_beta_fast")?.unwrap_or(BETA_FAST),
             "beta_slow": self.float("rope.scaling.yarn_beta_slow")?.unwrap_or(BETA_SLOW),
         });
+        if !rounds_ramp(self.family) {
+            scaling["truncate"] = json!(false);
+        }
         let all = self.float("rope.scaling.yarn_log_multiplier")?.filter(|&all| all != 0.0);
         let own = self.float("rope.scaling.yarn_attn_factor")?;
         let times = self.float("rope.scaling.attn_factor")?.unwrap_or(1.0);

@@ -6,8 +6,10 @@
 use super::config::SMOLLM3_INTERVAL;
 use super::metadata_writer::MetadataWriter;
 use super::names::Architecture;
-use super::rope::{BETA_FAST, BETA_SLOW, FREQUENCIES, LONG, SHORT, growth, llama3_scaling};
-use crate::model::{Config, DeltaNetSizes, LayerAttention, RopeParameters, Scaling};
+use super::rope::{
+    BETA_FAST, BETA_SLOW, FREQUENCIES, LONG, SHORT, growth, llama3_scaling, rounds_ramp,
+};
+use crate::model::{Activation, Config, DeltaNetSizes, LayerAttention, RopeParameters, Scaling};
 use serde_json::Value;
 
 /// Tensors of RoPE factors: their names and bytes.
@@ -17,6 +19,9 @@ pub(super) type Vectors = Vec<(&'static str, Vec<u8>)>;
 const DERIVED_HEAD_SIZE: &[&str] = &["olmo2", "olmo3", "olmoe", "phi3", "qwen2-moe"];
 /// Families for which llama.cpp reads no biases of linear layers.
 const NO_BIAS: &[&str] = &["olmo2", "olmo3", "olmoe", "qwen3-moe"];
+
+/// The SwiGLU of gpt-oss.
+const SWIGLU: Activation = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
 
 /// Writes the settings of `config`, whose `config.json` is `json`; returns the RoPE factors
 /// that are stored as tensors.
@@ -103,6 +108,17 @@ fn refuse_fixed(architecture: &Architecture, config: &Config) -> Result<(), Stri
     if NO_BIAS.contains(&family) && (config.qkv_bias || config.out_bias) {
         return Err(format!("{name} has no biases"));
     }
+    if family == "gpt-oss" {
+        if config.activation != SWIGLU {
+            return Err(format!("the SwiGLU of {name} has swiglu_alpha 1.702 and swiglu_limit 7"));
+        }
+        if !config.out_bias {
+            return Err(format!("all linear layers of {name} have biases"));
+        }
+        if config.tied {
+            return Err(format!("the head of {name} is not tied to the embedding"));
+        }
+    }
     if family == "olmoe" && config.kv_heads != config.heads {
         return Err(format!("{name} has as many key-value heads as heads"));
     }
@@ -158,7 +174,19 @@ fn window(
             entries.number(&key("attention.sliding_window"), window as u32);
             entries.flags(&key("attention.sliding_window_pattern"), &slides);
         }
-        ("olmo3", None) => return Err("none of its layers has a sliding window".to_string()),
+        ("olmo3" | "gpt-oss", None) => {
+            return Err("none of its layers has a sliding window".to_string());
+        }
+        ("gpt-oss", Some(window)) => {
+            let slides =
+                |(i, layer): (usize, &LayerAttention)| (i % 2 == 0) == layer.window.is_some();
+            if !config.attention.iter().enumerate().all(slides) {
+                return Err(
+                    "its sliding layers are not every other one from the first on".to_string()
+                );
+            }
+            entries.number(&key("attention.sliding_window"), window as u32);
+        }
         // llama.cpp tells models without a window by the 0.
         ("phi3", window) => {
             entries.number(&key("attention.sliding_window"), window.unwrap_or(0) as u32)
@@ -249,8 +277,14 @@ fn rope_scaling(
             }
         }
         Scaling::Yarn { factor, fast, slow, original, truncate, attention } => {
-            if !truncate {
-                return Err("its rope_scaling does not round the ends of the ramp".to_string());
+            match (*truncate, rounds_ramp(config.family)) {
+                (false, true) => {
+                    return Err("its rope_scaling does not round the ends of the ramp".to_string());
+                }
+                (true, false) => {
+                    return Err("its rope_scaling rounds the ends of the ramp".to_string());
+                }
+                _ => {}
             }
             entries.text(&key("type"), "yarn");
             entries.float(&key("factor"), *factor as f32);

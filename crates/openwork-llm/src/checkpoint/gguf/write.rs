@@ -94,6 +94,8 @@ pub(super) fn job<'a>(
     let whole = shape.last().is_some_and(|row| row.is_multiple_of(Q8_BLOCK));
     let dtype = match (shape.len(), dtype) {
         (0 | 1, _) => Dtype::F32,
+        // Biases of merged experts.
+        _ if name.ends_with(".bias") => Dtype::F32,
         // llama.cpp keeps routers and convolutions so.
         _ if [".ffn_gate_inp", ".ssm_conv1d"].iter().any(|part| name.contains(part)) => Dtype::F32,
         (_, Dtype::Q8_0) if !whole => Dtype::F16,
