@@ -586,7 +586,7 @@ fn a_file_of_another_kind_is_refused() {
         refusal(|file| file.set("general.architecture", STRING, &string("mamba"))),
         "the GGUF architecture \"mamba\" is not supported \
          (supported: llama, qwen2, qwen3, gemma3, gemma2, qwen3moe, qwen2moe, olmoe, olmo2, phi3, \
-         smollm3, granite, glm4, mistral3, qwen35, qwen35moe, gpt-oss)"
+         smollm3, granite, glm4, mistral3, qwen35, qwen35moe, gpt-oss, gemma4)"
     );
     assert_eq!(
         refusal(|file| {

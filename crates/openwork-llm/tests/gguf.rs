@@ -187,6 +187,10 @@ fn a_stream_goes_on_after_bytes_that_are_no_character() {
 /// the family of each file.
 const FAMILIES: &[(&str, &str)] = &[
     ("gemma2", "gemma2"),
+    ("gemma4", "gemma4"),
+    ("gemma4-e2b", "gemma4"),
+    ("gemma4-e2b-moe", "gemma4"),
+    ("gemma4-moe", "gemma4"),
     ("glm4", "glm4"),
     ("gpt-oss", "gpt-oss"),
     ("granite", "granite"),
@@ -284,6 +288,20 @@ fn configs_say_what_llama_cpp_assumes() {
     assert_eq!(config("gpt-oss")["rope_scaling"]["truncate"], false);
     let kinds = json!(["sliding_attention", "full_attention"]);
     assert_eq!(config("gpt-oss")["layer_types"], kinds);
+    let gemma4 = config("gemma4");
+    assert_eq!((&gemma4["head_dim"], &gemma4["global_head_dim"]), (&json!(10), &json!(16)));
+    assert_eq!(gemma4["num_global_key_value_heads"], 1);
+    assert_eq!(gemma4["attention_k_eq_v"], true);
+    let full =
+        json!({"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 50000.0});
+    assert_eq!(gemma4["rope_parameters"]["full_attention"], full);
+    let e2b = config("gemma4-e2b");
+    assert_eq!(
+        (&e2b["num_kv_shared_layers"], &e2b["use_double_wide_mlp"]),
+        (&json!(3), &json!(true))
+    );
+    assert_eq!(e2b["vocab_size_per_layer_input"], 288);
+    assert_eq!(config("gemma4-moe")["final_logit_softcapping"], Value::Null);
     let qwen35 = config("qwen35moe");
     assert_eq!(qwen35["layer_types"], json!(["linear_attention", "full_attention"]));
     assert_eq!(qwen35["linear_num_value_heads"], 6);

@@ -55,6 +55,8 @@ const BASE: f64 = 10_000.0;
 /// Gemma 3's defaults: RoPE base 10,000 in sliding layers and a million in global ones.
 const GEMMA3_LOCAL_BASE: f64 = 10_000.0;
 const GEMMA3_GLOBAL_BASE: f64 = 1_000_000.0;
+/// Gemma 4's default bound of logits.
+const GEMMA4_CAP: f64 = 30.0;
 /// Architectures and the number of layers of their 27B, the only size that scales queries
 /// by hidden size over heads.
 const GEMMA_27B_LAYERS: &[(&str, u32)] = &[("gemma3", 62), ("gemma2", 46)];
@@ -76,6 +78,8 @@ pub(super) struct ConfigBuilder<'a> {
 struct HeadSize {
     dim: u32,
     rotated: u32,
+    /// That of global layers, where it differs; all of it is rotated.
+    global: u32,
 }
 
 impl<'a> ConfigBuilder<'a> {
@@ -151,12 +155,12 @@ impl<'a> ConfigBuilder<'a> {
 
     fn heads(&self) -> Result<(usize, usize), Fault> {
         let heads = self.needed("attention.head_count")?;
-        let kv_heads = self.number("attention.head_count_kv")?.unwrap_or(heads);
-        if kv_heads == 0 || heads % kv_heads != 0 {
-            let why = format!("is {kv_heads}, which does not divide head_count = {heads}");
+        let by_kind = self.kv_heads_by_kind()?.unwrap_or([heads, heads]);
+        if let Some(wrong) = by_kind.into_iter().find(|&kv| kv == 0 || heads % kv != 0) {
+            let why = format!("is {wrong}, which does not divide head_count = {heads}");
             return Err(self.refuse("attention.head_count_kv", why));
         }
-        Ok((heads as usize, kv_heads as usize))
+        Ok((heads as usize, by_kind[0] as usize))
     }
 
     /// What the names and sizes of tensors depend on.
@@ -164,10 +168,20 @@ impl<'a> ConfigBuilder<'a> {
         let (heads, kv_heads) = self.heads()?;
         let head_dim = self.head_size(self.needed("embedding_length")?, heads)?.dim as usize;
         let experts = self.experts()?.map_or(0, |experts| experts.count as usize);
-        let layers = self.layers()? as usize;
+        let (layers, own_keys) = (self.layers()? as usize, self.own_keys()? as usize);
         let delta_net = self.delta_net()?;
         let Self { architecture, family, .. } = *self;
-        Ok(Layout { architecture, family, heads, kv_heads, head_dim, experts, layers, delta_net })
+        Ok(Layout {
+            architecture,
+            family,
+            heads,
+            kv_heads,
+            head_dim,
+            experts,
+            layers,
+            own_keys,
+            delta_net,
+        })
     }
 
     /// The config. `tensors` have Hugging Face's names.
@@ -204,7 +218,13 @@ impl<'a> ConfigBuilder<'a> {
         set("rms_norm_eps", json!(eps));
         match self.experts()? {
             Some(experts) => self.set_experts(&experts, &mut set),
-            None => drop(set("intermediate_size", json!(self.needed("feed_forward_length")?))),
+            None => {
+                let width = self.feed_forward()?.filter(|&width| width > 0);
+                let Some(width) = width else {
+                    return self.needed("feed_forward_length").map(Value::from);
+                };
+                set("intermediate_size", json!(width));
+            }
         }
         let gelu = family.activation_key == "hidden_activation";
         set(family.activation_key, json!(if gelu { "gelu_pytorch_tanh" } else { "silu" }));
@@ -225,6 +245,7 @@ impl<'a> ConfigBuilder<'a> {
         self.set_rope(size, context, factors, &mut set)?;
         self.set_window(layers, &mut set)?;
         self.set_delta_net(layers, &mut set)?;
+        self.set_kinds(size.global, tensors, &mut set)?;
         for key in ["bos_token_id", "eos_token_id"] {
             if let Some(id) = self.metadata.number(&format!("tokenizer.ggml.{key}"))? {
                 set(key, json!(id));
@@ -289,6 +310,10 @@ impl<'a> ConfigBuilder<'a> {
                 set(key, if cap == 0.0 { Value::Null } else { json!(cap) });
             }
         }
+        if self.family.final_cap {
+            let cap = self.float("final_logit_softcapping")?.unwrap_or(GEMMA4_CAP);
+            set("final_logit_softcapping", if cap == 0.0 { Value::Null } else { json!(cap) });
+        }
         if self.family.clip_qkv
             && let Some(clip) = nonzero("attention.clamp_kqv")?
         {
@@ -300,7 +325,7 @@ impl<'a> ConfigBuilder<'a> {
     /// How heads are rotated.
     fn set_rope(
         &self,
-        HeadSize { dim, rotated }: HeadSize,
+        HeadSize { dim, rotated, global }: HeadSize,
         context: u32,
         factors: &Factors<'_>,
         set: &mut impl FnMut(&str, Value) -> Option<Value>,
@@ -314,7 +339,10 @@ impl<'a> ConfigBuilder<'a> {
         };
         let default = if gemma3 { GEMMA3_GLOBAL_BASE } else { BASE };
         let theta = self.first_float(keys)?.unwrap_or(default);
-        let mut scaling = self.rope_scaling(theta, rotated, context, factors)?;
+        let mut scaling = match family.differing_heads {
+            true => self.proportional(global, context, factors)?,
+            false => self.rope_scaling(theta, rotated, context, factors)?,
+        };
         if let Some(original) = scaling.get("original_max_position_embeddings")
             && family.rotation.partial.is_some()
         {
@@ -387,16 +415,16 @@ impl<'a> ConfigBuilder<'a> {
     /// rotates parts of heads.
     fn head_size(&self, hidden: u32, heads: usize) -> Result<HeadSize, Fault> {
         let key = self.number("attention.key_length")?;
-        let dim = match key {
-            Some(dim) => dim,
-            None => hidden / heads as u32,
-        };
-        for other in [
-            "attention.value_length",
-            "attention.key_length_swa",
-            "attention.value_length_swa",
-            "rope.dimension_count",
-            "rope.dimension_count_swa",
+        let global = key.unwrap_or(hidden / heads as u32);
+        // Of sliding layers.
+        let own = self.number("attention.key_length_swa")?;
+        let dim = own.filter(|_| self.family.differing_heads).unwrap_or(global);
+        for (other, dim) in [
+            ("attention.value_length", global),
+            ("attention.key_length_swa", dim),
+            ("attention.value_length_swa", dim),
+            ("rope.dimension_count", global),
+            ("rope.dimension_count_swa", dim),
         ] {
             if other == "rope.dimension_count" && self.family.rotation.partial.is_some() {
                 continue;
@@ -408,23 +436,32 @@ impl<'a> ConfigBuilder<'a> {
                 return Err(self.refuse(other, why));
             }
         }
-        if dim == 0 || dim % 2 != 0 {
-            return Err(self.refuse(
-                "attention.key_length",
-                format!("is {dim}; the head size must be even and positive"),
-            ));
+        for (key, dim) in [("attention.key_length", global), ("attention.key_length_swa", dim)] {
+            if dim == 0 || dim % 2 != 0 {
+                let why = format!("is {dim}; the head size must be even and positive");
+                return Err(self.refuse(key, why));
+            }
+        }
+        if self.family.differing_heads {
+            return Ok(HeadSize { dim, rotated: dim, global });
         }
         let rotated = self.number("rope.dimension_count")?.unwrap_or(dim);
         if rotated == 0 || rotated % 2 != 0 || rotated > dim {
             let why = format!("is {rotated}, not an even number of the {dim} entries of a head");
             return Err(self.refuse("rope.dimension_count", why));
         }
-        Ok(HeadSize { dim, rotated })
+        Ok(HeadSize { dim, rotated, global })
     }
 
     /// Sizes of the experts, if the family has any.
     pub fn experts(&self) -> Result<Option<ExpertSizes>, Fault> {
         match self.family.experts {
+            // Files of a family with and without experts have the key only with them.
+            Some(rules)
+                if rules.switch.is_some() && self.number("expert_count")?.unwrap_or(0) == 0 =>
+            {
+                Ok(None)
+            }
             Some(rules) => ExpertSizes::new(self, &rules).map(Some),
             None => Ok(None),
         }
@@ -432,7 +469,7 @@ impl<'a> ConfigBuilder<'a> {
 }
 
 /// `part / whole` such that `whole` times it is not less than `part` when rounded down.
-fn share(part: u32, whole: u32) -> f64 {
+pub(super) fn share(part: u32, whole: u32) -> f64 {
     let share = f64::from(part) / f64::from(whole);
     if ((f64::from(whole) * share) as u32) < part { share.next_up() } else { share }
 }

@@ -19,8 +19,8 @@ use crate::tokens::{GgufVocab, Tokenizer};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Families that are not exported: a `tokenizer.json` does not contain the scores of
-/// Gemma's SentencePiece tokens.
+/// Families that are not exported: a `tokenizer.json` does not contain the scores of the
+/// SentencePiece tokens of Gemma 2 and 3.
 const NOT_EXPORTED: &[&str] = &["gemma2", "gemma3"];
 
 /// Writes the weights of `source` to `out`, matrices as F16, BF16 or Q8_0 and
@@ -64,6 +64,8 @@ pub(crate) fn export(
         head_dim: config.head_dim,
         experts: config.experts.as_ref().map_or(0, |experts| experts.count),
         layers: config.layers,
+        // Tensors that are not used are not in the folder as it was opened.
+        own_keys: config.layers,
         delta_net: config.delta_nets.as_ref().map(|nets| nets.sizes),
     };
     let mut jobs = Vec::new();
@@ -207,6 +209,10 @@ mod tests {
         ];
         // Of the others, with what llama.cpp assumes.
         for name in [
+            "gemma4",
+            "gemma4-e2b",
+            "gemma4-e2b-moe",
+            "gemma4-moe",
             "gpt-oss",
             "granite",
             "mistral3",

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 /// Gemma 2's default window.
 const GEMMA2_WINDOW: u32 = 4096;
+/// Which layers slide: flags, or the interval of those that do not.
+const PATTERN: &str = "attention.sliding_window_pattern";
 /// Every fourth layer of Qwen3.5 has attention by default.
 const ATTENTION_INTERVAL: u32 = 4;
 
@@ -102,11 +104,11 @@ impl ConfigBuilder<'_> {
         const KEY: &str = "attention.sliding_window";
         let window = self.number(KEY)?.filter(|&window| window > 0);
         match (self.family.window, window) {
-            (SlidingWindow::Pattern(every), window) => {
+            (SlidingWindow::Pattern(_), window) => {
                 let default = (self.family.name == "gemma2").then_some(GEMMA2_WINDOW);
                 let Some(window) = window.or(default) else { return self.needed(KEY).map(drop) };
                 set("sliding_window", json!(window));
-                let (key, value) = self.sliding(layers, every as u32)?;
+                let (key, value) = self.sliding(layers)?;
                 set(key, value);
             }
             (SlidingWindow::AllIfSet { .. }, window) => drop(set("sliding_window", json!(window))),
@@ -118,20 +120,33 @@ impl ConfigBuilder<'_> {
 
     /// Which layers use sliding attention, as a key of `config.json`: all but every n-th, or
     /// a list with one entry per layer.
-    fn sliding(&self, layers: u32, every: u32) -> Result<(&'static str, Value), Fault> {
-        const KEY: &str = "attention.sliding_window_pattern";
-        let slides = match self.layer_flags(KEY, layers)? {
-            Some(flags) => flags,
-            None => match self.number(KEY)?.unwrap_or(every) {
-                0 => return Err(self.refuse(KEY, "is 0".to_string())),
-                // The key is Gemma 3's only.
-                every if self.family.name == "gemma3" => {
-                    return Ok(("sliding_window_pattern", json!(every)));
-                }
-                every => (1..=layers).map(|layer| !layer.is_multiple_of(every)).collect(),
-            },
-        };
+    fn sliding(&self, layers: u32) -> Result<(&'static str, Value), Fault> {
+        // The key is Gemma 3's only.
+        if self.family.name == "gemma3" && self.layer_flags(PATTERN, layers)?.is_none() {
+            return Ok(("sliding_window_pattern", json!(self.interval()?)));
+        }
         let name = |slides: bool| if slides { "sliding_attention" } else { "full_attention" };
-        Ok(("layer_types", slides.into_iter().map(name).collect()))
+        Ok(("layer_types", self.slides(layers)?.into_iter().map(name).collect()))
+    }
+
+    /// Whether each layer uses sliding attention.
+    pub fn slides(&self, layers: u32) -> Result<Vec<bool>, Fault> {
+        if let Some(flags) = self.layer_flags(PATTERN, layers)? {
+            return Ok(flags);
+        }
+        let every = self.interval()?;
+        Ok((1..=layers).map(|layer| !layer.is_multiple_of(every)).collect())
+    }
+
+    /// The interval of layers without sliding attention.
+    fn interval(&self) -> Result<u32, Fault> {
+        let default = match self.family.window {
+            SlidingWindow::Pattern(every) => every as u32,
+            _ => 1,
+        };
+        match self.number(PATTERN)?.unwrap_or(default) {
+            0 => Err(self.refuse(PATTERN, "is 0".to_string())),
+            every => Ok(every),
+        }
     }
 }

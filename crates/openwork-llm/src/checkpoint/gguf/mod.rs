@@ -3,6 +3,7 @@
 mod config;
 mod experts;
 pub(crate) mod export;
+mod kinds;
 mod layers;
 mod metadata;
 mod metadata_writer;
@@ -44,7 +45,7 @@ fn parse(bytes: &[u8]) -> Result<GgufContents, Fault> {
     let (metadata, mut tensors) = read::read(bytes)?;
     let keys = ConfigBuilder::new(&metadata, bytes)?;
     let layout = keys.layout()?;
-    let unused = tensors.extract_if(.., |tensor| layout.is_unused(&tensor.name)).count();
+    let unused = tensors.extract_if(.., |tensor| layout.is_further(&tensor.name)).count();
     let (factors, tensors): (Vec<_>, Vec<_>) =
         tensors.into_iter().partition(|tensor| is_factors(&tensor.name));
     let factors = {

@@ -5,7 +5,7 @@
 use super::metadata::Metadata;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensor::{Convention, RowOrder, TensorInfo, Tiles};
-use crate::model::{DeltaNetSizes, FAMILIES, Family, QkNorm};
+use crate::model::{DeltaNetSizes, ExpertFiles, FAMILIES, Family, QkNorm};
 
 /// A GGUF architecture and the family of its models. Several families may share the name
 /// of an architecture.
@@ -83,6 +83,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
         ..row("qwen35moe", "qwen3.5-moe")
     },
     Architecture { normalized: true, mlp_norm: "post_attention_norm", ..row("gpt-oss", "gpt-oss") },
+    Architecture { normalized: true, ..row("gemma4", "gemma4") },
 ];
 
 impl Architecture {
@@ -128,6 +129,15 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("output_norm.weight", "model.norm.weight"),
     ("output.weight", "lm_head.weight"),
 ];
+
+/// Those of per-layer embeddings.
+const PER_LAYER: &[(&str, &str)] = &[
+    (PER_LAYER_TABLE, "model.embed_tokens_per_layer.weight"),
+    ("per_layer_model_proj.weight", "model.per_layer_model_projection.weight"),
+    ("per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"),
+];
+/// Its rows hold the embeddings of all layers.
+pub(super) const PER_LAYER_TABLE: &str = "per_layer_token_embd.weight";
 
 /// Gate, up and down of an MLP.
 pub(super) const MLP: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
@@ -178,6 +188,11 @@ enum Held {
     Experts(&'static [usize]),
 }
 
+/// Gate and up of every expert, in one tensor or two.
+const GATE_UP: (&str, Held) = ("ffn_gate_up_exps", Held::Experts(&[0, 1]));
+const GATE_AND_UP: [(&str, Held); 2] =
+    [("ffn_gate_exps", Held::Experts(&[0])), ("ffn_up_exps", Held::Experts(&[1]))];
+
 const QKV: &[&str] = &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
 
 /// What the names and sizes of a file's tensors depend on.
@@ -190,6 +205,8 @@ pub(super) struct Layout {
     /// Experts of a layer.
     pub experts: usize,
     pub layers: usize,
+    /// Layers that compute their own keys and values, before those that do not.
+    pub own_keys: usize,
     /// The sizes of gated delta nets, if there are any.
     pub delta_net: Option<DeltaNetSizes>,
 }
@@ -206,9 +223,25 @@ pub(super) struct Part {
 impl Layout {
     /// Whether the tensor `name` belongs to a layer after those of the model, which predicts
     /// further tokens.
-    pub fn is_unused(&self, name: &str) -> bool {
-        let layer = name.strip_prefix("blk.").and_then(|rest| canonical(rest.split('.').next()?));
+    pub fn is_further(&self, name: &str) -> bool {
+        let layer = split_layer(name).map(|(layer, _)| layer);
         self.family.delta_nets && layer.is_some_and(|layer| layer >= self.layers)
+    }
+
+    /// Whether the model does not use the tensor `name`: it is [further](Self::is_further), or
+    /// of keys and values where those of an earlier layer are used.
+    pub fn is_unused(&self, name: &str) -> bool {
+        let of_keys = |(layer, part): (usize, &str)| {
+            let parts = ["attn_k.", "attn_v.", "attn_k_norm."];
+            layer >= self.own_keys && parts.iter().any(|of_keys| part.starts_with(of_keys))
+        };
+        self.is_further(name) || split_layer(name).is_some_and(of_keys)
+    }
+
+    /// Tensors outside the layers.
+    fn outside(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+        let per_layer = if self.family.per_layer_embedding { PER_LAYER } else { &[] };
+        OUTSIDE.iter().chain(per_layer)
     }
 
     /// Tensors of a layer whose names do not consist of a module and `weight` or `bias`.
@@ -217,12 +250,23 @@ impl Layout {
         if self.family.sinks {
             wholes.push(("attn_sinks.weight", "self_attn.sinks".to_string()));
         }
+        if self.family.layer_scale {
+            wholes.push(("layer_output_scale.weight", "layer_scalar".to_string()));
+        }
+        if self.has_experts_beside_mlp() {
+            wholes.push(("ffn_gate_inp.scale", "router.scale".to_string()));
+            wholes.push(("ffn_down_exps.scale", "router.per_expert_scale".to_string()));
+        }
         if self.family.delta_nets {
             let named =
                 |(here, there, _): &(&'static str, &str, _)| (*here, format!("{DELTA_NET}{there}"));
             wholes.extend(DELTA_NET_TENSORS.iter().map(named));
         }
         wholes
+    }
+
+    fn has_experts_beside_mlp(&self) -> bool {
+        self.family.experts.is_some_and(|rules| rules.beside_mlp)
     }
 
     /// Modules of a layer, with the names that are written.
@@ -256,14 +300,29 @@ impl Layout {
             }
         }
         modules.push(("ffn_down", one("mlp.down_proj")));
+        if family.per_layer_embedding {
+            modules.extend([
+                ("inp_gate", one("per_layer_input_gate")),
+                ("proj", one("per_layer_projection")),
+                ("post_norm", one("post_per_layer_input_norm")),
+            ]);
+        }
         if let Some(experts) = family.experts {
             let names = &family.names;
-            modules.extend([
-                ("ffn_gate_inp", one(names.router)),
-                ("ffn_gate_exps", Held::Experts(&[0])),
-                ("ffn_up_exps", Held::Experts(&[1])),
-                ("ffn_down_exps", Held::Experts(&[2])),
-            ]);
+            modules.push(("ffn_gate_inp", one(names.router)));
+            match experts.files {
+                // As they are in the folder.
+                ExpertFiles::Rows => modules.push(GATE_UP),
+                _ => modules.extend(GATE_AND_UP),
+            }
+            modules.push(("ffn_down_exps", Held::Experts(&[2])));
+            if experts.beside_mlp {
+                modules.extend([
+                    ("post_ffw_norm_1", one("post_feedforward_layernorm_1")),
+                    ("pre_ffw_norm_2", one("pre_feedforward_layernorm_2")),
+                    ("post_ffw_norm_2", one("post_feedforward_layernorm_2")),
+                ]);
+            }
             if experts.shared {
                 modules.push(("ffn_gate_inp_shexp", one(names.shared_gate)));
                 let shared = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
@@ -289,8 +348,9 @@ impl Layout {
             return Some(Held::Rows(QKV));
         }
         self.family.experts?;
-        if part == "ffn_gate_up_exps" {
-            return Some(Held::Experts(&[0, 1]));
+        let merged = GATE_AND_UP.into_iter().chain([GATE_UP]).find(|(here, _)| *here == part);
+        if let Some((_, held)) = merged {
+            return Some(held);
         }
         // Of each expert, as files of 2023 and 2024 have them.
         let (here, number) = part.split_once('.')?;
@@ -308,11 +368,11 @@ impl Layout {
     /// What the tensor `name` of the file holds: the prefix of its layer, the tensors within
     /// it, and `weight` or `bias`.
     fn held<'a>(&self, name: &'a str) -> Option<(String, Held, &'a str)> {
-        if let Some((_, there)) = OUTSIDE.iter().find(|(here, _)| *here == name) {
+        if let Some((_, there)) = self.outside().find(|(here, _)| *here == name) {
             return Some((String::new(), Held::Whole(there.to_string()), ""));
         }
-        let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
-        let prefix = format!("model.layers.{}.", canonical(layer)?);
+        let (layer, part) = split_layer(name)?;
+        let prefix = format!("model.layers.{layer}.");
         if let Some((_, there)) = self.wholes().into_iter().find(|(here, _)| *here == part) {
             return Some((prefix, Held::Whole(there), ""));
         }
@@ -340,7 +400,7 @@ impl Layout {
 
     /// The name of the tensor that holds Hugging Face's tensor `name`.
     pub fn holder(&self, name: &str) -> Option<String> {
-        if let Some((here, _)) = OUTSIDE.iter().find(|(_, there)| *there == name) {
+        if let Some((here, _)) = self.outside().find(|(_, there)| *there == name) {
             return Some(here.to_string());
         }
         let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
@@ -533,6 +593,12 @@ fn is_convolution(name: &str) -> bool {
     name.strip_prefix(DELTA_NET) == Some(CONVOLUTION)
 }
 
+/// The layer of a tensor, and its name there.
+fn split_layer(name: &str) -> Option<(usize, &str)> {
+    let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((canonical(layer)?, part))
+}
+
 /// A number in its one spelling, so that distinct names stay distinct.
 fn canonical(text: &str) -> Option<usize> {
     let number: u32 = text.parse().ok()?;
@@ -549,8 +615,19 @@ mod tests {
         let sizes =
             DeltaNetSizes { key_heads: 2, value_heads: 6, key_dim: 3, value_dim: 4, kernel: 5 };
         let delta_net = family.delta_nets.then_some(sizes);
-        let (heads, kv_heads, head_dim, layers) = (4, 2, 8, 3);
-        Layout { architecture, family, heads, kv_heads, head_dim, experts, layers, delta_net }
+        let (heads, kv_heads, head_dim) = (4, 2, 8);
+        let (layers, own_keys) = (3, if family.per_layer_embedding { 2 } else { 3 });
+        Layout {
+            architecture,
+            family,
+            heads,
+            kv_heads,
+            head_dim,
+            experts,
+            layers,
+            own_keys,
+            delta_net,
+        }
     }
 
     #[test]
@@ -669,7 +746,12 @@ mod tests {
             "tensor \"blk.0.attn_gate.weight\" has shape [20, 7], but the metadata imply 24 rows";
         assert_eq!(wrong.to_string(), words);
         assert!(layout.is_unused("blk.3.nextn.enorm.weight"));
-        assert!(!layout.is_unused("blk.2.attn_norm.weight"));
+        assert!(!layout.is_unused("blk.2.attn_k.weight"));
+        let gemma = self::layout("gemma4", 0);
+        assert!(gemma.is_unused("blk.2.attn_k.weight") && !gemma.is_unused("blk.1.attn_k.weight"));
+        assert!(
+            !gemma.is_unused("blk.2.attn_q.weight") && !gemma.is_further("blk.3.attn_q.weight")
+        );
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! others is refused: the file would be read as another model.
 
 use super::config::SMOLLM3_INTERVAL;
+use super::kinds::write_kinds;
 use super::metadata_writer::MetadataWriter;
 use super::names::Architecture;
 use super::rope::{
-    BETA_FAST, BETA_SLOW, FREQUENCIES, LONG, SHORT, growth, llama3_scaling, rounds_ramp,
+    BETA_FAST, BETA_SLOW, FREQUENCIES, LONG, SHORT, growth, llama3_scaling, proportional_factors,
+    rounds_ramp,
 };
 use crate::model::{Activation, Config, DeltaNetSizes, LayerAttention, RopeParameters, Scaling};
 use serde_json::Value;
@@ -18,7 +20,7 @@ pub(super) type Vectors = Vec<(&'static str, Vec<u8>)>;
 /// Families whose head size llama.cpp computes from the hidden size.
 const DERIVED_HEAD_SIZE: &[&str] = &["olmo2", "olmo3", "olmoe", "phi3", "qwen2-moe"];
 /// Families for which llama.cpp reads no biases of linear layers.
-const NO_BIAS: &[&str] = &["olmo2", "olmo3", "olmoe", "qwen3-moe"];
+const NO_BIAS: &[&str] = &["gemma4", "olmo2", "olmo3", "olmoe", "qwen3-moe"];
 
 /// The SwiGLU of gpt-oss.
 const SWIGLU: Activation = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
@@ -39,17 +41,20 @@ pub(super) fn settings(
     number("block_count", config.layers);
     number("context_length", config.max_positions);
     number("embedding_length", config.hidden);
-    number("feed_forward_length", config.ff);
     number("vocab_size", config.vocab);
     number("attention.head_count", config.heads);
-    number("attention.head_count_kv", config.kv_heads);
-    number("attention.key_length", config.head_dim);
-    number("attention.value_length", config.head_dim);
+    let kinds = config.family.differing_heads;
+    if !kinds {
+        number("feed_forward_length", config.ff);
+        number("attention.head_count_kv", config.kv_heads);
+        number("attention.key_length", config.head_dim);
+        number("attention.value_length", config.head_dim);
+    }
     if let Some(experts) = &config.experts {
         number("expert_count", experts.count);
         number("expert_used_count", experts.active);
         number("expert_feed_forward_length", experts.ff);
-        if let Some(ff) = experts.shared_ff {
+        if let Some(ff) = experts.shared_ff.filter(|_| !experts.beside_mlp) {
             number("expert_shared_feed_forward_length", ff);
         }
     }
@@ -62,10 +67,20 @@ pub(super) fn settings(
         let logits = json["logits_scaling"].as_f64().unwrap_or(1.0);
         entries.float(&key("logit_scale"), logits as f32);
     }
+    if config.family.final_cap {
+        // llama.cpp assumes a bound where the key is missing.
+        entries.float(&key("final_logit_softcapping"), config.logit_cap.unwrap_or(0.0));
+    }
     window(entries, architecture, config)?;
     delta_net(entries, architecture, config)?;
     let rope = rope(config)?;
-    entries.number(&key("rope.dimension_count"), rope.rotated as u32);
+    match kinds {
+        true => write_kinds(entries, architecture, config)?,
+        false => entries.number(&key("rope.dimension_count"), rope.rotated as u32),
+    }
+    if let Some(sliding) = own_local_rope(config) {
+        entries.float(&key("rope.freq_base_swa"), sliding.theta as f32);
+    }
     if config.family.rotation.has_sections {
         entries.integers(&key("rope.dimension_sections"), &sections(rope, json));
     }
@@ -168,13 +183,13 @@ fn window(
     let key = |key: &str| format!("{}.{key}", architecture.name);
     let window = config.attention.iter().find_map(|layer| layer.window);
     match (config.family.name, window) {
-        ("olmo3", Some(window)) => {
+        ("olmo3" | "gemma4", Some(window)) => {
             let slides: Vec<bool> =
                 config.attention.iter().map(|layer| layer.window.is_some()).collect();
             entries.number(&key("attention.sliding_window"), window as u32);
             entries.flags(&key("attention.sliding_window_pattern"), &slides);
         }
-        ("olmo3" | "gpt-oss", None) => {
+        ("olmo3" | "gpt-oss" | "gemma4", None) => {
             return Err("none of its layers has a sliding window".to_string());
         }
         ("gpt-oss", Some(window)) => {
@@ -243,7 +258,7 @@ fn rope(config: &Config) -> Result<&RopeParameters, String> {
         // Sliding layers of OLMo 3 have the same base without scaling.
         let plain = RopeParameters { scaling: Scaling::None, ..rope.clone() };
         let own = match config.family.local_rope.is_some() && layer.window.is_some() {
-            true => &plain,
+            true => own_local_rope(config).unwrap_or(&plain),
             false => rope,
         };
         if layer.rope.as_ref().is_some_and(|found| found != own) {
@@ -251,6 +266,14 @@ fn rope(config: &Config) -> Result<&RopeParameters, String> {
         }
     }
     Ok(rope)
+}
+
+/// The rotation of sliding layers, in a family where they have a base and heads of their own;
+/// it has no scaling.
+fn own_local_rope(config: &Config) -> Option<&RopeParameters> {
+    let sliding = config.attention.iter().find(|layer| layer.window.is_some());
+    let rope = sliding.filter(|_| config.family.differing_heads)?.rope.as_ref()?;
+    (rope.scaling == Scaling::None).then_some(rope)
 }
 
 /// Writes the scaling of RoPE; returns what is stored as tensors.
@@ -301,7 +324,13 @@ fn rope_scaling(
             }
             Ok(Vec::new())
         }
-        Scaling::Proportional { .. } => Err("GGUF has no proportional RoPE".to_string()),
+        Scaling::Proportional { planes, factor: 1.0 } => {
+            let factors = proportional_factors(*planes, half);
+            Ok(vec![(FREQUENCIES, bytes(factors.into_iter()))])
+        }
+        Scaling::Proportional { .. } => {
+            Err("its proportional RoPE has a factor other than 1".to_string())
+        }
         Scaling::Long { short, long, original, attention } => {
             entries.number(&key("original_context_length"), *original as u32);
             entries.float(&key("attn_factor"), *attention as f32);

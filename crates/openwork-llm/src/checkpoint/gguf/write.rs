@@ -1,7 +1,7 @@
 //! Writing a GGUF file with the metadata of an existing one and new weights.
 
 use super::metadata_writer::text;
-use super::names::Layout;
+use super::names::{Layout, PER_LAYER_TABLE};
 use super::read::{self, MAGIC};
 use super::{ConfigBuilder, is_factors};
 use crate::checkpoint::dtype::Dtype;
@@ -91,7 +91,9 @@ pub(super) fn job<'a>(
         parts.push((from, part.order));
         convention = part.convention;
     }
-    let whole = shape.last().is_some_and(|row| row.is_multiple_of(Q8_BLOCK));
+    // The rows of each layer are read on their own.
+    let rows = if name == PER_LAYER_TABLE { layout.layers } else { 1 };
+    let whole = shape.last().is_some_and(|row| row.is_multiple_of(Q8_BLOCK * rows));
     let dtype = match (shape.len(), dtype) {
         (0 | 1, _) => Dtype::F32,
         // Biases of merged experts.
