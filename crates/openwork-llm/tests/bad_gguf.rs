@@ -398,6 +398,105 @@ fn a_file_without_scaling_has_none() {
     );
 }
 
+/// A Gemma 4 with a sliding layer, of heads of size 2, and a global one, of size 4, whose values
+/// are its keys.
+fn with_kinds() -> File {
+    let mut file = File::of("gemma4");
+    let mut set = |key: &str, kind, value: &[u8]| file.set(&format!("gemma4.{key}"), kind, value);
+    for (key, value) in [
+        ("block_count", 2u32),
+        ("attention.sliding_window", 8),
+        ("attention.key_length", 4),
+        ("attention.value_length", 4),
+        ("attention.key_length_swa", 2),
+        ("attention.value_length_swa", 2),
+        ("rope.dimension_count", 4),
+        ("rope.dimension_count_swa", 2),
+    ] {
+        set(key, U32, &value.to_le_bytes());
+    }
+    set("attention.sliding_window_pattern", LIST, &list(7, 2, &[1, 0]));
+    file.data = 1024;
+    file.tensors.truncate(1);
+    file.tensor("rope_freqs.weight", &[2], 0, 128);
+    file.tensor("blk.0.attn_v.weight", &[4, 4], 0, 160);
+    file
+}
+
+/// Signed numbers of a list.
+fn integers(values: &[i32]) -> Vec<u8> {
+    let bytes: Vec<u8> = values.iter().flat_map(|n| n.to_le_bytes()).collect();
+    list(5, values.len() as u64, &bytes)
+}
+
+#[test]
+fn layers_of_two_kinds_that_do_not_fit_are_refused_by_name() {
+    let refusal = |spoil: &dyn Fn(&mut File)| {
+        let mut file = with_kinds();
+        spoil(&mut file);
+        let words = open(&file.bytes()).expect_err("a bad file was opened");
+        words.strip_prefix("m.gguf: ").expect("the file is named").to_string()
+    };
+    let list_of = |key: &'static str, values: &'static [i32]| {
+        move |file: &mut File| file.set(&format!("gemma4.{key}"), LIST, &integers(values))
+    };
+    // All factors are 0 in these files of zeros.
+    assert_eq!(
+        refusal(&|_| {}),
+        "tensor \"rope_freqs.weight\" contains RoPE factors other than Gemma 4's, which is not \
+         supported"
+    );
+    assert_eq!(
+        refusal(&|file| drop(file.tensors.remove(1))),
+        "the file has no tensor \"rope_freqs.weight\""
+    );
+    let linear = |file: &mut File| {
+        file.set("gemma4.rope.scaling.type", STRING, &string("linear"));
+        file.set("gemma4.rope.scaling.factor", F32, &2f32.to_le_bytes());
+    };
+    assert_eq!(
+        refusal(&linear),
+        "metadata \"gemma4.rope.scaling.type\": is \"linear\", which is not supported"
+    );
+    for (key, values, words) in [
+        ("attention.head_count_kv", &[1][..], "has 1 entries for 2 layers"),
+        ("attention.head_count_kv", &[1, 0], "has entries below 1"),
+        ("attention.head_count_kv", &[2, 3], "is 3, which does not divide head_count = 2"),
+        ("feed_forward_length", &[8, 12], "is not one width, or twice it from layer 2 on"),
+    ] {
+        let spoil = list_of(key, values);
+        assert_eq!(refusal(&spoil), format!("metadata \"gemma4.{key}\": {words}"));
+    }
+    let three = |file: &mut File| {
+        file.set("gemma4.block_count", U32, &3u32.to_le_bytes());
+        let flags = list(7, 3, &[1, 1, 0]);
+        file.set("gemma4.attention.sliding_window_pattern", LIST, &flags);
+        file.set("gemma4.attention.head_count_kv", LIST, &integers(&[1, 2, 1]));
+    };
+    assert_eq!(
+        refusal(&three),
+        "metadata \"gemma4.attention.head_count_kv\": differs between layers of one kind, which \
+         is not supported"
+    );
+    for (key, value, words) in [
+        ("attention.shared_kv_layers", 2u32, "is 2, but block_count is 2"),
+        (
+            "attention.key_length_swa",
+            3,
+            "is 2, but the head size is 3; different sizes are not supported",
+        ),
+        (
+            "rope.dimension_count",
+            2,
+            "is 2, but the head size is 4; different sizes are not supported",
+        ),
+    ] {
+        let spoil = |file: &mut File| file.set(&format!("gemma4.{key}"), U32, &value.to_le_bytes());
+        let named = refusal(&spoil);
+        assert!(named.ends_with(words), "{named}");
+    }
+}
+
 /// One tensor per expert: a missing one is named, and one too many.
 #[test]
 fn separate_experts_are_all_there() {
@@ -755,6 +854,33 @@ fn a_bad_tensor_is_refused_by_name() {
         refusal(|file| drop(file.tensors.remove(0))),
         "the file has no matrix \"token_embd.weight\""
     );
+}
+
+/// Gemma 4's files list merges of pieces in which spaces are written out.
+#[test]
+fn merges_of_sentence_piece_may_be_listed() {
+    let read = |merges: &[&str]| {
+        let mut file = File::good();
+        let texts = |texts: &[&str]| {
+            let all: Vec<u8> = texts.iter().flat_map(|text| string(text)).collect();
+            list(STRING, texts.len() as u64, &all)
+        };
+        let key = |key: &str| format!("tokenizer.ggml.{key}");
+        let tokens = ["<bos>", "\u{2581}", "a", "b", "ab", "\u{2581}ab", "<0xC3>", "<0xA9>"];
+        file.set(&key("model"), STRING, &string("gemma4"));
+        file.set(&key("tokens"), LIST, &texts(&tokens));
+        file.set(&key("token_type"), LIST, &integers(&[3, 1, 1, 1, 1, 1, 6, 6]));
+        file.set(&key("merges"), LIST, &texts(merges));
+        file.set(&key("bos_token_id"), U32, &0u32.to_le_bytes());
+        let model = open(&file.bytes()).unwrap();
+        model.tokenizer().map_err(|error| error.to_string())
+    };
+    let tokenizer = read(&["a b", "\u{2581} ab"]).unwrap();
+    let ids = tokenizer.encode("a ab\u{e9}b").unwrap();
+    assert_eq!((&ids[..], tokenizer.adds_bos()), (&[2, 5, 6, 7, 3][..], true));
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "a ab\u{e9}b");
+    let words = read(&["a c"]).err().unwrap();
+    assert!(words.ends_with("merge 0, \"a c\", does not join two tokens into a third"), "{words}");
 }
 
 #[test]
