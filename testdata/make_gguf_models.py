@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, TokenType
 from gguf.quants import dequantize, quantize
-from make_models import MODELS, ROPE, SIZES, VOCAB, randomize, tokenizer
+from make_models import MODELS, ROPE, SIZES, VOCAB, YARN, randomize, tokenizer
 from safetensors.torch import save_file
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -47,6 +47,23 @@ CASES = {
     "glm4": ("glm4", "glm4", {}, ["BF16"]),
     "mistral3": ("ministral3", "mistral3", {}, ["BF16"]),
     "gemma2": ("gemma2", "gemma2", dict(query_pre_attn_scalar=10), ["BF16"]),
+    # llama.cpp has one head size for keys and values of delta nets.
+    "qwen35": ("qwen3.5", "qwen35", dict(linear_key_head_dim=8, linear_value_head_dim=8), ["BF16", "Q8_0"]),
+    "qwen35moe": (
+        "qwen3.5-moe", "qwen35moe",
+        dict(linear_num_value_heads=6, linear_key_head_dim=8, linear_value_head_dim=8,
+             layer_types=["linear_attention", "full_attention"]), ["BF16"],
+    ),
+    # llama.cpp rounds the ends of YaRN's ramp, gpt-oss does not; no plane lies where that matters.
+    "gpt-oss": (
+        "gpt-oss", "gpt-oss", dict(swiglu_limit=7.0, rope_parameters=dict(YARN, truncate=False)),
+        # Those of a layer are q, k, v, o, gate, up and down, after the embedding.
+        ["MXFP4", "BF16", "BF16", "BF16", "Q8_0", "MXFP4", "MXFP4"],
+    ),
+    "gemma4": ("gemma4", "gemma4", {}, ["BF16"]),
+    "gemma4-moe": ("gemma4-moe", "gemma4", {}, ["BF16", "Q8_0"]),
+    "gemma4-e2b": ("gemma4-e2b", "gemma4", dict(vocab_size_per_layer_input=VOCAB), ["BF16"]),
+    "gemma4-e2b-moe": ("gemma4-e2b-moe", "gemma4", {}, ["BF16"]),
     # Rows of 256 entries, a block of Q4_K.
     "qwen3moe-quants": (None, "qwen3moe", {}, ["Q4_K", "Q4_0", "Q8_0"]),
 }
@@ -67,20 +84,24 @@ def changed(config, changes):
 def keys(writer, arch, c):
     """The metadata that llama.cpp's converter writes for these architectures."""
     heads, rope = c.num_attention_heads, c.rope_parameters
-    head_dim = getattr(c, "head_dim", None) or c.hidden_size // heads
+    head_dim = None if arch == "gemma4" else getattr(c, "head_dim", None) or c.hidden_size // heads
     writer.add_block_count(c.num_hidden_layers)
     writer.add_context_length(c.max_position_embeddings)
     writer.add_embedding_length(c.hidden_size)
-    writer.add_feed_forward_length(c.intermediate_size)
+    if hasattr(c, "intermediate_size") and arch != "gemma4":
+        writer.add_feed_forward_length(c.intermediate_size)
     writer.add_head_count(heads)
-    writer.add_head_count_kv(c.num_key_value_heads)
+    if arch != "gemma4":
+        writer.add_head_count_kv(c.num_key_value_heads)
     writer.add_layer_norm_rms_eps(c.rms_norm_eps)
-    if arch not in ("phi3", "granite"):
+    if arch == "gemma4":
+        gemma4_keys(writer, c)
+    elif arch not in ("phi3", "granite"):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     full = rope.get("full_attention", rope)
     writer.add_rope_freq_base(full["rope_theta"])
-    if arch in INTERLEAVED + ["phi3", "glm4"]:
+    if arch in INTERLEAVED + ["phi3", "glm4", "qwen35", "qwen35moe"]:
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     if full["rope_type"] == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
@@ -111,14 +132,54 @@ def keys(writer, arch, c):
         writer.add_sliding_window(c.sliding_window)
         writer.add_attn_logit_softcapping(c.attn_logit_softcapping)
         writer.add_final_logit_softcapping(c.final_logit_softcapping)
+    if arch == "gpt-oss":
+        writer.add_sliding_window(c.sliding_window)
+    if arch.startswith("qwen35"):
+        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+        writer.add_full_attention_interval(c.layer_types.index("full_attention") + 1)
+        writer.add_ssm_conv_kernel(c.linear_conv_kernel_dim)
+        writer.add_ssm_state_size(c.linear_key_head_dim)
+        writer.add_ssm_group_count(c.linear_num_key_heads)
+        writer.add_ssm_time_step_rank(c.linear_num_value_heads)
+        writer.add_ssm_inner_size(c.linear_num_value_heads * c.linear_value_head_dim)
     experts = getattr(c, "num_experts", None) or getattr(c, "num_local_experts", None)
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(c.num_experts_per_tok)
-    if arch in ("qwen3moe", "qwen2moe"):
+        writer.add_expert_used_count(c.top_k_experts if arch == "gemma4" else c.num_experts_per_tok)
+    if arch == "gpt-oss":
+        writer.add_expert_feed_forward_length(c.intermediate_size)
+    if arch in ("qwen3moe", "qwen2moe", "qwen35moe") or arch == "gemma4" and experts:
         writer.add_expert_feed_forward_length(c.moe_intermediate_size)
-    if arch == "qwen2moe":
+    if arch in ("qwen2moe", "qwen35moe"):
         writer.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+
+
+def gemma4_heads(c):
+    """The head size of sliding and of global layers, and the heads of keys likewise."""
+    d = c.to_dict()
+    other = next(iter(d["per_layer_config"].values()), {})
+    return [(d[key], other.get(key, d[key])) for key in ("head_dim", "num_key_value_heads")]
+
+
+def gemma4_keys(writer, c):
+    """Keys of Gemma 4, whose global layers have other heads."""
+    (local, whole), kv_heads = gemma4_heads(c)
+    slides = [kind == "sliding_attention" for kind in c.layer_types]
+    shared = c.num_hidden_layers - c.num_kv_shared_layers
+    wide = [2 if c.use_double_wide_mlp and i >= shared else 1 for i in range(c.num_hidden_layers)]
+    writer.add_feed_forward_length([c.intermediate_size * times for times in wide] if 2 in wide else c.intermediate_size)
+    if kv_heads[0] != kv_heads[1]:
+        writer.add_head_count_kv([kv_heads[0 if own else 1] for own in slides])
+    else:
+        writer.add_head_count_kv(kv_heads[0])
+    writer.add_shared_kv_layers(c.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(c.hidden_size_per_layer_input or 0)
+    for length in (writer.add_key_length, writer.add_value_length, writer.add_rope_dimension_count):
+        length(whole)
+    for length in (writer.add_key_length_swa, writer.add_value_length_swa, writer.add_rope_dimension_count_swa):
+        length(local)
+    # Without the key llama.cpp assumes 30.
+    writer.add_final_logit_softcapping(c.final_logit_softcapping or 0.0)
 
 
 def vocabulary(writer, tok):
@@ -144,6 +205,32 @@ def interleaved(rows, heads):
     return np.ascontiguousarray(np.moveaxis(per_head, 1, 2)).reshape(rows.shape)
 
 
+def filed(name, array, arch, c):
+    """A parameter as files have it, and the order of its rows and columns there."""
+    if "linear_attn" not in name:
+        adds = arch.startswith(("gemma2", "gemma3", "qwen35")) and name.endswith("norm.weight")
+        return array + 1 if adds else array, slice(None), slice(None)
+    groups, heads, before = c.linear_num_key_heads, c.linear_num_value_heads, 2 * c.linear_num_key_heads * c.linear_key_head_dim
+
+    def tiled(size):
+        """The first head of values of every head of keys, then the second, ..."""
+        return np.arange(heads * size).reshape(groups, -1, size).swapaxes(0, 1).reshape(-1)
+
+    one, whole = tiled(1), tiled(c.linear_value_head_dim)
+    part = name.split("linear_attn.")[1]
+    if part == "A_log":
+        return -np.exp(array[one]), slice(None), slice(None)
+    if part == "conv1d.weight":
+        return array[np.concatenate([np.arange(before), before + whole]), 0], slice(None), slice(None)
+    if part == "dt_bias":
+        return array[one], slice(None), slice(None)
+    rows = {
+        "in_proj_qkv.weight": np.concatenate([np.arange(before), before + whole]),
+        "in_proj_z.weight": whole, "in_proj_a.weight": one, "in_proj_b.weight": one,
+    }
+    return array, rows.get(part, slice(None)), whole if part == "out_proj.weight" else slice(None)
+
+
 def blocks_of(kind, shape, random):
     """Random blocks of a type that the gguf package only reads."""
     per_block, size = GGML_QUANT_SIZES[kind]
@@ -159,6 +246,17 @@ def tensors(model, arch, merged):
     """(name in the gguf package's map, value, parameter, its part) of every tensor."""
     for name, value in model.state_dict().items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        if arch == "gemma4":
+            yield name, value
+            continue
+        if arch == "gpt-oss" and ".experts." in name:
+            name, bias, _ = name.partition("_bias")
+            parts = ["gate_proj", "up_proj"] if "gate_up" in name else ["down_proj"]
+            for i, part in enumerate(parts):
+                one = value[..., i :: len(parts)]
+                base = f"{name.rsplit('.', 1)[0]}.{part}"
+                yield (f"{base}.bias", one) if bias else (f"{base}.weight", one.transpose(1, 2))
             continue
         if name.endswith("experts.gate_up_proj"):
             half = value.shape[1] // 2
@@ -188,6 +286,9 @@ def make(name, tok, path=None, more={}, types=None):
     random = np.random.default_rng(len(name))
     model = kind(config).eval()
     randomize(model, generator)
+    for key, buffer in model.named_buffers():
+        if key.endswith("layer_scalar"):
+            buffer.fill_(0.75)
     model.tie_weights()
     for parameter in model.parameters():
         parameter.data = parameter.data.bfloat16().float()
@@ -200,17 +301,23 @@ def make(name, tok, path=None, more={}, types=None):
     count = 0
     for there, value in tensors(model, arch, not name.endswith("-old")):
         there, _, expert = there.partition("#")
-        here = names.get_name(there, try_suffixes=(".weight", ".bias"))
+        here = names.get_name(there.replace("dt_bias", "dt_proj.bias"), try_suffixes=(".weight", ".bias"))
+        if here and not here.endswith(("weight", "bias", "ssm_a")):
+            here += ".weight"
+        # Factors that are no tensors of their own in the package's map.
+        for scale, owner in ("router.scale", "ffn_gate_inp"), ("router.per_expert_scale", "ffn_down_exps"):
+            if there.endswith(scale):
+                here = f"blk.{there.split('.')[2]}.{owner}.scale"
         assert here, there
         if expert:
             here = here.replace("_exps.", f".{expert}.")
         array = value.numpy()
         if there.endswith("shared_expert_gate.weight"):
             array = array[0]
-        if arch.startswith("gemma") and there.endswith("norm.weight"):
-            array = array + 1
+        array, rows, columns = filed(there, array, arch, config)
+        array = np.ascontiguousarray(array[rows][..., columns])
         kind = GGMLQuantizationType.F32
-        if array.ndim > 1 and "ffn_gate_inp" not in here:
+        if array.ndim > 1 and not any(part in here for part in ("ffn_gate_inp", "conv1d", ".bias")):
             kind = GGMLQuantizationType[types[count % len(types)]]
             count += 1
             if array.shape[-1] % GGML_QUANT_SIZES[kind][0]:
@@ -219,15 +326,23 @@ def make(name, tok, path=None, more={}, types=None):
             blocks = blocks_of(kind, array.shape, random)
         else:
             blocks = quantize(array, kind)
-        if array.ndim > 1:
-            rounded = dequantize(blocks, kind).reshape(array.shape)
+        if array.ndim == value.ndim > 1:
+            rounded = np.array(dequantize(blocks, kind).reshape(array.shape))
+            own = np.empty_like(rounded)
+            own[rows] = rounded
+            rounded = own.copy()
+            own[..., columns] = rounded
             # In place: a part of a fused parameter is a view of it.
-            value.copy_(torch.from_numpy(np.array(rounded)))
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-        heads = next((n for part, n in heads.items() if f"{part}." in there), None)
-        if heads and arch in INTERLEAVED:
-            blocks = interleaved(blocks, heads)
+            value.copy_(torch.from_numpy(own))
+        if arch in INTERLEAVED:
+            heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+            heads = next((n for part, n in heads.items() if f"{part}." in there), None)
+            blocks = interleaved(blocks, heads) if heads else blocks
         writer.add_tensor(here, blocks, raw_dtype=kind)
+    if arch == "gemma4":
+        half = gemma4_heads(config)[0][1] // 2
+        turned = int(half * config.rope_parameters["full_attention"]["partial_rotary_factor"])
+        writer.add_tensor("rope_freqs.weight", np.array([1.0] * turned + [1e30] * (half - turned), dtype=np.float32))
     if arch == "phi3":
         for factor in ("long", "short"):
             values = np.array(config.rope_parameters[f"{factor}_factor"], dtype=np.float32)

@@ -30,6 +30,8 @@ SCALES = {
     "IQ4_XS": [0],
     "BF16": None,
     "F16": None,
+    # Its scale is a power of two, in the first byte.
+    "MXFP4": [],
 }
 BLOCKS = 6
 

@@ -262,9 +262,9 @@ fn experts_that_do_not_fit_are_refused_by_name() {
         expert_refusal(|file| file.keys.retain(|(key, ..)| key != "qwen3moe.expert_used_count")),
         "metadata \"qwen3moe.expert_used_count\": is missing"
     );
-    // MXFP4, which is not read.
-    assert!(expert_refusal(|file| file.tensors[4].2 = 39).starts_with(
-        "tensor \"blk.0.ffn_up_exps.weight\" has the unsupported type MXFP4 (supported: F64,"
+    // NVFP4, which is not read.
+    assert!(expert_refusal(|file| file.tensors[4].2 = 40).starts_with(
+        "tensor \"blk.0.ffn_up_exps.weight\" has the unsupported type NVFP4 (supported: F64,"
     ));
     assert_eq!(
         expert_refusal(|file| file.tensors[4].1 = vec![4, 2, 2]),
@@ -278,6 +278,223 @@ fn experts_that_do_not_fit_are_refused_by_name() {
         expert_refusal(|file| drop(file.tensors.remove(2))),
         "none of the 5 tensors is called \"blk.0.ffn_gate_inp.weight\""
     );
+}
+
+/// A Qwen3.5 with one layer, whose delta net has two heads of keys and four of values, of size 2.
+fn with_delta_net() -> File {
+    let mut file = File::of("qwen35");
+    for (key, value) in [
+        ("ssm.conv_kernel", 3u32),
+        ("ssm.state_size", 2),
+        ("ssm.group_count", 2),
+        ("ssm.time_step_rank", 4),
+        ("ssm.inner_size", 8),
+    ] {
+        file.set(&format!("qwen35.{key}"), U32, &value.to_le_bytes());
+    }
+    file.data = 1024;
+    file.tensors.truncate(1);
+    file.tensor("blk.0.attn_qkv.weight", &[4, 16], 0, 128);
+    file.tensor("blk.0.ssm_a", &[4], 0, 384);
+    file.tensor("blk.0.ssm_conv1d.weight", &[3, 16], 0, 416);
+    file
+}
+
+#[test]
+fn delta_nets_that_do_not_fit_are_refused_by_name() {
+    let model = open(&with_delta_net().bytes()).expect("a good delta net");
+    assert_eq!(model.config()["layer_types"], json!(["linear_attention"]));
+    let convolution = model.tensor("model.layers.0.linear_attn.conv1d.weight").expect("a tensor");
+    assert_eq!(convolution.shape(), [16, 1, 3]);
+    let refusal = |spoil: &dyn Fn(&mut File)| {
+        let mut file = with_delta_net();
+        spoil(&mut file);
+        let words = open(&file.bytes()).expect_err("a bad delta net was opened");
+        words.strip_prefix("m.gguf: ").expect("the file is named").to_string()
+    };
+    for (key, value, words) in [
+        ("ssm.state_size", 0u32, "metadata \"qwen35.ssm.state_size\": is 0"),
+        (
+            "ssm.inner_size",
+            9,
+            "metadata \"qwen35.ssm.inner_size\": is 9, not a multiple of ssm.time_step_rank = 4",
+        ),
+        (
+            "ssm.group_count",
+            3,
+            "metadata \"qwen35.ssm.group_count\": is 3, which does not divide \
+             ssm.time_step_rank = 4",
+        ),
+        (
+            "ssm.state_size",
+            3,
+            "tensor \"blk.0.attn_qkv.weight\" has shape [16, 4], but the metadata imply 20 rows",
+        ),
+        ("full_attention_interval", 0, "metadata \"qwen35.full_attention_interval\": is 0"),
+        (
+            "nextn_predict_layers",
+            1,
+            "metadata \"qwen35.nextn_predict_layers\": is 1, but block_count is 1",
+        ),
+    ] {
+        let set = |file: &mut File| file.set(&format!("qwen35.{key}"), U32, &value.to_le_bytes());
+        assert_eq!(refusal(&set), words);
+    }
+    assert_eq!(
+        refusal(&|file| file.keys.retain(|(key, ..)| key != "qwen35.ssm.conv_kernel")),
+        "metadata \"qwen35.ssm.conv_kernel\": is missing"
+    );
+    assert_eq!(
+        refusal(&|file| file.tensors[2].1 = vec![3]),
+        "tensor \"blk.0.ssm_a\" has shape [3], but the metadata imply 4 rows"
+    );
+    assert_eq!(
+        refusal(&|file| file.tensors[3].1 = vec![3, 1, 16]),
+        "tensor \"blk.0.ssm_conv1d.weight\" has shape [16, 1, 3], not [channels, kernel]"
+    );
+    let flags = list(7, 3, &[1, 1, 1]);
+    assert_eq!(
+        refusal(&|file| file.set("qwen35.attention.recurrent_layers", LIST, &flags)),
+        "metadata \"qwen35.attention.recurrent_layers\": has 3 entries for 1 layers"
+    );
+}
+
+/// Layers that predict further tokens are not part of the model.
+#[test]
+fn further_layers_are_ignored_with_a_note() {
+    let mut file = with_delta_net();
+    file.set("qwen35.block_count", U32, &2u32.to_le_bytes());
+    file.set("qwen35.nextn_predict_layers", U32, &1u32.to_le_bytes());
+    file.set("qwen35.attention.recurrent_layers", LIST, &list(7, 2, &[1, 0]));
+    file.tensor("blk.1.attn_norm.weight", &[4], 0, 640);
+    file.tensor("blk.1.nextn.enorm.weight", &[4], 0, 672);
+    let model = open(&file.bytes()).expect("a good file");
+    assert_eq!(model.config()["num_hidden_layers"], 1);
+    assert_eq!(model.config()["layer_types"], json!(["linear_attention"]));
+    assert_eq!(model.notes(), ["2 tensors ignored: layers from 1 on predict further tokens"]);
+}
+
+/// gpt-oss has parameters of RoPE by default, which a file without scaling does not mean.
+#[test]
+fn a_file_without_scaling_has_none() {
+    let window = number("attention.sliding_window", 8);
+    let mut file = File::of("gpt-oss");
+    let keys = [number("expert_count", 2), number("expert_used_count", 1), window];
+    for (key, kind, value) in keys {
+        file.set(&format!("gpt-oss.{key}"), kind, &value);
+    }
+    file.data = 1024;
+    file.tensor("blk.0.ffn_gate_inp.weight", &[4, 2], 0, 192);
+    file.tensor("blk.0.ffn_gate_exps.weight", &[4, 8, 2], 0, 224);
+    file.tensor("blk.0.ffn_up_exps.weight", &[4, 8, 2], 0, 480);
+    file.tensor("blk.0.ffn_down_exps.weight", &[8, 4, 2], 0, 736);
+    let rope = json!({"rope_type": "default", "rope_theta": 10000.0});
+    assert_eq!(open(&file.bytes()).unwrap().config()["rope_parameters"], rope);
+    file.tensor("blk.0.ffn_up_exps.bias", &[8, 3], 0, 992);
+    file.data = 1120;
+    assert_eq!(
+        open(&file.bytes()).unwrap_err(),
+        "m.gguf: tensor \"blk.0.ffn_up_exps.bias\" has shape [3, 8], but expert_count is 2"
+    );
+}
+
+/// A Gemma 4 with a sliding layer, of heads of size 2, and a global one, of size 4, whose values
+/// are its keys.
+fn with_kinds() -> File {
+    let mut file = File::of("gemma4");
+    let mut set = |key: &str, kind, value: &[u8]| file.set(&format!("gemma4.{key}"), kind, value);
+    for (key, value) in [
+        ("block_count", 2u32),
+        ("attention.sliding_window", 8),
+        ("attention.key_length", 4),
+        ("attention.value_length", 4),
+        ("attention.key_length_swa", 2),
+        ("attention.value_length_swa", 2),
+        ("rope.dimension_count", 4),
+        ("rope.dimension_count_swa", 2),
+    ] {
+        set(key, U32, &value.to_le_bytes());
+    }
+    set("attention.sliding_window_pattern", LIST, &list(7, 2, &[1, 0]));
+    file.data = 1024;
+    file.tensors.truncate(1);
+    file.tensor("rope_freqs.weight", &[2], 0, 128);
+    file.tensor("blk.0.attn_v.weight", &[4, 4], 0, 160);
+    file
+}
+
+/// Signed numbers of a list.
+fn integers(values: &[i32]) -> Vec<u8> {
+    let bytes: Vec<u8> = values.iter().flat_map(|n| n.to_le_bytes()).collect();
+    list(5, values.len() as u64, &bytes)
+}
+
+#[test]
+fn layers_of_two_kinds_that_do_not_fit_are_refused_by_name() {
+    let refusal = |spoil: &dyn Fn(&mut File)| {
+        let mut file = with_kinds();
+        spoil(&mut file);
+        let words = open(&file.bytes()).expect_err("a bad file was opened");
+        words.strip_prefix("m.gguf: ").expect("the file is named").to_string()
+    };
+    let list_of = |key: &'static str, values: &'static [i32]| {
+        move |file: &mut File| file.set(&format!("gemma4.{key}"), LIST, &integers(values))
+    };
+    // All factors are 0 in these files of zeros.
+    assert_eq!(
+        refusal(&|_| {}),
+        "tensor \"rope_freqs.weight\" contains RoPE factors other than Gemma 4's, which is not \
+         supported"
+    );
+    assert_eq!(
+        refusal(&|file| drop(file.tensors.remove(1))),
+        "the file has no tensor \"rope_freqs.weight\""
+    );
+    let linear = |file: &mut File| {
+        file.set("gemma4.rope.scaling.type", STRING, &string("linear"));
+        file.set("gemma4.rope.scaling.factor", F32, &2f32.to_le_bytes());
+    };
+    assert_eq!(
+        refusal(&linear),
+        "metadata \"gemma4.rope.scaling.type\": is \"linear\", which is not supported"
+    );
+    for (key, values, words) in [
+        ("attention.head_count_kv", &[1][..], "has 1 entries for 2 layers"),
+        ("attention.head_count_kv", &[1, 0], "has entries below 1"),
+        ("attention.head_count_kv", &[2, 3], "is 3, which does not divide head_count = 2"),
+        ("feed_forward_length", &[8, 12], "is not one width, or twice it from layer 2 on"),
+    ] {
+        let spoil = list_of(key, values);
+        assert_eq!(refusal(&spoil), format!("metadata \"gemma4.{key}\": {words}"));
+    }
+    let three = |file: &mut File| {
+        file.set("gemma4.block_count", U32, &3u32.to_le_bytes());
+        let flags = list(7, 3, &[1, 1, 0]);
+        file.set("gemma4.attention.sliding_window_pattern", LIST, &flags);
+        file.set("gemma4.attention.head_count_kv", LIST, &integers(&[1, 2, 1]));
+    };
+    assert_eq!(
+        refusal(&three),
+        "metadata \"gemma4.attention.head_count_kv\": differs between layers of one kind, which \
+         is not supported"
+    );
+    for (key, value, words) in [
+        ("attention.shared_kv_layers", 2u32, "is 2, but block_count is 2"),
+        (
+            "attention.key_length_swa",
+            3,
+            "is 2, but the head size is 3; different sizes are not supported",
+        ),
+        (
+            "rope.dimension_count",
+            2,
+            "is 2, but the head size is 4; different sizes are not supported",
+        ),
+    ] {
+        let spoil = |file: &mut File| file.set(&format!("gemma4.{key}"), U32, &value.to_le_bytes());
+        let named = refusal(&spoil);
+        assert!(named.ends_with(words), "{named}");
+    }
 }
 
 /// One tensor per expert: a missing one is named, and one too many.
@@ -468,7 +685,7 @@ fn a_file_of_another_kind_is_refused() {
         refusal(|file| file.set("general.architecture", STRING, &string("mamba"))),
         "the GGUF architecture \"mamba\" is not supported \
          (supported: llama, qwen2, qwen3, gemma3, gemma2, qwen3moe, qwen2moe, olmoe, olmo2, phi3, \
-         smollm3, granite, glm4, mistral3)"
+         smollm3, granite, glm4, mistral3, qwen35, qwen35moe, gpt-oss, gemma4)"
     );
     assert_eq!(
         refusal(|file| {
@@ -600,7 +817,7 @@ fn a_bad_tensor_is_refused_by_name() {
         refusal(|file| file.tensors[1].2 = 19),
         "tensor \"blk.0.attn_q.weight\" has the unsupported type IQ1_S (supported: F64, \
          F32, F16, BF16, I64, I32, I16, I8, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, \
-         Q2_K, Q3_K, IQ2_XXS, IQ3_XXS, IQ4_NL, IQ4_XS)"
+         Q2_K, Q3_K, IQ2_XXS, IQ3_XXS, IQ4_NL, IQ4_XS, MXFP4)"
     );
     assert!(refusal(|file| file.tensors[1].2 = 77).contains("has the unsupported type number 77"));
     assert_eq!(
@@ -637,6 +854,33 @@ fn a_bad_tensor_is_refused_by_name() {
         refusal(|file| drop(file.tensors.remove(0))),
         "the file has no matrix \"token_embd.weight\""
     );
+}
+
+/// Gemma 4's files list merges of pieces in which spaces are written out.
+#[test]
+fn merges_of_sentence_piece_may_be_listed() {
+    let read = |merges: &[&str]| {
+        let mut file = File::good();
+        let texts = |texts: &[&str]| {
+            let all: Vec<u8> = texts.iter().flat_map(|text| string(text)).collect();
+            list(STRING, texts.len() as u64, &all)
+        };
+        let key = |key: &str| format!("tokenizer.ggml.{key}");
+        let tokens = ["<bos>", "\u{2581}", "a", "b", "ab", "\u{2581}ab", "<0xC3>", "<0xA9>"];
+        file.set(&key("model"), STRING, &string("gemma4"));
+        file.set(&key("tokens"), LIST, &texts(&tokens));
+        file.set(&key("token_type"), LIST, &integers(&[3, 1, 1, 1, 1, 1, 6, 6]));
+        file.set(&key("merges"), LIST, &texts(merges));
+        file.set(&key("bos_token_id"), U32, &0u32.to_le_bytes());
+        let model = open(&file.bytes()).unwrap();
+        model.tokenizer().map_err(|error| error.to_string())
+    };
+    let tokenizer = read(&["a b", "\u{2581} ab"]).unwrap();
+    let ids = tokenizer.encode("a ab\u{e9}b").unwrap();
+    assert_eq!((&ids[..], tokenizer.adds_bos()), (&[2, 5, 6, 7, 3][..], true));
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "a ab\u{e9}b");
+    let words = read(&["a c"]).err().unwrap();
+    assert!(words.ends_with("merge 0, \"a c\", does not join two tokens into a third"), "{words}");
 }
 
 #[test]

@@ -187,7 +187,12 @@ fn a_stream_goes_on_after_bytes_that_are_no_character() {
 /// the family of each file.
 const FAMILIES: &[(&str, &str)] = &[
     ("gemma2", "gemma2"),
+    ("gemma4", "gemma4"),
+    ("gemma4-e2b", "gemma4"),
+    ("gemma4-e2b-moe", "gemma4"),
+    ("gemma4-moe", "gemma4"),
     ("glm4", "glm4"),
+    ("gpt-oss", "gpt-oss"),
     ("granite", "granite"),
     ("mistral3", "ministral3"),
     ("mixtral", "mixtral"),
@@ -197,6 +202,8 @@ const FAMILIES: &[(&str, &str)] = &[
     ("olmoe", "olmoe"),
     ("phi3", "phi3"),
     ("qwen2moe", "qwen2-moe"),
+    ("qwen35", "qwen3.5"),
+    ("qwen35moe", "qwen3.5-moe"),
     ("qwen3moe", "qwen3-moe"),
     ("qwen3moe-quants", "qwen3-moe"),
     ("smollm3", "smollm3"),
@@ -247,6 +254,18 @@ fn merged_experts_are_read_in_every_type() {
     assert_eq!((router.shape(), router.dtype()), (&[3, 256][..], Dtype::F32));
 }
 
+/// Blocks of MXFP4 have their scales in them, and merged experts merged biases.
+#[test]
+fn experts_of_gpt_oss_are_read_in_mxfp4() {
+    let checkpoint = Checkpoint::open(&place("gpt-oss", "gguf")).unwrap();
+    let tensor = |name: &str| checkpoint.tensor(&format!("model.layers.1.mlp.{name}")).unwrap();
+    let down = tensor("experts.4.down_proj.weight");
+    assert_eq!((down.shape(), down.dtype()), (&[32, 64][..], Dtype::MXFP4));
+    let bias = tensor("experts.4.down_proj.bias");
+    assert_eq!((bias.shape(), bias.dtype()), (&[32][..], Dtype::F32));
+    assert_eq!(tensor("router.bias").shape(), [5]);
+}
+
 /// What llama.cpp has no key for is written out, so that transformers reads the same model.
 #[test]
 fn configs_say_what_llama_cpp_assumes() {
@@ -266,4 +285,29 @@ fn configs_say_what_llama_cpp_assumes() {
     assert_eq!(olmo3["full_attention"]["rope_type"], "yarn");
     assert_eq!(olmo3["sliding_attention"]["rope_type"], "default");
     assert_eq!(config("mistral3")["rope_scaling"]["llama_4_scaling_beta"], 0.3);
+    assert_eq!(config("gpt-oss")["rope_scaling"]["truncate"], false);
+    let kinds = json!(["sliding_attention", "full_attention"]);
+    assert_eq!(config("gpt-oss")["layer_types"], kinds);
+    let gemma4 = config("gemma4");
+    assert_eq!((&gemma4["head_dim"], &gemma4["global_head_dim"]), (&json!(10), &json!(16)));
+    assert_eq!(gemma4["num_global_key_value_heads"], 1);
+    assert_eq!(gemma4["attention_k_eq_v"], true);
+    let full =
+        json!({"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 50000.0});
+    assert_eq!(gemma4["rope_parameters"]["full_attention"], full);
+    let e2b = config("gemma4-e2b");
+    assert_eq!(
+        (&e2b["num_kv_shared_layers"], &e2b["use_double_wide_mlp"]),
+        (&json!(3), &json!(true))
+    );
+    assert_eq!(e2b["vocab_size_per_layer_input"], 288);
+    assert_eq!(config("gemma4-moe")["final_logit_softcapping"], Value::Null);
+    let qwen35 = config("qwen35moe");
+    assert_eq!(qwen35["layer_types"], json!(["linear_attention", "full_attention"]));
+    assert_eq!(qwen35["linear_num_value_heads"], 6);
+    let rope = json!({
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 1, 1], "mrope_interleaved": true,
+    });
+    assert_eq!(qwen35["rope_parameters"], rope);
 }

@@ -26,6 +26,7 @@ fn every_type_gives_ggmls_numbers() {
         Dtype::IQ3XXS,
         Dtype::IQ4NL,
         Dtype::IQ4XS,
+        Dtype::MXFP4,
     ];
     for dtype in types {
         let blocks = cases.tensor(&format!("{dtype}.blocks")).unwrap();

@@ -84,15 +84,8 @@ const TABLE: &[Row] = &[
     blocks(Dtype::IQ3XXS, "IQ3_XXS", 18, 256, 98),
     blocks(Dtype::IQ4NL, "IQ4_NL", 20, 32, 18),
     blocks(Dtype::IQ4XS, "IQ4_XS", 23, 256, 136),
-    // Of safetensors, where scales have a tensor of their own.
-    Row {
-        dtype: Dtype::MXFP4,
-        name: "MXFP4",
-        safetensors: false,
-        ggml: None,
-        block: 32,
-        bytes: 17,
-    },
+    // In safetensors, its scales have a tensor of their own.
+    blocks(Dtype::MXFP4, "MXFP4", 39, 32, 17),
 ];
 
 impl Dtype {
@@ -202,7 +195,7 @@ impl Dtype {
             Self::IQ3XXS => quant::blocks(bytes, out, quant::iq3_xxs),
             Self::IQ4NL => quant::blocks(bytes, out, quant::iq4_nl),
             Self::IQ4XS => quant::blocks(bytes, out, quant::iq4_xs),
-            Self::MXFP4 => unreachable!("decoded with its scales"),
+            Self::MXFP4 => quant::blocks(bytes, out, quant::mxfp4),
         }
     }
 }

@@ -198,15 +198,15 @@ fn rename_keys(map: &mut Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::super::Dtype;
-    use super::super::tensor::RowOrder;
+    use super::super::tensor::{Convention, RowOrder};
     use super::*;
     use crate::model::{Activation, Config};
 
     fn tensor(name: &str, shape: &[usize]) -> TensorInfo {
         let (name, shape, order) = (name.to_string(), shape.to_vec(), RowOrder::AsStored);
         let range = 0..4 * shape.iter().product::<usize>();
-        let (dtype, shift) = (Dtype::F32, 0.0);
-        TensorInfo { name, shape, dtype, file: 0, range, order, shift, packed: None }
+        let (dtype, convention) = (Dtype::F32, Convention::Same);
+        TensorInfo { name, shape, dtype, file: 0, range, order, convention, packed: None }
     }
 
     /// Published configs, by name.

@@ -119,7 +119,6 @@ impl Checkpoint {
                 multimodal::text_model(&mut config, &mut tensors).into_iter().collect();
             let alone = encoder::encoder_alone(&mut config, &mut tensors);
             notes.extend(alone.map_err(|fault| CheckpointError::new(path, fault))?);
-            notes.extend(shared_keys::drop_unused(&config, &mut tensors));
             (config, Companions::Folder, files, tensors, notes)
         } else {
             let file = Mapped::open(path)?;
@@ -130,6 +129,7 @@ impl Checkpoint {
             (config, Companions::Gguf(metadata), vec![file], tensors, notes)
         };
         let (mut config, mut notes) = (config, notes);
+        notes.extend(shared_keys::drop_unused(&config, &mut tensors));
         let split = fused::split(&mut config, &mut tensors);
         notes.extend(split.map_err(|fault| CheckpointError::new(path, fault))?);
         tensors.sort_by(|a, b| natural_order::compare(&a.name, &b.name));

@@ -145,14 +145,14 @@ pub(super) fn text_model(config: &mut Value, tensors: &mut Vec<TensorInfo>) -> O
 #[cfg(test)]
 mod tests {
     use super::super::Dtype;
-    use super::super::tensor::RowOrder;
+    use super::super::tensor::{Convention, RowOrder};
     use super::*;
     use crate::model::Config;
 
     fn tensor(name: &str) -> TensorInfo {
         let (name, shape, order) = (name.to_string(), vec![0], RowOrder::AsStored);
-        let (dtype, range, shift) = (Dtype::F32, 0..0, 0.0);
-        TensorInfo { name, shape, dtype, file: 0, range, order, shift, packed: None }
+        let (dtype, range, convention) = (Dtype::F32, 0..0, Convention::Same);
+        TensorInfo { name, shape, dtype, file: 0, range, order, convention, packed: None }
     }
 
     /// Gemma 3 4B's config.json, as published.

@@ -47,6 +47,24 @@ pub(super) fn q4_0(b: &[u8; 18], w: &mut [f32; SIMPLE]) {
     }
 }
 
+/// `w_i = d / 2 q_i`, where `d` is a power of two and `q_i` an entry of [`MXFP4`]; the low
+/// nibbles are the first half, the high the second.
+pub(super) fn mxfp4(b: &[u8; 17], w: &mut [f32; SIMPLE]) {
+    // Half of 2^(b_0 - 127), which is subnormal for the two smallest.
+    let half = match u32::from(b[0]) {
+        small @ 0..2 => 0x0020_0000 << small,
+        exponent => (exponent - 1) << 23,
+    };
+    let half = f32::from_bits(half);
+    for (i, &q) in b[1..].iter().enumerate() {
+        w[i] = half * f32::from(MXFP4[usize::from(q & 15)]);
+        w[i + 16] = half * f32::from(MXFP4[usize::from(q >> 4)]);
+    }
+}
+
+/// Twice the numbers of the 4-bit codes: a sign, two bits of exponent, one of mantissa.
+const MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 /// `w_i = d q_i + m`.
 pub(super) fn q4_1(b: &[u8; 20], w: &mut [f32; SIMPLE]) {
     let (d, m) = (half(b[0], b[1]), half(b[2], b[3]));

@@ -8,7 +8,7 @@ use super::dtype::Dtype;
 use super::error::{CheckpointError, Fault};
 use super::json_entries::JsonEntries;
 use super::mapped::Mapped;
-use super::tensor::{RowOrder, TensorInfo};
+use super::tensor::{Convention, RowOrder, TensorInfo};
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use std::collections::HashMap;
 use std::fmt;
@@ -163,7 +163,7 @@ fn check(name: String, entry: Entry, file: usize) -> Result<TensorInfo, Fault> {
         file,
         range: 0..0,
         order: RowOrder::AsStored,
-        shift: 0.0,
+        convention: Convention::Same,
         packed: None,
     })
 }

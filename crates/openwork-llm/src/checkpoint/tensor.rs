@@ -24,11 +24,41 @@ pub(super) struct TensorInfo {
     pub file: usize,
     pub range: Range<usize>,
     pub order: RowOrder,
-    /// Added to every value: GGUF stores `1 + w` for Gemma's norms.
-    pub shift: f32,
+    pub convention: Convention,
     /// For a packed tensor, the location of its parts; `shape` is then that of the
     /// dense tensor and `dtype` that of the kept values.
     pub packed: Option<Box<PackedInfo>>,
+}
+
+/// What a file stores instead of Hugging Face's value `w`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Convention {
+    /// `w`.
+    Same,
+    /// `w` plus this number: GGUF stores `1 + w` for norms that multiply by `1 + w`.
+    Plus(f32),
+    /// `-exp(w)`: GGUF stores the decay of a gated delta net, Hugging Face its logarithm.
+    MinusExp,
+}
+
+impl Convention {
+    /// Hugging Face's values, from those of the file.
+    fn decode(self, values: &mut [f32]) {
+        match self {
+            Self::Same => {}
+            Self::Plus(offset) => values.iter_mut().for_each(|w| *w -= offset),
+            Self::MinusExp => values.iter_mut().for_each(|w| *w = (-*w).ln()),
+        }
+    }
+
+    /// The file's values, from Hugging Face's.
+    pub(super) fn encode(self, values: &mut [f32]) {
+        match self {
+            Self::Same => {}
+            Self::Plus(offset) => values.iter_mut().for_each(|w| *w += offset),
+            Self::MinusExp => values.iter_mut().for_each(|w| *w = -w.exp()),
+        }
+    }
 }
 
 /// The order of rows in a file, relative to Hugging Face's.
@@ -46,13 +76,48 @@ pub(super) enum RowOrder {
     /// MXFP4, whose scales begin at this byte of the file. The tensor's range begins at
     /// the first row of that matrix.
     Mxfp4 { first: usize, step: usize, scales: usize },
+    /// The heads among the rows are tiled.
+    Tiled(Tiles),
+    /// The heads among the columns are tiled.
+    TiledColumns(Tiles),
+}
+
+/// Tiled heads: Hugging Face has all heads of the first group, then all of the second; the
+/// file has the first head of every group, then the second of every group. So ggml repeats
+/// the keys of a gated delta net for several heads of values each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tiles {
+    /// Where the heads begin; the order of what comes before is the same.
+    pub from: usize,
+    /// Rows or columns of a head.
+    pub size: usize,
+    /// Number of groups.
+    pub groups: usize,
+    /// Heads of a group.
+    pub group: usize,
+}
+
+impl Tiles {
+    /// One past the last row or column.
+    pub(super) fn end(self) -> usize {
+        self.from + self.groups * self.group * self.size
+    }
+
+    /// Where the file stores row or column `i`.
+    fn stored(self, i: usize) -> usize {
+        let Some(i) = i.checked_sub(self.from) else { return i };
+        let (head, at) = (i / self.size, i % self.size);
+        let (group, head) = (head / self.group, head % self.group);
+        self.from + (head * self.groups + group) * self.size + at
+    }
 }
 
 impl RowOrder {
     /// The row of the file that stores row `row` of `rows`.
     pub(super) fn stored_row(self, row: usize, rows: usize) -> usize {
         match self {
-            Self::AsStored => row,
+            Self::AsStored | Self::TiledColumns(_) => row,
+            Self::Tiled(tiles) => tiles.stored(row),
             Self::Columns { first, step, .. } | Self::Mxfp4 { first, step, .. } => {
                 first + step * row
             }
@@ -63,6 +128,23 @@ impl RowOrder {
                 head * size + 2 * (i % half) + i / half
             }
         }
+    }
+
+    /// Orders the rows of a matrix of `rows` rows, or the elements of a vector, as the file
+    /// stores them.
+    pub(super) fn encode(self, values: Vec<f32>, rows: usize) -> Vec<f32> {
+        let n = values.len() / rows.max(1);
+        let mut stored = vec![0.0; values.len()];
+        for (row, values) in values.chunks_exact(n.max(1)).enumerate() {
+            let out = &mut stored[self.stored_row(row, rows) * n..][..n];
+            match self {
+                Self::TiledColumns(tiles) => {
+                    values.iter().enumerate().for_each(|(i, w)| out[tiles.stored(i)] = *w)
+                }
+                _ => out.copy_from_slice(values),
+            }
+        }
+        stored
     }
 }
 
@@ -199,7 +281,7 @@ impl<'a> Tensor<'a> {
             return;
         }
         let bytes = self.data.len() / count;
-        let TensorInfo { dtype, order, shift, .. } = *self.stored;
+        let TensorInfo { dtype, order, convention, .. } = *self.stored;
         if let RowOrder::Mxfp4 { scales, .. } = order {
             let blocks = n / mxfp4::BLOCK;
             for (row, out) in rows.zip(out.chunks_exact_mut(n)) {
@@ -223,6 +305,12 @@ impl<'a> Tensor<'a> {
             }
         } else if order == RowOrder::AsStored {
             dtype.decode(&self.data[rows.start * bytes..rows.end * bytes], out);
+        } else if let RowOrder::TiledColumns(tiles) = order {
+            let mut stored = vec![0.0; n];
+            for (row, out) in rows.zip(out.chunks_exact_mut(n)) {
+                dtype.decode(&self.data[row * bytes..][..bytes], &mut stored);
+                out.iter_mut().enumerate().for_each(|(i, w)| *w = stored[tiles.stored(i)]);
+            }
         } else if self.shape().len() < 2 {
             // The order applies to the elements of a bias as to the rows of its matrix.
             let mut as_stored = vec![0.0; self.data.len() / dtype.block_bytes()];
@@ -236,9 +324,7 @@ impl<'a> Tensor<'a> {
                 dtype.decode(&self.data[at..at + bytes], out);
             }
         }
-        if shift != 0.0 {
-            out.iter_mut().for_each(|w| *w += shift);
-        }
+        convention.decode(out);
         if let Some(rounded) = self.rounded {
             rounded.round(out);
         }
@@ -249,7 +335,7 @@ impl<'a> Tensor<'a> {
     pub fn bytes(&self) -> Option<&'a [u8]> {
         let plain = matches!(self.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
         let as_is = self.stored.order == RowOrder::AsStored
-            && self.stored.shift == 0.0
+            && self.stored.convention == Convention::Same
             && self.stored.packed.is_none();
         let exact = self.rounded.is_none_or(|rounded| rounded == self.dtype());
         (plain && as_is && exact).then_some(self.data)
@@ -299,7 +385,7 @@ impl<'a> Tensor<'a> {
 mod tests {
     use super::*;
 
-    fn numbered(shape: &[usize], order: RowOrder, shift: f32) -> (TensorInfo, Vec<u8>) {
+    fn numbered(shape: &[usize], order: RowOrder, offset: f32) -> (TensorInfo, Vec<u8>) {
         let len = shape.iter().product::<usize>();
         let data: Vec<u8> = (0..len).flat_map(|i| (i as f32).to_le_bytes()).collect();
         let (name, shape) = ("w".to_string(), shape.to_vec());
@@ -310,7 +396,7 @@ mod tests {
             file: 0,
             range: 0..data.len(),
             order,
-            shift,
+            convention: if offset == 0.0 { Convention::Same } else { Convention::Plus(offset) },
             packed: None,
         };
         (stored, data)
@@ -332,8 +418,37 @@ mod tests {
     }
 
     #[test]
-    fn the_shift_is_added_once_and_hides_the_bytes() {
-        let (stored, data) = numbered(&[3], RowOrder::AsStored, -1.0);
+    fn tiled_heads_come_out_by_group() {
+        // After one row, two groups of three heads of two rows.
+        let tiles = Tiles { from: 1, size: 2, groups: 2, group: 3 };
+        assert_eq!(tiles.end(), 13);
+        let (stored, data) = numbered(&[13, 1], RowOrder::Tiled(tiles), 0.0);
+        let by_group = Tensor { stored: &stored, data: &data, rounded: None }.to_f32();
+        let want = [0, 1, 2, 5, 6, 9, 10, 3, 4, 7, 8, 11, 12].map(|w| w as f32);
+        assert_eq!(by_group, want);
+        let (stored, data) = numbered(&[2, 13], RowOrder::TiledColumns(tiles), 0.0);
+        let columns = Tensor { stored: &stored, data: &data, rounded: None };
+        assert_eq!(columns.to_f32()[13..], want.map(|w| w + 13.0));
+        assert!(columns.bytes().is_none());
+        for (order, rows) in [(RowOrder::Tiled(tiles), 13), (RowOrder::TiledColumns(tiles), 1)] {
+            let stored = order.encode(want.to_vec(), rows);
+            assert_eq!(stored, (0..13).map(|w| w as f32).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn logarithms_of_decays_come_back() {
+        let logs = [-3.0f32, 0.0, 1.5];
+        let mut values = logs;
+        Convention::MinusExp.encode(&mut values);
+        assert_eq!(values[1], -1.0);
+        Convention::MinusExp.decode(&mut values);
+        assert!(values.iter().zip(logs).all(|(a, b)| (a - b).abs() < 1e-6));
+    }
+
+    #[test]
+    fn the_offset_is_subtracted_once_and_hides_the_bytes() {
+        let (stored, data) = numbered(&[3], RowOrder::AsStored, 1.0);
         let tensor = Tensor { stored: &stored, data: &data, rounded: None };
         assert_eq!(tensor.to_f32(), [-1.0, 0.0, 1.0]);
         assert_eq!(tensor.nonzeros(), 2);

@@ -1,8 +1,9 @@
 //! Tokenizers from GGUF metadata.
 //!
-//! There are two kinds: byte-level BPE (`gpt2`), whose merges the file lists, and
-//! SentencePiece (`llama`), whose merges follow from the scores of its tokens.
-//! Both become the pipeline of the model's own `tokenizer.json`.
+//! There are three kinds: byte-level BPE (`gpt2`), whose merges the file lists;
+//! SentencePiece (`llama`), whose merges follow from the scores of its tokens; and
+//! SentencePiece whose merges the file lists (`gemma4`). All become the pipeline of the
+//! model's own `tokenizer.json`.
 
 use super::pre_tokenizer::PreTokenizer;
 use super::tokenizer::{SpecialTokens, Tokenizer};
@@ -68,10 +69,11 @@ impl Tokenizer {
         let source = GgufTokenizer { metadata, tokens, token_types, bytes };
         let plan = match metadata.text(&key("model"))?.as_deref() {
             Some("gpt2") => source.byte_level()?,
-            Some("llama") => source.sentence_piece()?,
+            Some("llama") => source.sentence_piece(false)?,
+            Some("gemma4") => source.sentence_piece(true)?,
             Some(other) => {
                 let why = format!(
-                    "the tokenizer type {other:?} is not supported; openwork reads \"gpt2\" and \"llama\""
+                    "the tokenizer type {other:?} is not supported; openwork reads \"gpt2\", \"llama\" and \"gemma4\""
                 );
                 return Err(Fault::Tokenizer(why));
             }
@@ -113,22 +115,8 @@ impl GgufTokenizer<'_> {
                 "the pre-tokenizer {name:?} is not supported (supported: {known})"
             ))
         })?;
-        let key = "tokenizer.ggml.merges";
-        let lacks = || Fault::Tokenizer(format!("the file has no {key:?}"));
-        let merges = self.metadata.texts(key, self.bytes)?.ok_or_else(lacks)?;
         let vocabulary = vocabulary(&self.tokens);
-        let mut pairs: Merges = Vec::with_capacity(merges.len());
-        for (i, merge) in merges.iter().enumerate() {
-            // The library would panic on some merges of unknown tokens.
-            let known = |(a, b): &(&str, &str)| {
-                [a, b, &&*format!("{a}{b}")].iter().all(|&&token| vocabulary.contains_key(token))
-            };
-            let Some((a, b)) = merge.split_once(' ').filter(known) else {
-                let why = format!("merge {i}, {merge:?}, does not join two tokens into a third");
-                return Err(Fault::Tokenizer(why));
-            };
-            pairs.push((a.to_string(), b.to_string()));
-        }
+        let pairs = self.listed_merges(&vocabulary)?;
         let model = BPE::builder()
             .vocab_and_merges(vocabulary, pairs)
             .ignore_merges(pre.ignore_merges)
@@ -143,16 +131,38 @@ impl GgufTokenizer<'_> {
         })
     }
 
+    /// The merges that the file lists.
+    fn listed_merges(&self, vocabulary: &Vocab) -> Result<Merges, Fault> {
+        let key = "tokenizer.ggml.merges";
+        let lacks = || Fault::Tokenizer(format!("the file has no {key:?}"));
+        let merges = self.metadata.texts(key, self.bytes)?.ok_or_else(lacks)?;
+        let mut pairs: Merges = Vec::with_capacity(merges.len());
+        for (i, merge) in merges.iter().enumerate() {
+            // The library would panic on some merges of unknown tokens.
+            let known = |(a, b): &(&str, &str)| {
+                [a, b, &&*format!("{a}{b}")].iter().all(|&&token| vocabulary.contains_key(token))
+            };
+            let Some((a, b)) = merge.split_once(' ').filter(known) else {
+                let why = format!("merge {i}, {merge:?}, does not join two tokens into a third");
+                return Err(Fault::Tokenizer(why));
+            };
+            pairs.push((a.to_string(), b.to_string()));
+        }
+        Ok(pairs)
+    }
+
     /// SentencePiece BPE with byte fallback. Gemma differs from Llama: no space is
     /// prepended to the text, runs of spaces are tokens, and merges rank by the
-    /// order of tokens.
-    fn sentence_piece(&self) -> Result<Pipeline, Fault> {
+    /// order of tokens, unless they are listed.
+    fn sentence_piece(&self, listed: bool) -> Result<Pipeline, Fault> {
         let architecture = self.metadata.text("general.architecture")?.unwrap_or_default();
-        let gemma = architecture.starts_with("gemma");
+        let gemma = listed || architecture.starts_with("gemma");
         let prefix = self.metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(!gemma);
         let spelled: Vec<String> = self.tokens.iter().map(|token| respell(token, gemma)).collect();
         let tokens: Vec<&str> = spelled.iter().map(String::as_str).collect();
-        let scores = if gemma {
+        let scores = if listed {
+            Vec::new()
+        } else if gemma {
             (0..tokens.len()).map(|i| -(i as f32)).collect()
         } else {
             let scores = self.metadata.floats("tokenizer.ggml.scores", self.bytes)?;
@@ -165,11 +175,13 @@ impl GgufTokenizer<'_> {
         };
         let unknown = self.metadata.number("tokenizer.ggml.unknown_token_id")?;
         let unknown = unknown.and_then(|id| tokens.get(id as usize).copied());
-        let merges = implied_merges(&tokens, &scores)?;
-        let mut model = BPE::builder()
-            .vocab_and_merges(vocabulary(&tokens), merges)
-            .fuse_unk(true)
-            .byte_fallback(true);
+        let vocabulary = vocabulary(&tokens);
+        let merges = match listed {
+            true => self.listed_merges(&vocabulary)?,
+            false => implied_merges(&tokens, &scores)?,
+        };
+        let mut model =
+            BPE::builder().vocab_and_merges(vocabulary, merges).fuse_unk(true).byte_fallback(true);
         if let Some(unknown) = unknown {
             model = model.unk_token(unknown.to_string());
         }

@@ -1,12 +1,12 @@
 //! Building a `config.json` from GGUF metadata.
 
 use super::experts::ExpertSizes;
-use super::metadata::{Metadata, MetadataValue};
+use super::metadata::Metadata;
 use super::names::{Architecture, Layout};
 use super::rope::Factors;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensor::TensorInfo;
-use crate::model::{Bias, Family, SlidingWindow};
+use crate::model::{Bias, Family};
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -47,13 +47,16 @@ const IGNORED: &[&str] = &[
     "vocab_size",
 ];
 
+/// The number of planes of each image axis; they coincide for text.
+const SECTIONS: &str = "rope.dimension_sections";
+
 /// Default RoPE base.
 const BASE: f64 = 10_000.0;
 /// Gemma 3's defaults: RoPE base 10,000 in sliding layers and a million in global ones.
 const GEMMA3_LOCAL_BASE: f64 = 10_000.0;
 const GEMMA3_GLOBAL_BASE: f64 = 1_000_000.0;
-/// Gemma 2's default window.
-const GEMMA2_WINDOW: u32 = 4096;
+/// Gemma 4's default bound of logits.
+const GEMMA4_CAP: f64 = 30.0;
 /// Architectures and the number of layers of their 27B, the only size that scales queries
 /// by hidden size over heads.
 const GEMMA_27B_LAYERS: &[(&str, u32)] = &[("gemma3", 62), ("gemma2", 46)];
@@ -64,9 +67,9 @@ pub(super) const SMOLLM3_INTERVAL: usize = 4;
 pub(super) struct ConfigBuilder<'a> {
     pub architecture: &'static Architecture,
     pub family: &'static Family,
-    metadata: &'a Metadata,
+    pub metadata: &'a Metadata,
     /// The file, for values that are lists.
-    bytes: &'a [u8],
+    pub bytes: &'a [u8],
     asked: RefCell<BTreeSet<String>>,
 }
 
@@ -75,6 +78,8 @@ pub(super) struct ConfigBuilder<'a> {
 struct HeadSize {
     dim: u32,
     rotated: u32,
+    /// That of global layers, where it differs; all of it is rotated.
+    global: u32,
 }
 
 impl<'a> ConfigBuilder<'a> {
@@ -86,7 +91,7 @@ impl<'a> ConfigBuilder<'a> {
     }
 
     /// The full name of a key, which is recorded as read.
-    fn key(&self, key: &str) -> String {
+    pub fn key(&self, key: &str) -> String {
         let key = self.full(key);
         self.asked.borrow_mut().insert(key.clone());
         key
@@ -150,12 +155,12 @@ impl<'a> ConfigBuilder<'a> {
 
     fn heads(&self) -> Result<(usize, usize), Fault> {
         let heads = self.needed("attention.head_count")?;
-        let kv_heads = self.number("attention.head_count_kv")?.unwrap_or(heads);
-        if kv_heads == 0 || heads % kv_heads != 0 {
-            let why = format!("is {kv_heads}, which does not divide head_count = {heads}");
+        let by_kind = self.kv_heads_by_kind()?.unwrap_or([heads, heads]);
+        if let Some(wrong) = by_kind.into_iter().find(|&kv| kv == 0 || heads % kv != 0) {
+            let why = format!("is {wrong}, which does not divide head_count = {heads}");
             return Err(self.refuse("attention.head_count_kv", why));
         }
-        Ok((heads as usize, kv_heads as usize))
+        Ok((heads as usize, by_kind[0] as usize))
     }
 
     /// What the names and sizes of tensors depend on.
@@ -163,8 +168,20 @@ impl<'a> ConfigBuilder<'a> {
         let (heads, kv_heads) = self.heads()?;
         let head_dim = self.head_size(self.needed("embedding_length")?, heads)?.dim as usize;
         let experts = self.experts()?.map_or(0, |experts| experts.count as usize);
+        let (layers, own_keys) = (self.layers()? as usize, self.own_keys()? as usize);
+        let delta_net = self.delta_net()?;
         let Self { architecture, family, .. } = *self;
-        Ok(Layout { architecture, family, heads, kv_heads, head_dim, experts })
+        Ok(Layout {
+            architecture,
+            family,
+            heads,
+            kv_heads,
+            head_dim,
+            experts,
+            layers,
+            own_keys,
+            delta_net,
+        })
     }
 
     /// The config. `tensors` have Hugging Face's names.
@@ -172,7 +189,7 @@ impl<'a> ConfigBuilder<'a> {
         let family = self.family;
         let (heads, kv_heads) = self.heads()?;
         let hidden = self.needed("embedding_length")?;
-        let layers = self.needed("block_count")?;
+        let layers = self.layers()?;
         let size = self.head_size(hidden, heads)?;
         let context = self.needed("context_length")?;
         let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
@@ -201,7 +218,13 @@ impl<'a> ConfigBuilder<'a> {
         set("rms_norm_eps", json!(eps));
         match self.experts()? {
             Some(experts) => self.set_experts(&experts, &mut set),
-            None => drop(set("intermediate_size", json!(self.needed("feed_forward_length")?))),
+            None => {
+                let width = self.feed_forward()?.filter(|&width| width > 0);
+                let Some(width) = width else {
+                    return self.needed("feed_forward_length").map(Value::from);
+                };
+                set("intermediate_size", json!(width));
+            }
         }
         let gelu = family.activation_key == "hidden_activation";
         set(family.activation_key, json!(if gelu { "gelu_pytorch_tanh" } else { "silu" }));
@@ -221,6 +244,8 @@ impl<'a> ConfigBuilder<'a> {
         self.set_multipliers(size.dim, &mut set)?;
         self.set_rope(size, context, factors, &mut set)?;
         self.set_window(layers, &mut set)?;
+        self.set_delta_net(layers, &mut set)?;
+        self.set_kinds(size.global, tensors, &mut set)?;
         for key in ["bos_token_id", "eos_token_id"] {
             if let Some(id) = self.metadata.number(&format!("tokenizer.ggml.{key}"))? {
                 set(key, json!(id));
@@ -249,8 +274,10 @@ impl<'a> ConfigBuilder<'a> {
                 return Err(self.refuse(key, not_read(value.to_string())));
             }
         }
-        if let Some(sections) = self.metadata.get(&self.key("rope.dimension_sections")) {
-            return Err(self.refuse("rope.dimension_sections", not_read(sections.to_string())));
+        if let Some(sections) = self.metadata.get(&self.key(SECTIONS))
+            && !self.family.rotation.has_sections
+        {
+            return Err(self.refuse(SECTIONS, not_read(sections.to_string())));
         }
         Ok(())
     }
@@ -283,6 +310,10 @@ impl<'a> ConfigBuilder<'a> {
                 set(key, if cap == 0.0 { Value::Null } else { json!(cap) });
             }
         }
+        if self.family.final_cap {
+            let cap = self.float("final_logit_softcapping")?.unwrap_or(GEMMA4_CAP);
+            set("final_logit_softcapping", if cap == 0.0 { Value::Null } else { json!(cap) });
+        }
         if self.family.clip_qkv
             && let Some(clip) = nonzero("attention.clamp_kqv")?
         {
@@ -294,7 +325,7 @@ impl<'a> ConfigBuilder<'a> {
     /// How heads are rotated.
     fn set_rope(
         &self,
-        HeadSize { dim, rotated }: HeadSize,
+        HeadSize { dim, rotated, global }: HeadSize,
         context: u32,
         factors: &Factors<'_>,
         set: &mut impl FnMut(&str, Value) -> Option<Value>,
@@ -308,13 +339,16 @@ impl<'a> ConfigBuilder<'a> {
         };
         let default = if gemma3 { GEMMA3_GLOBAL_BASE } else { BASE };
         let theta = self.first_float(keys)?.unwrap_or(default);
-        let mut scaling = self.rope_scaling(theta, rotated, context, factors)?;
+        let mut scaling = match family.differing_heads {
+            true => self.proportional(global, context, factors)?,
+            false => self.rope_scaling(theta, rotated, context, factors)?,
+        };
         if let Some(original) = scaling.get("original_max_position_embeddings")
             && family.rotation.partial.is_some()
         {
             set("original_max_position_embeddings", original.clone());
         }
-        if family.rotation.partial.is_some() {
+        if family.rotation.partial.is_some() && !family.rotation.has_sections {
             set("partial_rotary_factor", json!(share(rotated, dim)));
         }
         if family.rotation.skips_layers {
@@ -335,17 +369,36 @@ impl<'a> ConfigBuilder<'a> {
             }
             None => None,
         };
+        // As transformers 5 writes it: older ones have one base for all layers.
+        let with_base = |scaling: Value| {
+            let mut global = json!({"rope_type": "default"});
+            if let Value::Object(scaling) = scaling {
+                global = Value::Object(scaling);
+            }
+            global["rope_theta"] = json!(theta);
+            global
+        };
         match local.filter(|_| !gemma3) {
-            // As transformers 5 writes it: older ones have one base for all layers.
             Some(local) => {
-                let mut global = json!({"rope_type": "default"});
-                if let Value::Object(scaling) = scaling {
-                    global = Value::Object(scaling);
-                }
-                global["rope_theta"] = json!(theta);
+                let global = with_base(scaling);
                 let sliding = json!({"rope_type": "default", "rope_theta": local});
                 let both = json!({"full_attention": global, "sliding_attention": sliding});
                 set("rope_parameters", both);
+            }
+            None if family.rotation.has_sections => {
+                let mut rope = with_base(scaling);
+                rope["partial_rotary_factor"] = json!(share(rotated, dim));
+                let sections = self.metadata.integers(&self.key(SECTIONS), self.bytes)?;
+                if let Some(sections) = sections {
+                    // GGUF has a fourth axis.
+                    rope["mrope_section"] = json!(sections[..sections.len().min(3)]);
+                    rope["mrope_interleaved"] = json!(true);
+                }
+                set("rope_parameters", rope);
+            }
+            // Without parameters the family has its own.
+            None if family.default_rope.is_some() && scaling.is_null() => {
+                set("rope_parameters", with_base(scaling));
             }
             None => {
                 set("rope_theta", json!(theta));
@@ -358,70 +411,20 @@ impl<'a> ConfigBuilder<'a> {
         Ok(())
     }
 
-    /// Which layers have a sliding window.
-    fn set_window(
-        &self,
-        layers: u32,
-        set: &mut impl FnMut(&str, Value) -> Option<Value>,
-    ) -> Result<(), Fault> {
-        const KEY: &str = "attention.sliding_window";
-        let window = self.number(KEY)?.filter(|&window| window > 0);
-        match (self.family.window, window) {
-            (SlidingWindow::Pattern(every), window) => {
-                let default = (self.family.name == "gemma2").then_some(GEMMA2_WINDOW);
-                let Some(window) = window.or(default) else { return self.needed(KEY).map(drop) };
-                set("sliding_window", json!(window));
-                let (key, value) = self.sliding(layers, every as u32)?;
-                set(key, value);
-            }
-            (SlidingWindow::AllIfSet { .. }, window) => drop(set("sliding_window", json!(window))),
-            (_, Some(window)) => drop(set("sliding_window", json!(window))),
-            (_, None) => {}
-        }
-        Ok(())
-    }
-
-    /// Which layers use sliding attention, as a key of `config.json`: all but every n-th, or
-    /// a list with one entry per layer.
-    fn sliding(&self, layers: u32, every: u32) -> Result<(&'static str, Value), Fault> {
-        const KEY: &str = "attention.sliding_window_pattern";
-        let key = self.key(KEY);
-        let slides = match self.metadata.get(&key) {
-            Some(MetadataValue::List { .. }) => {
-                let slides = self.metadata.flags(&key, self.bytes)?.unwrap_or_default();
-                if slides.len() != layers as usize {
-                    let why = format!("has {} entries for {layers} layers", slides.len());
-                    return Err(self.refuse(KEY, why));
-                }
-                slides
-            }
-            _ => match self.metadata.number(&key)?.unwrap_or(every) {
-                0 => return Err(self.refuse(KEY, "is 0".to_string())),
-                // The key is Gemma 3's only.
-                every if self.family.name == "gemma3" => {
-                    return Ok(("sliding_window_pattern", json!(every)));
-                }
-                every => (1..=layers).map(|layer| !layer.is_multiple_of(every)).collect(),
-            },
-        };
-        let name = |slides: bool| if slides { "sliding_attention" } else { "full_attention" };
-        Ok(("layer_types", slides.into_iter().map(name).collect()))
-    }
-
     /// The head size, on which keys and values must agree, and RoPE unless the family
     /// rotates parts of heads.
     fn head_size(&self, hidden: u32, heads: usize) -> Result<HeadSize, Fault> {
         let key = self.number("attention.key_length")?;
-        let dim = match key {
-            Some(dim) => dim,
-            None => hidden / heads as u32,
-        };
-        for other in [
-            "attention.value_length",
-            "attention.key_length_swa",
-            "attention.value_length_swa",
-            "rope.dimension_count",
-            "rope.dimension_count_swa",
+        let global = key.unwrap_or(hidden / heads as u32);
+        // Of sliding layers.
+        let own = self.number("attention.key_length_swa")?;
+        let dim = own.filter(|_| self.family.differing_heads).unwrap_or(global);
+        for (other, dim) in [
+            ("attention.value_length", global),
+            ("attention.key_length_swa", dim),
+            ("attention.value_length_swa", dim),
+            ("rope.dimension_count", global),
+            ("rope.dimension_count_swa", dim),
         ] {
             if other == "rope.dimension_count" && self.family.rotation.partial.is_some() {
                 continue;
@@ -433,23 +436,32 @@ impl<'a> ConfigBuilder<'a> {
                 return Err(self.refuse(other, why));
             }
         }
-        if dim == 0 || dim % 2 != 0 {
-            return Err(self.refuse(
-                "attention.key_length",
-                format!("is {dim}; the head size must be even and positive"),
-            ));
+        for (key, dim) in [("attention.key_length", global), ("attention.key_length_swa", dim)] {
+            if dim == 0 || dim % 2 != 0 {
+                let why = format!("is {dim}; the head size must be even and positive");
+                return Err(self.refuse(key, why));
+            }
+        }
+        if self.family.differing_heads {
+            return Ok(HeadSize { dim, rotated: dim, global });
         }
         let rotated = self.number("rope.dimension_count")?.unwrap_or(dim);
         if rotated == 0 || rotated % 2 != 0 || rotated > dim {
             let why = format!("is {rotated}, not an even number of the {dim} entries of a head");
             return Err(self.refuse("rope.dimension_count", why));
         }
-        Ok(HeadSize { dim, rotated })
+        Ok(HeadSize { dim, rotated, global })
     }
 
     /// Sizes of the experts, if the family has any.
     pub fn experts(&self) -> Result<Option<ExpertSizes>, Fault> {
         match self.family.experts {
+            // Files of a family with and without experts have the key only with them.
+            Some(rules)
+                if rules.switch.is_some() && self.number("expert_count")?.unwrap_or(0) == 0 =>
+            {
+                Ok(None)
+            }
             Some(rules) => ExpertSizes::new(self, &rules).map(Some),
             None => Ok(None),
         }
@@ -457,7 +469,7 @@ impl<'a> ConfigBuilder<'a> {
 }
 
 /// `part / whole` such that `whole` times it is not less than `part` when rounded down.
-fn share(part: u32, whole: u32) -> f64 {
+pub(super) fn share(part: u32, whole: u32) -> f64 {
     let share = f64::from(part) / f64::from(whole);
     if ((f64::from(whole) * share) as u32) < part { share.next_up() } else { share }
 }

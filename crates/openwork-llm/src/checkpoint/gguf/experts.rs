@@ -36,7 +36,7 @@ impl ExpertSizes {
             let why = format!("is {active}, which exceeds expert_count = {count}");
             return Err(keys.refuse("expert_used_count", why));
         }
-        let width = keys.number("feed_forward_length")?.filter(|&width| width > 0);
+        let width = keys.feed_forward()?.filter(|&width| width > 0);
         let missing = |key: &str| keys.refuse(key, "is missing".to_string());
         let own = keys.number("expert_feed_forward_length")?.filter(|&ff| ff > 0);
         // As llama.cpp, which divides where experts have a key of their own.
@@ -123,9 +123,12 @@ impl ConfigBuilder<'_> {
         sizes: &ExpertSizes,
         set: &mut impl FnMut(&str, Value) -> Option<Value>,
     ) {
-        let mixtral = self.family.name == "mixtral";
-        set(if mixtral { "num_local_experts" } else { "num_experts" }, json!(sizes.count));
-        set("num_experts_per_tok", json!(sizes.active));
+        let local = ["mixtral", "gpt-oss"].contains(&self.family.name);
+        set(if local { "num_local_experts" } else { "num_experts" }, json!(sizes.count));
+        set(sizes.rules.active_key, json!(sizes.active));
+        if let Some(switch) = sizes.rules.switch {
+            set(switch, json!(true));
+        }
         set("intermediate_size", json!(sizes.width.unwrap_or(sizes.ff)));
         set(sizes.rules.ff_key, json!(sizes.ff));
         if let Some(ff) = sizes.shared_ff {

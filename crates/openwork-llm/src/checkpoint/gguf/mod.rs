@@ -3,6 +3,8 @@
 mod config;
 mod experts;
 pub(crate) mod export;
+mod kinds;
+mod layers;
 mod metadata;
 mod metadata_writer;
 mod names;
@@ -17,6 +19,7 @@ pub(super) use read::MAGIC;
 use super::error::{CheckpointError, Fault};
 use super::mapped::Mapped;
 use super::tensor::{Tensor, TensorInfo};
+use crate::format::count;
 use config::ConfigBuilder;
 use rope::Factors;
 use serde_json::Value;
@@ -39,9 +42,10 @@ pub(super) fn open(file: &Mapped) -> Result<GgufContents, CheckpointError> {
 }
 
 fn parse(bytes: &[u8]) -> Result<GgufContents, Fault> {
-    let (metadata, tensors) = read::read(bytes)?;
+    let (metadata, mut tensors) = read::read(bytes)?;
     let keys = ConfigBuilder::new(&metadata, bytes)?;
     let layout = keys.layout()?;
+    let unused = tensors.extract_if(.., |tensor| layout.is_further(&tensor.name)).count();
     let (factors, tensors): (Vec<_>, Vec<_>) =
         tensors.into_iter().partition(|tensor| is_factors(&tensor.name));
     let factors = {
@@ -56,7 +60,7 @@ fn parse(bytes: &[u8]) -> Result<GgufContents, Fault> {
         }
     };
     if let Some(experts) = keys.experts()? {
-        experts.check(&tensors, keys.needed("block_count")?, keys.needed("embedding_length")?)?;
+        experts.check(&tensors, keys.layers()?, keys.needed("embedding_length")?)?;
     }
     let mut adopted = Vec::with_capacity(tensors.len());
     for tensor in tensors {
@@ -68,7 +72,11 @@ fn parse(bytes: &[u8]) -> Result<GgufContents, Fault> {
         return Err(Fault::Twice { tensor: twice.name.clone() });
     }
     let config = keys.config(&adopted, &factors)?;
-    let notes = keys.notes();
+    let mut notes = keys.notes();
+    if unused > 0 {
+        let (unused, layers) = (count(unused, "tensor"), layout.layers);
+        notes.push(format!("{unused} ignored: layers from {layers} on predict further tokens"));
+    }
     Ok(GgufContents { config, metadata, tensors: adopted, notes })
 }
 

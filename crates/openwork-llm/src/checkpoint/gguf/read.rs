@@ -7,7 +7,7 @@ use super::metadata::{Metadata, MetadataValue, ScalarType, Value};
 use crate::checkpoint::dtype::Dtype;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::safetensors::sized;
-use crate::checkpoint::tensor::{RowOrder, TensorInfo};
+use crate::checkpoint::tensor::{Convention, RowOrder, TensorInfo};
 use std::ops::Range;
 
 /// The first four bytes of every GGUF file.
@@ -34,7 +34,6 @@ const OTHER_TYPES: &[(u32, &str)] = &[
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
 ];
 
@@ -308,7 +307,7 @@ impl<'a> Cursor<'a> {
                         file: 0,
                         range,
                         order,
-                        shift: 0.0,
+                        convention: Convention::Same,
                         packed: None,
                     },
                 ))

@@ -1,9 +1,10 @@
 //! RoPE scaling in GGUF: keys of the metadata, and tensors of factors.
 
-use super::config::ConfigBuilder;
+use super::config::{ConfigBuilder, share};
 use super::metadata::shortest;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensor::Tensor;
+use crate::model::Family;
 use serde_json::{Value, json};
 
 /// Tensors of RoPE factors, which Hugging Face keeps in the config.
@@ -31,6 +32,20 @@ pub(super) fn growth(factor: f64, scale: f64) -> f64 {
 /// That of LongRoPE.
 pub(super) fn long_growth(factor: f64, original: u32) -> f64 {
     if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / f64::from(original).ln()).sqrt() }
+}
+
+/// Divides the frequencies of planes that are not rotated.
+const STOPPED: f32 = 1e30;
+
+/// The factors of which the first `planes` are rotated.
+pub(super) fn proportional_factors(planes: usize, all: usize) -> Vec<f32> {
+    (0..all).map(|plane| if plane < planes { 1.0 } else { STOPPED }).collect()
+}
+
+/// Whether the ends of YaRN's ramp are rounded. llama.cpp always does and has no key for it;
+/// the models of gpt-oss were trained without.
+pub(super) fn rounds_ramp(family: &Family) -> bool {
+    family.default_rope.is_none_or(|rope| rope()["truncate"] != false)
 }
 
 impl ConfigBuilder<'_> {
@@ -74,6 +89,33 @@ impl ConfigBuilder<'_> {
             .ok_or_else(|| refuse("contains RoPE factors other than Llama 3's"))
     }
 
+    /// Proportional RoPE of heads of this size, of which the file has a factor for each plane:
+    /// 1 for the first, and one that stops the rotation for the others.
+    pub fn proportional(
+        &self,
+        dim: u32,
+        context: u32,
+        factors: &Factors<'_>,
+    ) -> Result<Value, Fault> {
+        let scaling = self.rope_scaling(0.0, dim, context, &Factors::default())?;
+        if let Some(kind) = scaling["rope_type"].as_str() {
+            let why = format!("is {kind:?}, which is not supported");
+            return Err(self.refuse("rope.scaling.type", why));
+        }
+        let Some(tensor) = factors.frequencies else {
+            return Err(Fault::Shape(format!("the file has no tensor {FREQUENCIES:?}")));
+        };
+        let found = tensor.to_f32();
+        let planes = found.iter().take_while(|&&factor| factor == 1.0).count();
+        if found != proportional_factors(planes, dim as usize / 2) {
+            let why =
+                "contains RoPE factors other than Gemma 4's, which is not supported".to_string();
+            return Err(Fault::Tensor { tensor: tensor.name().to_string(), why });
+        }
+        let share = share(2 * planes as u32, dim);
+        Ok(json!({"rope_type": "proportional", "partial_rotary_factor": share}))
+    }
+
     /// YaRN. The factor of cosines and sines is that of transformers, times `attn_factor`.
     fn yarn(&self, factor: f64, context: u32) -> Result<Value, Fault> {
         if let Some(share) = self.float("rope.scaling.yarn_ext_factor")?
@@ -90,6 +132,9 @@ impl ConfigBuilder<'_> {
             "beta_fast": self.float("rope.scaling.yarn_beta_fast")?.unwrap_or(BETA_FAST),
             "beta_slow": self.float("rope.scaling.yarn_beta_slow")?.unwrap_or(BETA_SLOW),
         });
+        if !rounds_ramp(self.family) {
+            scaling["truncate"] = json!(false);
+        }
         let all = self.float("rope.scaling.yarn_log_multiplier")?.filter(|&all| all != 0.0);
         let own = self.float("rope.scaling.yarn_attn_factor")?;
         let times = self.float("rope.scaling.attn_factor")?.unwrap_or(1.0);

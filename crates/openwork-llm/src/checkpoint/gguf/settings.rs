@@ -4,10 +4,14 @@
 //! others is refused: the file would be read as another model.
 
 use super::config::SMOLLM3_INTERVAL;
+use super::kinds::write_kinds;
 use super::metadata_writer::MetadataWriter;
 use super::names::Architecture;
-use super::rope::{BETA_FAST, BETA_SLOW, FREQUENCIES, LONG, SHORT, growth, llama3_scaling};
-use crate::model::{Config, LayerAttention, RopeParameters, Scaling};
+use super::rope::{
+    BETA_FAST, BETA_SLOW, FREQUENCIES, LONG, SHORT, growth, llama3_scaling, proportional_factors,
+    rounds_ramp,
+};
+use crate::model::{Activation, Config, DeltaNetSizes, LayerAttention, RopeParameters, Scaling};
 use serde_json::Value;
 
 /// Tensors of RoPE factors: their names and bytes.
@@ -16,7 +20,10 @@ pub(super) type Vectors = Vec<(&'static str, Vec<u8>)>;
 /// Families whose head size llama.cpp computes from the hidden size.
 const DERIVED_HEAD_SIZE: &[&str] = &["olmo2", "olmo3", "olmoe", "phi3", "qwen2-moe"];
 /// Families for which llama.cpp reads no biases of linear layers.
-const NO_BIAS: &[&str] = &["olmo2", "olmo3", "olmoe", "qwen3-moe"];
+const NO_BIAS: &[&str] = &["gemma4", "olmo2", "olmo3", "olmoe", "qwen3-moe"];
+
+/// The SwiGLU of gpt-oss.
+const SWIGLU: Activation = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
 
 /// Writes the settings of `config`, whose `config.json` is `json`; returns the RoPE factors
 /// that are stored as tensors.
@@ -34,17 +41,20 @@ pub(super) fn settings(
     number("block_count", config.layers);
     number("context_length", config.max_positions);
     number("embedding_length", config.hidden);
-    number("feed_forward_length", config.ff);
     number("vocab_size", config.vocab);
     number("attention.head_count", config.heads);
-    number("attention.head_count_kv", config.kv_heads);
-    number("attention.key_length", config.head_dim);
-    number("attention.value_length", config.head_dim);
+    let kinds = config.family.differing_heads;
+    if !kinds {
+        number("feed_forward_length", config.ff);
+        number("attention.head_count_kv", config.kv_heads);
+        number("attention.key_length", config.head_dim);
+        number("attention.value_length", config.head_dim);
+    }
     if let Some(experts) = &config.experts {
         number("expert_count", experts.count);
         number("expert_used_count", experts.active);
         number("expert_feed_forward_length", experts.ff);
-        if let Some(ff) = experts.shared_ff {
+        if let Some(ff) = experts.shared_ff.filter(|_| !experts.beside_mlp) {
             number("expert_shared_feed_forward_length", ff);
         }
     }
@@ -57,9 +67,23 @@ pub(super) fn settings(
         let logits = json["logits_scaling"].as_f64().unwrap_or(1.0);
         entries.float(&key("logit_scale"), logits as f32);
     }
+    if config.family.final_cap {
+        // llama.cpp assumes a bound where the key is missing.
+        entries.float(&key("final_logit_softcapping"), config.logit_cap.unwrap_or(0.0));
+    }
     window(entries, architecture, config)?;
+    delta_net(entries, architecture, config)?;
     let rope = rope(config)?;
-    entries.number(&key("rope.dimension_count"), rope.rotated as u32);
+    match kinds {
+        true => write_kinds(entries, architecture, config)?,
+        false => entries.number(&key("rope.dimension_count"), rope.rotated as u32),
+    }
+    if let Some(sliding) = own_local_rope(config) {
+        entries.float(&key("rope.freq_base_swa"), sliding.theta as f32);
+    }
+    if config.family.rotation.has_sections {
+        entries.integers(&key("rope.dimension_sections"), &sections(rope, json));
+    }
     entries.float(&key("rope.freq_base"), rope.theta as f32);
     if let Some(scaling) = config.query_scaling {
         let Scaling::Yarn { original, .. } = rope.scaling else {
@@ -99,9 +123,54 @@ fn refuse_fixed(architecture: &Architecture, config: &Config) -> Result<(), Stri
     if NO_BIAS.contains(&family) && (config.qkv_bias || config.out_bias) {
         return Err(format!("{name} has no biases"));
     }
+    if family == "gpt-oss" {
+        if config.activation != SWIGLU {
+            return Err(format!("the SwiGLU of {name} has swiglu_alpha 1.702 and swiglu_limit 7"));
+        }
+        if !config.out_bias {
+            return Err(format!("all linear layers of {name} have biases"));
+        }
+        if config.tied {
+            return Err(format!("the head of {name} is not tied to the embedding"));
+        }
+    }
     if family == "olmoe" && config.kv_heads != config.heads {
         return Err(format!("{name} has as many key-value heads as heads"));
     }
+    Ok(())
+}
+
+/// Writes the sizes of gated delta nets, and which layers have one.
+fn delta_net(
+    entries: &mut MetadataWriter,
+    architecture: &Architecture,
+    config: &Config,
+) -> Result<(), String> {
+    let Some(nets) = &config.delta_nets else { return Ok(()) };
+    let key = |key: &str| format!("{}.{key}", architecture.name);
+    let DeltaNetSizes { key_heads, value_heads, key_dim, value_dim, kernel } = nets.sizes;
+    if key_dim != value_dim {
+        return Err(format!(
+            "the keys and values of its delta nets have heads of {key_dim} and {value_dim}, which are of one size in {}",
+            architecture.name
+        ));
+    }
+    for (name, value) in [
+        ("ssm.conv_kernel", kernel),
+        ("ssm.state_size", key_dim),
+        ("ssm.group_count", key_heads),
+        ("ssm.time_step_rank", value_heads),
+        ("ssm.inner_size", nets.sizes.value_width()),
+    ] {
+        entries.number(&key(name), value as u32);
+    }
+    // Older readers have no list of layers.
+    let every = nets.layers.iter().position(|net| !net).map_or(config.layers, |i| i) + 1;
+    let regular = |(i, &net): (usize, &bool)| net != (i + 1).is_multiple_of(every);
+    if !nets.layers.iter().enumerate().all(regular) {
+        return Err("its layers with attention are not every n-th".to_string());
+    }
+    entries.number(&key("full_attention_interval"), every as u32);
     Ok(())
 }
 
@@ -114,13 +183,25 @@ fn window(
     let key = |key: &str| format!("{}.{key}", architecture.name);
     let window = config.attention.iter().find_map(|layer| layer.window);
     match (config.family.name, window) {
-        ("olmo3", Some(window)) => {
+        ("olmo3" | "gemma4", Some(window)) => {
             let slides: Vec<bool> =
                 config.attention.iter().map(|layer| layer.window.is_some()).collect();
             entries.number(&key("attention.sliding_window"), window as u32);
             entries.flags(&key("attention.sliding_window_pattern"), &slides);
         }
-        ("olmo3", None) => return Err("none of its layers has a sliding window".to_string()),
+        ("olmo3" | "gpt-oss" | "gemma4", None) => {
+            return Err("none of its layers has a sliding window".to_string());
+        }
+        ("gpt-oss", Some(window)) => {
+            let slides =
+                |(i, layer): (usize, &LayerAttention)| (i % 2 == 0) == layer.window.is_some();
+            if !config.attention.iter().enumerate().all(slides) {
+                return Err(
+                    "its sliding layers are not every other one from the first on".to_string()
+                );
+            }
+            entries.number(&key("attention.sliding_window"), window as u32);
+        }
         // llama.cpp tells models without a window by the 0.
         ("phi3", window) => {
             entries.number(&key("attention.sliding_window"), window.unwrap_or(0) as u32)
@@ -137,6 +218,21 @@ fn window(
     Ok(())
 }
 
+/// The planes of each image axis. They coincide for text, but llama.cpp requires the key.
+fn sections(rope: &RopeParameters, json: &Value) -> [i32; 4] {
+    let given = &json["rope_parameters"]["mrope_section"];
+    let mut sections = [0; 4];
+    for (section, given) in sections.iter_mut().zip(given.as_array().into_iter().flatten()) {
+        *section = given.as_i64().and_then(|planes| i32::try_from(planes).ok()).unwrap_or(0);
+    }
+    if sections == [0; 4] {
+        // Shared out as Qwen3.5's 32 planes are: 11, 11 and 10.
+        let planes = (rope.rotated / 2) as i32;
+        sections = [planes - 2 * (planes / 3), planes / 3, planes / 3, 0];
+    }
+    sections
+}
+
 /// The rotation of the layers, which is that of the global ones where there are two.
 fn rope(config: &Config) -> Result<&RopeParameters, String> {
     let different = || "its layers have different attention settings".to_string();
@@ -146,6 +242,7 @@ fn rope(config: &Config) -> Result<&RopeParameters, String> {
     };
     for (i, layer) in config.attention.iter().enumerate() {
         match (layer.rope.is_some(), rotates(i)) {
+            _ if config.delta_net(i).is_some() => {}
             (true, false) => return Err(format!("llama.cpp does not rotate its layer {i}")),
             (false, true) => return Err(format!("its layer {i} does not rotate its heads")),
             _ => {}
@@ -161,7 +258,7 @@ fn rope(config: &Config) -> Result<&RopeParameters, String> {
         // Sliding layers of OLMo 3 have the same base without scaling.
         let plain = RopeParameters { scaling: Scaling::None, ..rope.clone() };
         let own = match config.family.local_rope.is_some() && layer.window.is_some() {
-            true => &plain,
+            true => own_local_rope(config).unwrap_or(&plain),
             false => rope,
         };
         if layer.rope.as_ref().is_some_and(|found| found != own) {
@@ -169,6 +266,14 @@ fn rope(config: &Config) -> Result<&RopeParameters, String> {
         }
     }
     Ok(rope)
+}
+
+/// The rotation of sliding layers, in a family where they have a base and heads of their own;
+/// it has no scaling.
+fn own_local_rope(config: &Config) -> Option<&RopeParameters> {
+    let sliding = config.attention.iter().find(|layer| layer.window.is_some());
+    let rope = sliding.filter(|_| config.family.differing_heads)?.rope.as_ref()?;
+    (rope.scaling == Scaling::None).then_some(rope)
 }
 
 /// Writes the scaling of RoPE; returns what is stored as tensors.
@@ -195,8 +300,14 @@ fn rope_scaling(
             }
         }
         Scaling::Yarn { factor, fast, slow, original, truncate, attention } => {
-            if !truncate {
-                return Err("its rope_scaling does not round the ends of the ramp".to_string());
+            match (*truncate, rounds_ramp(config.family)) {
+                (false, true) => {
+                    return Err("its rope_scaling does not round the ends of the ramp".to_string());
+                }
+                (true, false) => {
+                    return Err("its rope_scaling rounds the ends of the ramp".to_string());
+                }
+                _ => {}
             }
             entries.text(&key("type"), "yarn");
             entries.float(&key("factor"), *factor as f32);
@@ -213,7 +324,13 @@ fn rope_scaling(
             }
             Ok(Vec::new())
         }
-        Scaling::Proportional { .. } => Err("GGUF has no proportional RoPE".to_string()),
+        Scaling::Proportional { planes, factor: 1.0 } => {
+            let factors = proportional_factors(*planes, half);
+            Ok(vec![(FREQUENCIES, bytes(factors.into_iter()))])
+        }
+        Scaling::Proportional { .. } => {
+            Err("its proportional RoPE has a factor other than 1".to_string())
+        }
         Scaling::Long { short, long, original, attention } => {
             entries.number(&key("original_context_length"), *original as u32);
             entries.float(&key("attn_factor"), *attention as f32);

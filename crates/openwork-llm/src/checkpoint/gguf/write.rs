@@ -1,13 +1,13 @@
 //! Writing a GGUF file with the metadata of an existing one and new weights.
 
 use super::metadata_writer::text;
-use super::names::Layout;
+use super::names::{Layout, PER_LAYER_TABLE};
 use super::read::{self, MAGIC};
 use super::{ConfigBuilder, is_factors};
 use crate::checkpoint::dtype::Dtype;
 use crate::checkpoint::error::{CheckpointError, Fault};
 use crate::checkpoint::mapped::Mapped;
-use crate::checkpoint::tensor::{RowOrder, TensorInfo};
+use crate::checkpoint::tensor::{Convention, RowOrder, TensorInfo};
 use crate::checkpoint::write::{WriteError, encode};
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::disk::{PendingFile, Written};
@@ -30,7 +30,7 @@ pub(super) struct Job<'a> {
     /// Hugging Face's tensors in it, one after the other, and the order of each one's rows
     /// in the file; none for a tensor whose bytes are copied.
     pub parts: Vec<(Tensor<'a>, RowOrder)>,
-    pub shift: f32,
+    pub convention: Convention,
     pub copied: &'a [u8],
 }
 
@@ -80,26 +80,30 @@ pub(super) fn job<'a>(
     dtype: Dtype,
 ) -> Result<Job<'a>, Result<Fault, CheckpointError>> {
     let TensorInfo { name, shape, .. } = tensor;
-    if is_factors(&name) {
+    let mut convention = Convention::Same;
+    if is_factors(&name) || layout.is_unused(&name) {
         let copied = &bytes[tensor.range];
-        return Ok(Job { name, shape, dtype: tensor.dtype, parts: vec![], shift: 0.0, copied });
+        return Ok(Job { name, shape, dtype: tensor.dtype, parts: vec![], convention, copied });
     }
     let mut parts = Vec::new();
-    let mut shift = 0.0;
     for part in layout.parts(&name, &shape).map_err(Ok)? {
         let from = source.tensor_with_shape(&part.name, &part.shape).map_err(Err)?;
         parts.push((from, part.order));
-        shift = part.shift;
+        convention = part.convention;
     }
-    let whole = shape.last().is_some_and(|row| row.is_multiple_of(Q8_BLOCK));
+    // The rows of each layer are read on their own.
+    let rows = if name == PER_LAYER_TABLE { layout.layers } else { 1 };
+    let whole = shape.last().is_some_and(|row| row.is_multiple_of(Q8_BLOCK * rows));
     let dtype = match (shape.len(), dtype) {
         (0 | 1, _) => Dtype::F32,
-        // llama.cpp keeps routers so.
-        _ if name.contains(".ffn_gate_inp") => Dtype::F32,
+        // Biases of merged experts.
+        _ if name.ends_with(".bias") => Dtype::F32,
+        // llama.cpp keeps routers and convolutions so.
+        _ if [".ffn_gate_inp", ".ssm_conv1d"].iter().any(|part| name.contains(part)) => Dtype::F32,
         (_, Dtype::Q8_0) if !whole => Dtype::F16,
         (_, dtype) => dtype,
     };
-    Ok(Job { name, shape, dtype, parts, shift, copied: &[] })
+    Ok(Job { name, shape, dtype, parts, convention, copied: &[] })
 }
 
 /// The other file's metadata, with the new file type.
@@ -178,18 +182,9 @@ fn fill(out: &mut PendingFile, path: &Path, job: &Job<'_>) -> Result<(), WriteEr
         if order != RowOrder::AsStored {
             // The order applies to the elements of a bias as to the rows of its matrix.
             let rows = if tensor.shape().len() < 2 { wide.len() } else { tensor.rows() };
-            let n = wide.len() / rows.max(1);
-            let mut stored = vec![0.0; wide.len()];
-            for row in 0..rows {
-                let at = order.stored_row(row, rows) * n;
-                stored[at..at + n].copy_from_slice(&wide[row * n..][..n]);
-            }
-            wide = stored;
+            wide = order.encode(wide, rows);
         }
-        // The reader adds the shift.
-        if job.shift != 0.0 {
-            wide.iter_mut().for_each(|w| *w -= job.shift);
-        }
+        job.convention.encode(&mut wide);
         for values in wide.chunks(PIECE) {
             match job.dtype {
                 Dtype::Q8_0 => q8_0(values, &mut bytes),
