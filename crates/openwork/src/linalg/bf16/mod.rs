@@ -27,7 +27,7 @@ mod unit;
 
 use super::Threads;
 use crate::matrix::{MatrixMut, MatrixRef};
-use pack::{Operand, Order};
+use pack::{Operand, Order, Terms};
 use rayon::prelude::*;
 use std::cell::Cell;
 use std::ops::Range;
@@ -38,7 +38,7 @@ use sums::Sums;
 pub(super) enum Kernel {
     /// The matrix unit, with as many terms as f32 needs.
     Exact,
-    /// Dot products of operands rounded to one term.
+    /// Dot products of operands rounded to one term, the right one dithered.
     Rounded,
 }
 
@@ -51,11 +51,11 @@ impl Kernel {
         }
     }
 
-    /// Terms of a number.
-    fn terms(self) -> usize {
+    /// How the numbers of the left and the right operand become bf16.
+    fn terms(self) -> [Terms; 2] {
         match self {
-            Kernel::Exact => PARTS,
-            Kernel::Rounded => 1,
+            Kernel::Exact => [Terms::Three; 2],
+            Kernel::Rounded => [Terms::Nearest, Terms::Dithered],
         }
     }
 
@@ -115,17 +115,17 @@ pub(super) fn gemm(
     let [mut left, mut right] = SCRATCH.take();
     // Equal depths, in whole tiles.
     let depth = k.div_ceil(k.div_ceil(DEPTH)).next_multiple_of(STEP);
-    let terms = kernel.terms();
-    let width = (kernel.bytes() / (2 * terms * depth)).max(PANEL) / PANEL * PANEL;
+    let [of_a, of_b] = kernel.terms();
+    let width = (kernel.bytes() / (2 * of_b.count() * depth)).max(PANEL) / PANEL * PANEL;
     for depth in chunks(k, depth) {
         let beta = if depth.start == 0 { beta } else { 1.0 };
         for rows in chunks(m, ROWS) {
             let a = a.part(rows.start, rows.len(), depth.start, depth.len());
-            left.pack(a, Order::Rows, terms, threads);
+            left.pack(a, Order::Rows, of_a, threads);
             for (b, c) in &mut *products {
                 for cols in chunks(b.cols(), width) {
                     let b = b.part(depth.start, depth.len(), cols.start, cols.len());
-                    right.pack(b.t(), Order::Pairs, terms, threads);
+                    right.pack(b.t(), Order::Pairs, of_b, threads);
                     let c = c.reborrow().part(rows.start, rows.len(), cols.start, cols.len());
                     multiply(kernel, beta, c, alpha, &left, &right, threads);
                 }
@@ -222,11 +222,14 @@ mod tests {
         what: &str,
     ) {
         let (m, n, k) = (a.rows(), b.cols(), a.cols());
+        // bf16 represents the right operand, so that no threshold matters.
+        let rounded = operand(kernel, b);
+        let b = rounded.view();
         let old =
             if beta == 0.0 { Matrix::from_fn(m, n, |_, _| f32::NAN) } else { random(m, n, 9) };
         let mut c = old.clone();
         gemm(kernel, beta, alpha, a, &mut [(b, c.view_mut())], Threads::All);
-        let (a, b) = (operand(kernel, a), operand(kernel, b));
+        let (a, b) = (operand(kernel, a), operand(Kernel::Exact, b));
         for i in 0..m {
             for j in 0..n {
                 let terms = || (0..k).map(|p| f64::from(a.row(i)[p]) * f64::from(b.row(p)[j]));
@@ -282,7 +285,7 @@ mod tests {
                 f32::from_bits(b.row(i)[j].to_bits() & mask)
             });
             let mut packed = Operand::default();
-            packed.pack(b.view(), Order::Pairs, PARTS, Threads::One);
+            packed.pack(b.view(), Order::Pairs, Terms::Three, Threads::One);
             let found: Vec<usize> = (0..packed.panels()).map(|i| packed.panel(i).1).collect();
             assert_eq!(found, [parts, parts, 3]);
             check(kernel, 0.0, 1.0, a.view(), b.view().t(), "parts");
@@ -343,6 +346,28 @@ mod tests {
             let mut c = Matrix::zeros(1100, b.cols());
             gemm(kernel, 0.0, 1.0, a.view(), &mut [(b.view(), c.view_mut())], Threads::All);
             assert!(&c == want, "alone");
+        }
+    }
+
+    #[test]
+    fn small_changes_of_the_right_operand_survive_on_average() {
+        if !kernels().any(|kernel| kernel == Kernel::Rounded) {
+            return;
+        }
+        // One plus a fraction of a unit in the last place of bf16, in sums over 640 entries.
+        let a = Matrix::from_fn(3, 640, |_, _| 1.0);
+        for share in [-0.7f32, -0.25, 0.0, 0.1, 0.5, 0.9] {
+            let ulp = if share < 0.0 { 1.0 / 256.0 } else { 1.0 / 128.0 };
+            for transposed in [false, true] {
+                let b = Matrix::from_fn(640, 640, |_, _| 1.0 + share * ulp);
+                let b = if transposed { b.view().t() } else { b.view() };
+                let mut c = Matrix::zeros(3, 640);
+                gemm(Kernel::Rounded, 0.0, 1.0, a.view(), &mut [(b, c.view_mut())], Threads::One);
+                for &sum in c.data() {
+                    let found = (sum / 640.0 - 1.0) / ulp;
+                    assert!((found - share).abs() < 0.03, "{found} of {share}");
+                }
+            }
         }
     }
 }

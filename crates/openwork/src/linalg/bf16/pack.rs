@@ -1,6 +1,6 @@
 //! Packs operands as bf16 terms in the order in which the kernels read them.
 
-use super::{PANEL, STEP};
+use super::{PANEL, PARTS, STEP};
 use crate::linalg::Threads;
 use crate::matrix::MatrixRef;
 use rayon::prelude::*;
@@ -24,6 +24,30 @@ pub enum Order {
     Pairs,
 }
 
+/// How a number becomes terms of bf16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terms {
+    /// Three, whose sum is the number; as few as a panel of a right operand needs.
+    Three,
+    /// The nearest.
+    Nearest,
+    /// One of the two neighbors: the one above if the number's distance from the one below
+    /// exceeds a threshold of its position. Thresholds spread evenly, so that on average over
+    /// positions nothing is lost: small changes of numbers that bf16 represents exactly, as
+    /// those of weights in training, would all be rounded away otherwise.
+    Dithered,
+}
+
+impl Terms {
+    /// The largest number of terms.
+    pub fn count(self) -> usize {
+        match self {
+            Terms::Three => PARTS,
+            Terms::Nearest | Terms::Dithered => 1,
+        }
+    }
+}
+
 /// The rows of a matrix in panels of 32: for every 32 columns and every part, two
 /// tiles. Entries beyond the matrix are zero.
 #[derive(Default)]
@@ -42,9 +66,10 @@ impl Operand {
     /// No panels.
     pub const EMPTY: Self = Self { lines: Vec::new(), terms: 0, parts: Vec::new(), steps: 0 };
 
-    /// Packs a matrix whose rows or columns are contiguous, as the sum of `terms` numbers of
-    /// bf16. A left operand has all terms, the panels of a right operand those that they need.
-    pub fn pack(&mut self, x: MatrixRef<'_>, order: Order, terms: usize, threads: Threads) {
+    /// Packs a matrix whose rows or columns are contiguous. A left operand has all terms, the
+    /// panels of a right operand those that they need.
+    pub fn pack(&mut self, x: MatrixRef<'_>, order: Order, kind: Terms, threads: Threads) {
+        let terms = kind.count();
         (self.steps, self.terms) = (x.cols().div_ceil(STEP), terms);
         let (panels, size) = (x.rows().div_ceil(PANEL), self.steps * terms * PANEL);
         // The buffer only grows; old contents are overwritten.
@@ -65,7 +90,7 @@ impl Operand {
                 let x = x.part(first, TILE.min(rows - first), 0, x.cols());
                 let out = &mut out[half..self.steps * *parts * PANEL];
                 // SAFETY: machines that multiply bf16 have these features.
-                unsafe { pack_tiles(x, order, *parts, out) };
+                unsafe { pack_tiles(x, order, (kind, *parts), i * PANEL + half, out) };
             }
         };
         let lines = &mut self.lines[..panels * size];
@@ -108,10 +133,16 @@ fn needed(x: MatrixRef<'_>) -> usize {
     }
 }
 
-/// Up to 16 rows; the tile of step `s` and part `p` begins at line
-/// `(s * parts + p) * PANEL` of `out`.
+/// Up to 16 rows, of which `first` come before in the matrix; the tile of step `s` and part
+/// `p` begins at line `(s * parts + p) * PANEL` of `out`.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn pack_tiles(x: MatrixRef<'_>, order: Order, parts: usize, out: &mut [Line]) {
+fn pack_tiles(
+    x: MatrixRef<'_>,
+    order: Order,
+    (kind, parts): (Terms, usize),
+    first: usize,
+    out: &mut [Line],
+) {
     let natural = match x.strides() {
         (_, 1) => Order::Rows,
         _ => Order::Pairs,
@@ -136,7 +167,11 @@ fn pack_tiles(x: MatrixRef<'_>, order: Order, parts: usize, out: &mut [Line]) {
                     [row(2 * line), row(2 * line + 1)]
                 }
             };
-            let bits = split(low, high);
+            let bits = match kind {
+                Terms::Three => split(low, high),
+                Terms::Nearest => [nearest(low, high); PARTS],
+                Terms::Dithered => [dithered(low, high, first + line, step); PARTS],
+            };
             for (part, &bits) in bits.iter().enumerate().take(parts) {
                 let bits = match natural {
                     Order::Rows => bits,
@@ -166,6 +201,47 @@ fn load(x: &[f32]) -> __m512 {
     }
     // SAFETY: the mask excludes entries beyond the slice.
     unsafe { _mm512_maskz_loadu_ps((1 << x.len()) - 1, x.as_ptr()) }
+}
+
+/// The nearest bf16 numbers to 32 numbers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn nearest(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: both are 512 bits.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+/// One of the neighbors of each of 32 numbers in bf16, by the thresholds of a line of a step.
+///
+/// The threshold of lane `i` of line `l` in step `s` is the fractional part of
+/// `a i + b l + c s`, for the square roots `a`, `b` and `c` of 2, 3 and 5.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn dithered(low: __m512, high: __m512, line: usize, step: usize) -> __m512i {
+    const LANE: u16 = 27146; // 2^16 (sqrt(2) - 1)
+    const ROW: u16 = 47975; // 2^16 (sqrt(3) - 1)
+    const DEPTH: u16 = 15471; // 2^16 (sqrt(5) - 2)
+    const LANES: [u32; 32] = {
+        let mut lanes = [0; 32];
+        let mut i = 0;
+        while i < 32 {
+            lanes[i] = LANE.wrapping_mul(i as u16) as u32;
+            i += 1;
+        }
+        lanes
+    };
+    let start = ROW.wrapping_mul(line as u16).wrapping_add(DEPTH.wrapping_mul(step as u16));
+    let start = _mm512_set1_epi32(i32::from(start));
+    let below = _mm512_set1_epi32(0xffff);
+    let mut halves = [_mm256_setzero_si256(); 2];
+    for (i, (half, x)) in halves.iter_mut().zip([low, high]).enumerate() {
+        // SAFETY: 32 lanes of 4 bytes, 16 at a time.
+        let lanes = unsafe { _mm512_loadu_si512(LANES.as_ptr().add(16 * i).cast()) };
+        let threshold = _mm512_and_si512(_mm512_add_epi32(start, lanes), below);
+        let bits = _mm512_add_epi32(_mm512_castps_si512(x), threshold);
+        *half = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(bits));
+    }
+    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(halves[0]), halves[1])
 }
 
 /// The three bf16 terms of 32 numbers, in order.
