@@ -178,7 +178,7 @@ pub struct Layer {
     /// The sink of each head, if the family has them.
     sinks: Option<Arc<[f32]>>,
     /// On each head of values, if the family has it.
-    value_norm: Option<Norm>,
+    pub(super) value_norm: Option<Norm>,
     /// Factor of the layer's output, if the family has one.
     scale: Option<f32>,
     /// The per-layer embedding, if the model has one.

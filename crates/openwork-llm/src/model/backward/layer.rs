@@ -7,8 +7,8 @@
 //! (the outer norms and the factor `r` where the family has them). For a linear `Y = X W' + b` and
 //! the gradient `dY`: `dX = dY W`, `dW = dY' X`, `db = sum of the rows of dY`.
 
-use super::attention::{Forward, Gradients};
 use super::experts::ExpertActivations;
+use super::mixer::MixerActivations;
 use crate::model::config::{Activation, Config};
 use crate::model::hidden::Scratch;
 use crate::model::layer::{ACTIVATION_CHUNK, Layer, Linear, NormSlot};
@@ -25,11 +25,9 @@ use rayon::prelude::*;
 #[derive(Debug, Default)]
 pub struct Activations {
     /// The layer's input, `[T, hidden]`.
-    input: Vec<f32>,
-    /// The first half: `normed`, rotated `q` and `k`, `v`, `mixed`, `out`.
-    attention: Scratch,
-    /// Queries, keys and values before their norms and bounds, if the family has those.
-    raw_heads: [Vec<f32>; 3],
+    pub(super) input: Vec<f32>,
+    /// The first half.
+    pub(super) mixer: MixerActivations,
     /// The states between the halves, `[T, hidden]`.
     middle: Vec<f32>,
     /// The second half: `normed`, `gate` after the activation, `up`, `out`.
@@ -119,29 +117,9 @@ impl Layer {
     /// One half of [`forward_saving`](Self::forward_saving).
     pub fn forward_half_saving(&self, half: Half, h: &mut [f32], kept: &mut Activations) {
         match half {
-            Half::Attention => self.attention_saving(h, kept),
+            Half::Attention => self.mixer_saving(h, kept),
             Half::Mlp => self.mlp_saving(h, kept),
         }
-    }
-
-    fn attention_saving(&self, h: &mut [f32], kept: &mut Activations) {
-        let Activations { input, attention, raw_heads, .. } = kept;
-        copy(input, h);
-        self.attention_input(h, attention, &mut NoTap);
-        self.project_heads(h.len(), attention);
-        if self.norm(NormSlot::Query).is_some() || self.config().clip_qkv.is_some() {
-            for (raw, heads) in raw_heads.iter_mut().zip([&attention.q, &attention.k, &attention.v])
-            {
-                copy(raw, heads);
-            }
-        }
-        self.rotate_rows(h.len(), &|row| row, attention);
-        self.mix(h.len() / self.config().hidden, None, attention);
-        let o_proj = self.output_linear();
-        let t = h.len() / self.config().hidden;
-        let x = MatrixRef::new(&attention.mixed, t, o_proj.weight.cols());
-        let norm = self.norm(NormSlot::AfterAttention);
-        self.add_residual_saving(x, o_proj, norm, &mut attention.out, h);
     }
 
     fn mlp_saving(&self, h: &mut [f32], kept: &mut Activations) {
@@ -162,7 +140,7 @@ impl Layer {
     }
 
     /// `h <- h + r norm(x W' + b)`, leaving the norm's input in `out`.
-    fn add_residual_saving(
+    pub(super) fn add_residual_saving(
         &self,
         x: MatrixRef<'_>,
         linear: &Linear,
@@ -218,7 +196,7 @@ impl Layer {
             grads.norms[slot as usize].fill(0.0);
         }
         match half {
-            Half::Attention => self.attention_backward(kept, interior, d, grads),
+            Half::Attention => self.mixer_backward(kept, interior, d, grads),
             Half::Mlp => self.mlp_backward(kept, interior, d, grads),
         }
     }
@@ -291,63 +269,6 @@ impl Layer {
         linear_backward(up_proj, x, d_up, (1.0, d_normed), first + 1, grads);
     }
 
-    fn attention_backward(
-        &self,
-        kept: &Activations,
-        interior: &mut Interior,
-        d: &mut [f32],
-        grads: &mut LayerGradients,
-    ) {
-        let Activations { input, attention, raw_heads, .. } = kept;
-        let c = self.config();
-        let t = d.len() / c.hidden;
-        let [d_q, d_k, d_v] = &mut interior.wide;
-        let [d_out, d_normed, d_mixed] = &mut interior.narrow;
-
-        // 1. Through the norm after attention, if any, and the output projection.
-        let d_out = self.output_backward(NormSlot::AfterAttention, &attention.out, d, d_out, grads);
-        let mixed = MatrixRef::new(&attention.mixed, t, c.q_width());
-        let o_proj = self.output_linear();
-        linear_backward(o_proj, mixed, d_out, (0.0, d_mixed), 3, grads);
-
-        // 2. Through attention, the rotation, and the norms of heads, if any.
-        for (grad, width) in
-            [(&mut *d_q, c.q_width()), (&mut *d_k, c.kv_width()), (&mut *d_v, c.kv_width())]
-        {
-            grad.resize(t * width, 0.0);
-        }
-        let Scratch { q, k, v, mixed, .. } = attention;
-        let forward = Forward { q, k, v, out: mixed };
-        self.grouped_attention().backward(forward, d_mixed, Gradients { q: d_q, k: d_k, v: d_v });
-        if let Some(scaling) = c.query_scaling {
-            let rows = d_q.par_chunks_mut(c.q_width()).enumerate();
-            rows.for_each(|(p, row)| vector::scale(row, scaling.factor(p)));
-        }
-        self.rotate_back(d_q, c.q_width());
-        self.rotate_back(d_k, c.kv_width());
-        let slots = [Some(NormSlot::Query), Some(NormSlot::Key), None];
-        let heads = raw_heads.iter().zip([&mut *d_q, &mut *d_k, &mut *d_v]);
-        for (slot, (raw, grad)) in slots.into_iter().zip(heads) {
-            let norm = slot.and_then(|slot| self.norm(slot));
-            if let Some(clip) = c.clip_qkv {
-                clip_backward(raw, norm, clip, grad);
-            }
-            if let (Some(norm), Some(slot)) = (norm, slot) {
-                let mut d_raw = vec![0.0; grad.len()];
-                norm.backward(raw, grad, &mut d_raw, &mut grads.norms[slot as usize]);
-                *grad = d_raw;
-            }
-        }
-
-        // 3. Through the three projections, and the norm before them.
-        let x = MatrixRef::new(&attention.normed, t, c.hidden);
-        for (i, grad) in [&*d_q, d_k, d_v].into_iter().enumerate() {
-            let beta = if i == 0 { 0.0 } else { 1.0 };
-            linear_backward(&self.linears[i], x, grad, (beta, d_normed), i, grads);
-        }
-        self.input_norm_backward(NormSlot::BeforeAttention, input, d_normed, d, grads);
-    }
-
     /// The gradient of what a half computes, before its norm and factor, given that of the
     /// sum that it is added to: `d` itself if the layer has neither.
     pub(super) fn output_backward<'a>(
@@ -375,7 +296,7 @@ impl Layer {
     }
 
     /// Adds to `d` what comes through the norm at the input of a half.
-    fn input_norm_backward(
+    pub(super) fn input_norm_backward(
         &self,
         slot: NormSlot,
         x: &[f32],
@@ -388,14 +309,6 @@ impl Layer {
             None => vector::add(d, d_normed),
         }
     }
-
-    /// Rotates every head of the rows back by its position.
-    fn rotate_back(&self, rows: &mut [f32], width: usize) {
-        let Some(rope) = self.rope() else { return };
-        let table = rope.table(rows.len() / width);
-        let rows = rows.par_chunks_mut(width).enumerate().with_min_len(32);
-        rows.for_each(|(p, row)| table.rotate_back(row, p));
-    }
 }
 
 /// The inputs of an MLP or expert, gate before its activation, up, and the input of down.
@@ -407,19 +320,8 @@ pub(super) struct MlpValues<'a> {
     pub act: &'a [f32],
 }
 
-/// Clears the gradients of heads that were clamped after their norm.
-fn clip_backward(raw: &[f32], norm: Option<&Norm>, clip: f32, grad: &mut [f32]) {
-    let mut heads = raw.to_vec();
-    if let Some(norm) = norm {
-        norm.rows_in_place(&mut heads);
-    }
-    for (grad, x) in grad.iter_mut().zip(heads) {
-        *grad = if x.abs() > clip { 0.0 } else { *grad };
-    }
-}
-
 /// Writes the gradients of linear `i` and `dX <- beta dX + dY W`.
-fn linear_backward(
+pub(super) fn linear_backward(
     linear: &Linear,
     x: MatrixRef<'_>,
     d_y: &[f32],

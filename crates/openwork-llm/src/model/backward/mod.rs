@@ -13,10 +13,13 @@
 //! and added in the order of the windows.
 
 mod attention;
+mod delta_net;
+mod delta_rule;
 mod experts;
 mod head;
 mod layer;
 mod loss;
+mod mixer;
 mod norm;
 
 pub use head::{HeadGradients, Objective, Reference};
