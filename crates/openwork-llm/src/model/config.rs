@@ -414,8 +414,11 @@ impl Config {
 
     /// The feature of this model that the backward pass does not support, if any.
     pub fn untrainable(&self) -> Option<&'static str> {
-        let lacks =
-            [(self.encoder.is_some(), "encoders"), (self.family.value_norm, "normalized values")];
+        let lacks = [
+            (self.encoder.is_some(), "encoders"),
+            (self.per_layer.is_some(), "per-layer embeddings"),
+            (self.shares_keys(), "shared keys and values"),
+        ];
         lacks.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
     }
 

@@ -561,6 +561,11 @@ impl Layer {
         tap: &mut dyn Tap,
     ) {
         self.add_per_layer(h, tokens, scratch, tap);
+        self.scale_output(h);
+    }
+
+    /// Multiplies the layer's output, or the gradient of it, by its factor, if it has one.
+    pub(super) fn scale_output(&self, h: &mut [f32]) {
         if let Some(scale) = self.scale {
             h.par_chunks_mut(ACTIVATION_CHUNK).for_each(|h| vector::scale(h, scale));
         }

@@ -52,7 +52,7 @@ impl DeltaNet {
             .zip(d_out.par_chunks(ACTIVATION_CHUNK))
             .for_each(|((z, normed), d)| vector::silu_gate_backward(z, normed, d));
         let mut d_heads = vec![0.0; heads.len()];
-        self.norm.backward(heads, &normed, &mut d_heads, &mut vec![0.0; s.value_dim]);
+        self.norm.backward_frozen(heads, &normed, &mut d_heads);
 
         // 2. Through the delta rule.
         let mut convolved = vec![0.0; t * channels];

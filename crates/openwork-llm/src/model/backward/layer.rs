@@ -1,10 +1,10 @@
 //! Backward pass of a decoder layer on one window of tokens.
 //!
 //! ```text
-//! m = h + r norm(attention(norm(h)) Wo')        out = m + r norm(act(norm(m) Wg') o (norm(m) Wu') Wd')
+//! m = h + r norm(mix(norm(h)) Wo')        out = s (m + r norm(act(norm(m) Wg') o (norm(m) Wu') Wd'))
 //! ```
 //!
-//! (the outer norms and the factor `r` where the family has them). For a linear `Y = X W' + b` and
+//! (the outer norms and the factors `r` and `s` where the family has them). For a linear `Y = X W' + b` and
 //! the gradient `dY`: `dX = dY W`, `dW = dY' X`, `db = sum of the rows of dY`.
 
 use super::experts::ExpertActivations;
@@ -29,7 +29,7 @@ pub struct Activations {
     /// The first half.
     pub(super) mixer: MixerActivations,
     /// The states between the halves, `[T, hidden]`.
-    middle: Vec<f32>,
+    pub(super) middle: Vec<f32>,
     /// The second half: `normed`, `gate` after the activation, `up`, `out`.
     pub(super) mlp: Scratch,
     /// `gate` before the activation, `[T, ff]`.
@@ -42,6 +42,12 @@ impl Activations {
     /// The layer's input, `[T, hidden]`.
     pub fn input(&self) -> &[f32] {
         &self.input
+    }
+
+    /// The values inside the MLP that every token goes through.
+    pub(super) fn mlp_values(&self) -> MlpValues<'_> {
+        let Self { mlp, raw_gate, .. } = self;
+        MlpValues { x: &mlp.normed, gate: raw_gate, up: &mlp.up, act: &mlp.gate }
     }
 
     /// Bytes of one layer's activations on a window of `t` tokens.
@@ -123,12 +129,17 @@ impl Layer {
     }
 
     fn mlp_saving(&self, h: &mut [f32], kept: &mut Activations) {
-        let Activations { middle, mlp, raw_gate, .. } = kept;
-        copy(middle, h);
-        self.mlp_input(h, mlp, &mut NoTap);
-        if self.router.is_some() {
-            return self.experts_saving(h, kept);
+        copy(&mut kept.middle, h);
+        self.mlp_input(h, &mut kept.mlp, &mut NoTap);
+        match self.router {
+            Some(_) => self.experts_saving(h, kept),
+            None => self.gated_saving(h, kept),
         }
+        self.scale_output(h);
+    }
+
+    fn gated_saving(&self, h: &mut [f32], kept: &mut Activations) {
+        let Activations { mlp, raw_gate, .. } = kept;
         self.project_gate(h.len(), mlp);
         copy(raw_gate, &mlp.gate);
         self.activate_gate(h.len(), mlp, &mut NoTap);
@@ -208,23 +219,21 @@ impl Layer {
         d: &mut [f32],
         grads: &mut LayerGradients,
     ) {
+        // 1. Through the factor of the output.
+        self.scale_output(d);
+
+        // 2. Through the experts; or the norm after the MLP, if any, and its three linears.
         if self.router.is_some() {
             self.experts_backward(kept, interior, d, grads);
         } else {
-            // 1. Through the norm after the MLP, if any, and its three linears.
             let mut d_out = std::mem::take(&mut interior.narrow[0]);
             let from =
                 self.output_backward(NormSlot::AfterMlp, &kept.mlp.out, d, &mut d_out, grads);
-            let values = MlpValues {
-                x: &kept.mlp.normed,
-                gate: &kept.raw_gate,
-                up: &kept.mlp.up,
-                act: &kept.mlp.gate,
-            };
-            self.gated_backward(None, values, from, interior, grads);
+            self.gated_backward(None, kept.mlp_values(), from, interior, grads);
             interior.narrow[0] = d_out;
         }
-        // 2. Through the norm before them.
+
+        // 3. Through the norm before them.
         self.input_norm_backward(NormSlot::BeforeMlp, &kept.middle, &interior.narrow[1], d, grads);
     }
 

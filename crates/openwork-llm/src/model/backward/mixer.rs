@@ -182,6 +182,10 @@ impl Layer {
         self.heads_backward(kept, [&mut *d_q, &mut *d_k, &mut *d_v], grads);
 
         // 4. Through the projections.
+        if self.info().position(Role::Value).is_none() {
+            // The values are the keys.
+            vector::add(d_k, d_v);
+        }
         if gated {
             *d_q = join_heads(d_q, &d_gate, self.grouped_attention().head_dim);
         }
@@ -209,9 +213,13 @@ impl Layer {
                 clip_backward(raw, norm, clip, grad);
             }
             if let Some(norm) = norm {
-                let (mut d_raw, mut unused) = (vec![0.0; grad.len()], vec![0.0; norm.width()]);
-                let factors = slot.map_or(&mut unused, |slot| &mut grads.norms[slot as usize]);
-                norm.backward(raw, grad, &mut d_raw, factors);
+                let mut d_raw = vec![0.0; grad.len()];
+                match slot {
+                    Some(slot) => {
+                        norm.backward(raw, grad, &mut d_raw, &mut grads.norms[slot as usize])
+                    }
+                    None => norm.backward_frozen(raw, grad, &mut d_raw),
+                }
                 *grad = d_raw;
             }
         }
