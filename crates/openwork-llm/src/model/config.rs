@@ -414,12 +414,7 @@ impl Config {
 
     /// The feature of this model that the backward pass does not support, if any.
     pub fn untrainable(&self) -> Option<&'static str> {
-        let lacks = [
-            (self.encoder.is_some(), "encoders"),
-            (self.per_layer.is_some(), "per-layer embeddings"),
-            (self.shares_keys(), "shared keys and values"),
-        ];
-        lacks.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
+        self.encoder.as_ref().map(|_| "encoders")
     }
 
     /// Whether its MLP has no gate.

@@ -9,6 +9,8 @@
 
 use super::experts::ExpertActivations;
 use super::mixer::MixerActivations;
+use super::per_layer::PerLayerActivations;
+use crate::model::carried::Carried;
 use crate::model::config::{Activation, Config};
 use crate::model::hidden::Scratch;
 use crate::model::layer::{ACTIVATION_CHUNK, Layer, Linear, NormSlot};
@@ -36,6 +38,8 @@ pub struct Activations {
     pub(super) raw_gate: Vec<f32>,
     /// What the experts computed, if the layer has any.
     pub(super) experts: ExpertActivations,
+    /// What the per-layer embedding computed, if the layer has one.
+    per_layer: PerLayerActivations,
 }
 
 impl Activations {
@@ -52,8 +56,15 @@ impl Activations {
 
     /// Bytes of one layer's activations on a window of `t` tokens.
     pub fn bytes(c: &Config, t: usize) -> u64 {
-        let experts = c.experts.as_ref().map_or(0, |e| e.active * (2 * c.hidden + 3 * e.ff));
-        let entries = 5 * c.hidden + 3 * c.q_width() + 3 * c.kv_width() + 3 * c.ff + experts;
+        let ff = (0..c.layers).filter_map(|layer| c.mlp_width(layer)).max().unwrap_or(c.ff);
+        let gates = if c.family.gated_attention { 3 * c.q_width() } else { 0 };
+        let experts = c.experts.as_ref().map_or(0, |e| {
+            let beside = if e.beside_mlp { 4 * c.hidden } else { 0 };
+            e.active * (2 * c.hidden + 3 * e.ff) + beside
+        });
+        let per_layer = c.per_layer.map_or(0, |p| 2 * c.hidden + 3 * p.width);
+        let mixer = 3 * c.q_width() + gates + 3 * c.kv_width();
+        let entries = 5 * c.hidden + mixer + 3 * ff + experts + per_layer;
         (t * entries * size_of::<f32>()) as u64
     }
 }
@@ -116,24 +127,35 @@ impl LayerGradients {
 impl Layer {
     /// As [`forward`](Self::forward) on one window `[T, hidden]` that begins at
     /// position 0, keeping in `kept` what [`backward`](Self::backward) needs.
-    pub fn forward_saving(&self, h: &mut [f32], kept: &mut Activations) {
-        Half::ALL.into_iter().for_each(|half| self.forward_half_saving(half, h, kept));
+    pub fn forward_saving(&self, h: &mut [f32], carried: &mut Carried, kept: &mut Activations) {
+        Half::ALL.into_iter().for_each(|half| self.forward_half_saving(half, h, carried, kept));
     }
 
     /// One half of [`forward_saving`](Self::forward_saving).
-    pub fn forward_half_saving(&self, half: Half, h: &mut [f32], kept: &mut Activations) {
+    pub fn forward_half_saving(
+        &self,
+        half: Half,
+        h: &mut [f32],
+        carried: &mut Carried,
+        kept: &mut Activations,
+    ) {
+        let t = h.len() / self.config().hidden;
+        let mut carried = carried.rows(0..t, t);
         match half {
-            Half::Attention => self.mixer_saving(h, kept),
-            Half::Mlp => self.mlp_saving(h, kept),
+            Half::Attention => self.mixer_saving(h, &mut carried, kept),
+            Half::Mlp => self.mlp_saving(h, carried.tokens, kept),
         }
     }
 
-    fn mlp_saving(&self, h: &mut [f32], kept: &mut Activations) {
+    fn mlp_saving(&self, h: &mut [f32], tokens: &[u32], kept: &mut Activations) {
         copy(&mut kept.middle, h);
         self.mlp_input(h, &mut kept.mlp, &mut NoTap);
         match self.router {
             Some(_) => self.experts_saving(h, kept),
             None => self.gated_saving(h, kept),
+        }
+        if let Some(input) = &self.per_layer {
+            self.per_layer_saving(input, h, tokens, &mut kept.per_layer);
         }
         self.scale_output(h);
     }
@@ -174,6 +196,10 @@ impl Layer {
     /// its input, and `grads` by the gradients of its parameters. `kept` is what
     /// [`forward_saving`](Self::forward_saving) left.
     ///
+    /// `d_shared` passes the gradients of shared keys and values from the last layer to the
+    /// first: zeros of the shape of [`Carried::keys_values`] before the last layer. If it is
+    /// empty, the keys and values of other layers are constants.
+    ///
     /// # Panics
     ///
     /// If the layer does not hold f32 weights.
@@ -182,10 +208,11 @@ impl Layer {
         kept: &Activations,
         interior: &mut Interior,
         d: &mut [f32],
+        d_shared: &mut [f32],
         grads: &mut LayerGradients,
     ) {
         for half in Half::ALL.into_iter().rev() {
-            self.backward_half(half, kept, interior, d, grads);
+            self.backward_half(half, kept, interior, d, d_shared, grads);
         }
     }
 
@@ -201,13 +228,14 @@ impl Layer {
         kept: &Activations,
         interior: &mut Interior,
         d: &mut [f32],
+        d_shared: &mut [f32],
         grads: &mut LayerGradients,
     ) {
         for slot in NormSlot::ALL.into_iter().filter(|&slot| slot.half() == half) {
             grads.norms[slot as usize].fill(0.0);
         }
         match half {
-            Half::Attention => self.mixer_backward(kept, interior, d, grads),
+            Half::Attention => self.mixer_backward(kept, interior, d, d_shared, grads),
             Half::Mlp => self.mlp_backward(kept, interior, d, grads),
         }
     }
@@ -219,8 +247,11 @@ impl Layer {
         d: &mut [f32],
         grads: &mut LayerGradients,
     ) {
-        // 1. Through the factor of the output.
+        // 1. Through the factor of the output and the per-layer embedding.
         self.scale_output(d);
+        if self.per_layer.is_some() {
+            self.per_layer_backward(&kept.per_layer, interior, d, grads);
+        }
 
         // 2. Through the experts; or the norm after the MLP, if any, and its three linears.
         if self.router.is_some() {
@@ -260,10 +291,20 @@ impl Layer {
         // 2. The activation; `gate` and `up` become their gradients.
         copy(d_gate, values.gate);
         copy(d_up, values.up);
+        self.activation_backward(d_gate, d_up, d_act);
+
+        // 3. Gate and up.
+        let x = MatrixRef::new(values.x, t, self.config().hidden);
+        linear_backward(gate_proj, x, d_gate, (0.0, d_normed), first, grads);
+        linear_backward(up_proj, x, d_up, (1.0, d_normed), first + 1, grads);
+    }
+
+    /// Replaces `gate`, before its activation, and `up` by their gradients, given that of the
+    /// activation's output.
+    pub(super) fn activation_backward(&self, gate: &mut [f32], up: &mut [f32], d: &[f32]) {
         let activation = self.config().activation;
-        let parts =
-            d_gate.par_chunks_mut(ACTIVATION_CHUNK).zip(d_up.par_chunks_mut(ACTIVATION_CHUNK));
-        parts.zip(d_act.par_chunks(ACTIVATION_CHUNK)).for_each(|((g, u), d)| match activation {
+        let parts = gate.par_chunks_mut(ACTIVATION_CHUNK).zip(up.par_chunks_mut(ACTIVATION_CHUNK));
+        parts.zip(d.par_chunks(ACTIVATION_CHUNK)).for_each(|((g, u), d)| match activation {
             Activation::Gelu => unreachable!("only encoders have it, which are not trained"),
             Activation::Silu => vector::silu_gate_backward(g, u, d),
             Activation::GeluTanh => vector::gelu_gate_backward(g, u, d),
@@ -271,11 +312,6 @@ impl Layer {
                 vector::clamped_swiglu_backward(g, u, d, alpha, limit)
             }
         });
-
-        // 3. Gate and up.
-        let x = MatrixRef::new(values.x, t, self.config().hidden);
-        linear_backward(gate_proj, x, d_gate, (0.0, d_normed), first, grads);
-        linear_backward(up_proj, x, d_up, (1.0, d_normed), first + 1, grads);
     }
 
     /// The gradient of what a half computes, before its norm and factor, given that of the

@@ -12,6 +12,7 @@ use super::attention::{Forward, Gradients};
 use super::delta_net::DeltaGradients;
 use super::layer::{Activations, Interior, LayerGradients, copy, linear_backward};
 use crate::model::cache::Cache;
+use crate::model::carried::CarriedRows;
 use crate::model::delta_net::{DeltaNet, Projected};
 use crate::model::hidden::Scratch;
 use crate::model::layer::{ACTIVATION_CHUNK, Layer, NormSlot, sized};
@@ -36,13 +37,18 @@ pub(super) struct MixerActivations {
 
 impl Layer {
     /// The first half of [`forward_saving`](Self::forward_saving).
-    pub(super) fn mixer_saving(&self, h: &mut [f32], kept: &mut Activations) {
+    pub(super) fn mixer_saving(
+        &self,
+        h: &mut [f32],
+        carried: &mut CarriedRows<'_>,
+        kept: &mut Activations,
+    ) {
         let Activations { input, mixer, .. } = kept;
         copy(input, h);
         self.attention_input(h, &mut mixer.scratch, &mut NoTap);
         match &self.delta_net {
             Some(net) => self.delta_saving(net, h.len(), mixer),
-            None => self.attention_saving(h.len(), mixer),
+            None => self.attention_saving(h.len(), carried, mixer),
         }
         let o_proj = self.output_linear();
         let Scratch { mixed, out, .. } = &mut mixer.scratch;
@@ -50,7 +56,12 @@ impl Layer {
         self.add_residual_saving(x, o_proj, self.norm(NormSlot::AfterAttention), out, h);
     }
 
-    fn attention_saving(&self, size: usize, kept: &mut MixerActivations) {
+    fn attention_saving(
+        &self,
+        size: usize,
+        carried: &mut CarriedRows<'_>,
+        kept: &mut MixerActivations,
+    ) {
         let MixerActivations { scratch, raw_heads, ungated } = kept;
         self.project_heads(size, scratch);
         let norms = self.head_norms();
@@ -60,6 +71,7 @@ impl Layer {
             }
         }
         self.rotate_rows(size, &|row| row, scratch);
+        self.share_keys(carried, scratch);
         self.mix(size / self.config().hidden, None, scratch);
         if self.config().family.gated_attention {
             copy(ungated, &scratch.mixed);
@@ -95,6 +107,7 @@ impl Layer {
         kept: &Activations,
         interior: &mut Interior,
         d: &mut [f32],
+        d_shared: &mut [f32],
         grads: &mut LayerGradients,
     ) {
         let Activations { input, mixer, .. } = kept;
@@ -111,7 +124,7 @@ impl Layer {
         // 2. Through the mixer and its projections.
         match &self.delta_net {
             Some(net) => self.delta_backward(net, mixer, interior, grads),
-            None => self.attention_backward(mixer, interior, grads),
+            None => self.attention_backward(mixer, interior, d_shared, grads),
         }
 
         // 3. Through the norm before it.
@@ -142,6 +155,7 @@ impl Layer {
         &self,
         kept: &MixerActivations,
         interior: &mut Interior,
+        d_shared: &mut [f32],
         grads: &mut LayerGradients,
     ) {
         let MixerActivations { scratch, ungated, .. } = kept;
@@ -170,6 +184,8 @@ impl Layer {
         let out = if gated { ungated } else { mixed };
         let into = Gradients { q: d_q, k: d_k, v: d_v };
         self.grouped_attention().backward(Forward { q, k, v, out }, d_mixed, into);
+        // Keys and values of another layer leave nothing to do here.
+        self.share_backward(d_k, d_v, d_shared);
         let [q_width, kv_width] = [q, k].map(|heads| heads.len() / t);
         if let Some(scaling) = c.query_scaling {
             let rows = d_q.par_chunks_mut(q_width).enumerate();

@@ -21,6 +21,8 @@ mod layer;
 mod loss;
 mod mixer;
 mod norm;
+mod per_layer;
+mod sharing;
 
 pub use head::{HeadGradients, Objective, Reference};
 pub use layer::{Activations, Interior, LayerGradients};
