@@ -20,7 +20,7 @@ use openwork::Matrix;
 use openwork::linalg::{Threads, gemm};
 use openwork_llm::Checkpoint;
 use openwork_llm::model::backward::{Activations, Interior, LayerGradients};
-use openwork_llm::model::{Decoder, Hidden, Model, NoTap, Storage};
+use openwork_llm::model::{Decoder, Model, NoTap, Storage};
 use rayon::prelude::*;
 use serde_json::json;
 use std::error::Error;
@@ -111,20 +111,21 @@ fn forward(
 /// allocated before.
 fn train(model: &Model<'_>, layer: usize, n: usize) -> Result<serde_json::Value, Box<dyn Error>> {
     let layer = model.layer(layer, Storage::F32)?;
-    let states = model.embed(&[tokens(n, model.config().vocab)])?.into_states();
+    let embedded = model.embed(&[tokens(n, model.config().vocab)])?;
     let (mut kept, mut interior) = (Activations::default(), Interior::default());
     let mut grads = LayerGradients::new(&layer);
     let mut times = [[f64::INFINITY; 2]; 2];
     // The first round allocates.
     for round in 0..3 {
-        let mut hidden = Hidden::new(states.clone(), n);
-        let mut h = states.data().to_vec();
+        let mut hidden = embedded.copy();
+        let (h, mut carried) = embedded.copy().into_parts();
+        let mut h = h.into_vec();
         let (started, cpu) = (Instant::now(), cpu_seconds());
         layer.forward(&mut hidden, &mut NoTap);
         let forward = [started.elapsed().as_secs_f64(), cpu_seconds() - cpu];
         let (started, cpu) = (Instant::now(), cpu_seconds());
-        layer.forward_saving(&mut h, &mut kept);
-        layer.backward(&kept, &mut interior, &mut h, &mut grads);
+        layer.forward_saving(&mut h, &mut carried, &mut kept);
+        layer.backward(&kept, &mut interior, &mut h, &mut [], &mut grads);
         let both = [started.elapsed().as_secs_f64(), cpu_seconds() - cpu];
         if round > 0 {
             for (best, new) in times.iter_mut().zip([forward, both]) {

@@ -414,13 +414,7 @@ impl Config {
 
     /// The feature of this model that the backward pass does not support, if any.
     pub fn untrainable(&self) -> Option<&'static str> {
-        let lacks = [
-            (self.encoder.is_some(), "encoders"),
-            (self.delta_nets.is_some(), "gated delta nets"),
-            (self.family.gated_attention, "gated attention"),
-            (self.family.value_norm, "normalized values"),
-        ];
-        lacks.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
+        self.encoder.as_ref().map(|_| "encoders")
     }
 
     /// Whether its MLP has no gate.

@@ -40,20 +40,20 @@ pub struct Router {
     active: usize,
     pub(super) normalized: bool,
     /// The additional norms and factors of Gemma 4.
-    beside: Option<Beside>,
+    pub(super) beside: Option<Beside>,
 }
 
 /// The norms and factors of experts that run in parallel with an MLP.
 #[derive(Clone, Debug)]
-struct Beside {
+pub(super) struct Beside {
     /// Of the router's input.
-    router: Norm,
+    pub router: Norm,
     /// Of the weight of each expert.
-    factors: Vec<f32>,
+    pub factors: Vec<f32>,
     /// On the output of the MLP, on the input of experts, and on their output.
-    after_mlp: Norm,
-    before_experts: Norm,
-    after_experts: Norm,
+    pub after_mlp: Norm,
+    pub before_experts: Norm,
+    pub after_experts: Norm,
 }
 
 impl Beside {

@@ -172,7 +172,7 @@ pub struct Layer {
     /// The sink of each head, if the family has them.
     sinks: Option<Arc<[f32]>>,
     /// On each head of values, if the family has it.
-    value_norm: Option<Norm>,
+    pub(super) value_norm: Option<Norm>,
     /// Factor of the layer's output, if the family has one.
     scale: Option<f32>,
     /// The per-layer embedding, if the model has one.
@@ -561,6 +561,11 @@ impl Layer {
         tap: &mut dyn Tap,
     ) {
         self.add_per_layer(h, tokens, scratch, tap);
+        self.scale_output(h);
+    }
+
+    /// Multiplies the layer's output, or the gradient of it, by its factor, if it has one.
+    pub(super) fn scale_output(&self, h: &mut [f32]) {
         if let Some(scale) = self.scale {
             h.par_chunks_mut(ACTIVATION_CHUNK).for_each(|h| vector::scale(h, scale));
         }

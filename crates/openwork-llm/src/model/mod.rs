@@ -26,6 +26,7 @@ mod config_reader;
 mod config_sharing;
 mod decoder;
 mod delta_net;
+mod delta_rule;
 mod encoder;
 mod experts;
 mod family;

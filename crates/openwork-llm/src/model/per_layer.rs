@@ -77,7 +77,7 @@ impl PerLayerInput {
     }
 
     /// `p` of each token: `[T, width]`.
-    fn of(&self, tokens: &[u32], out: &mut Vec<f32>) {
+    pub(super) fn of(&self, tokens: &[u32], out: &mut Vec<f32>) {
         let (width, d) = (self.projection.rows(), self.projection.cols());
         let mut embedded = Matrix::zeros(tokens.len(), d);
         let rows = embedded.data_mut().par_chunks_mut(d).with_min_len(32);

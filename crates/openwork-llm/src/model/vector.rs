@@ -352,6 +352,24 @@ vectorized! {
 }
 
 vectorized! {
+    /// The sum of `x_i y_i`.
+    pub fn dot(x: &[f32], y: &[f32]) -> f32 {
+        let mut sums = [0.0; LANES];
+        let (x_blocks, x_rest) = x.as_chunks::<LANES>();
+        let (y_blocks, y_rest) = y[..x.len()].as_chunks::<LANES>();
+        for (x, y) in x_blocks.iter().zip(y_blocks) {
+            for i in 0..LANES {
+                sums[i] = madd::<FMA>(x[i], y[i], sums[i]);
+            }
+        }
+        for ((sum, x), y) in sums.iter_mut().zip(x_rest).zip(y_rest) {
+            *sum += x * y;
+        }
+        fold(sums)
+    }
+}
+
+vectorized! {
     /// The sum of `x_i y_i z_i`.
     pub fn triple_dot(x: &[f32], y: &[f32], z: &[f32]) -> f32 {
         let mut sums = [0.0; LANES];
@@ -409,6 +427,31 @@ vectorized! {
             let s = 1.0 / (1.0 + exp::<FMA>(-*g));
             let (dg, du) = (d * *u * s * (1.0 + *g * (1.0 - s)), d * *g * s);
             (*g, *u) = (dg, du);
+        }
+    }
+}
+
+vectorized! {
+    /// The gradient of `silu(x_i)`: `d_i <- d_i s (1 + x_i (1 - s))`, `s = 1 / (1 + e^-x_i)`.
+    pub fn silu_backward(d: &mut [f32], x: &[f32]) {
+        for (d, x) in d.iter_mut().zip(x) {
+            let s = 1.0 / (1.0 + exp::<FMA>(-*x));
+            *d *= s * (1.0 + x * (1.0 - s));
+        }
+    }
+}
+
+vectorized! {
+    /// The gradients of `x_i sigmoid(g_i)`, given that of the result in `d`: `g` is replaced
+    /// by its own, `d` by that of `x`. With `s = 1 / (1 + e^-g)`:
+    ///
+    /// ```text
+    /// dg = d x s (1 - s)        dx = d s
+    /// ```
+    pub fn sigmoid_gate_backward(g: &mut [f32], x: &[f32], d: &mut [f32]) {
+        for ((g, x), d) in g.iter_mut().zip(x).zip(d) {
+            let s = 1.0 / (1.0 + exp::<FMA>(-*g));
+            (*g, *d) = (*d * x * s * (1.0 - s), *d * s);
         }
     }
 }
@@ -692,6 +735,21 @@ mod tests {
                     assert!((wide(&got) - want).abs() <= 1e-5 * (1.0 + want.abs()), "{a}, {b}");
                 }
             }
+            let (mut d, silu) = (weights.clone(), |x: f64| x / (1.0 + (-x).exp()));
+            silu_backward(&mut d, &x);
+            for i in 0..n {
+                let a = wide(&x[i]);
+                let want = (silu(a + 1e-5) - silu(a - 1e-5)) / 2e-5 * wide(&weights[i]);
+                assert!((wide(&d[i]) - want).abs() <= 1e-5 * (1.0 + want.abs()), "{a}");
+            }
+            let (mut dg, mut dx) = (x.clone(), weights.clone());
+            sigmoid_gate_backward(&mut dg, &y, &mut dx);
+            for i in 0..n {
+                let s = 1.0 / (1.0 + (-wide(&x[i])).exp());
+                close(dx[i], wide(&weights[i]) * s, "gradient of what is gated");
+                let want = wide(&weights[i]) * wide(&y[i]) * s * (1.0 - s);
+                assert!((wide(&dg[i]) - want).abs() <= 1e-5 * (1.0 + want.abs()));
+            }
             let mut d = weights.clone();
             let bounded: Vec<f32> = x.iter().map(|x| 2.0 * (x / 2.0).tanh()).collect();
             tanh_backward(&mut d, &bounded, 2.0);
@@ -699,6 +757,9 @@ mod tests {
                 let slope = 1.0 - (wide(&x[i]) / 2.0).tanh().powi(2);
                 assert!((wide(&d[i]) - wide(&weights[i]) * slope).abs() <= 1e-5);
             }
+            let want: f64 = (0..n).map(|i| wide(&x[i]) * wide(&y[i])).sum();
+            let size: f64 = (0..n).map(|i| (wide(&x[i]) * wide(&y[i])).abs()).sum();
+            assert!((wide(&dot(&x, &y)) - want).abs() <= 1e-6 * size);
             let want: f64 = (0..n).map(|i| wide(&x[i]) * wide(&y[i]) * wide(&weights[i])).sum();
             let size: f64 =
                 (0..n).map(|i| (wide(&x[i]) * wide(&y[i]) * wide(&weights[i])).abs()).sum();

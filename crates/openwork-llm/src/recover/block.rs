@@ -6,7 +6,7 @@
 //! ```
 //!
 //! with the inputs `x` of the pruned model and the outputs `y` that the dense model
-//! computes from its own inputs.
+//! computes from its own inputs. The keys and values of other layers are constants.
 
 use super::chain::Chain;
 use super::optimizer::{Moments, Update, pull};
@@ -221,13 +221,15 @@ impl Training<'_> {
     ) -> Result<f64, RecoverError> {
         let halves = self.halves;
         let (t, width) = (self.chain.seq_len(), self.chain.width());
-        let [x, y] = self.chain.pair(window)?;
-        let mut h = x.into_owned();
+        let mut pair = self.chain.pair(window)?;
+        let mut h = std::mem::take(&mut pair.input);
         Ok(keep_awake(|| {
-            halves.iter().for_each(|&half| layer.forward_half_saving(half, &mut h, kept));
-            let loss = token_loss(&mut h, MatrixRef::new(&y, t, width));
+            for &half in halves {
+                layer.forward_half_saving(half, &mut h, &mut pair.carried, kept);
+            }
+            let loss = token_loss(&mut h, MatrixRef::new(pair.output(), t, width));
             for &half in halves.iter().rev() {
-                layer.backward_half(half, kept, interior, &mut h, into);
+                layer.backward_half(half, kept, interior, &mut h, &mut [], into);
             }
             loss
         }))
@@ -241,13 +243,13 @@ impl Training<'_> {
         let mut kept = Activations::default();
         let mut sum = 0.0;
         for window in first..windows {
-            let [x, y] = self.chain.pair(window)?;
-            let mut h = x.into_owned();
+            let mut pair = self.chain.pair(window)?;
+            let mut h = std::mem::take(&mut pair.input);
             sum += keep_awake(|| {
                 for &half in self.halves {
-                    layer.forward_half_saving(half, &mut h, &mut kept);
+                    layer.forward_half_saving(half, &mut h, &mut pair.carried, &mut kept);
                 }
-                token_loss(&mut h, MatrixRef::new(&y, t, width))
+                token_loss(&mut h, MatrixRef::new(pair.output(), t, width))
             });
         }
         Ok(sum / (windows - first) as f64)

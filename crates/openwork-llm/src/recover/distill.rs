@@ -476,7 +476,7 @@ impl Run<'_> {
     ) -> Result<f64, RecoverError> {
         let Distiller { model, options, folder, .. } = *self.distiller;
         let tokens = self.distiller.window(window);
-        let states = model.embed(std::slice::from_ref(tokens))?.into_states().into_vec();
+        let embedded = model.embed(std::slice::from_ref(tokens))?;
         let t = tokens.len();
         let next: Vec<Option<u32>> = tokens[1..].iter().copied().map(Some).chain([None]).collect();
         let (weight, reference) = (options.states as f32, self.distiller.reference);
@@ -504,7 +504,7 @@ impl Run<'_> {
             next: &next,
             states: follows.then_some((weight, by_layer.as_slice())),
         };
-        Ok(self.passes.run(student, &ours, states, &goal, into))
+        Ok(self.passes.run(student, &ours, embedded, &goal, into))
     }
 }
 

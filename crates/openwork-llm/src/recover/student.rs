@@ -7,7 +7,7 @@ use crate::model::backward::{
 };
 use crate::model::keep_awake::keep_awake;
 use crate::model::vector::add_scaled;
-use crate::model::{Config, Head, Layer, Model, Norm, Parameter, Storage};
+use crate::model::{Config, Head, Hidden, Layer, Model, Norm, Parameter, Storage};
 use openwork::MatrixRef;
 
 /// The weights in training.
@@ -147,7 +147,7 @@ impl Passes {
         &mut self,
         student: &Student,
         head: &Head<'_>,
-        embedded: Vec<f32>,
+        embedded: Hidden,
         goal: &Goal<'_>,
         into: Option<&mut Gradients>,
     ) -> f64 {
@@ -155,12 +155,16 @@ impl Passes {
         let (t, width) = (goal.next.len(), student.norm.width());
         let keeps = inputs.is_empty();
         keep_awake(|| {
-            let mut h = embedded;
+            // Layers overwrite only their own shared keys and values, so these stay those that
+            // each layer reads.
+            let (states, mut carried) = embedded.into_parts();
+            let mut h = states.into_vec();
             for (i, layer) in student.layers.iter().enumerate() {
                 if !keeps {
                     inputs[i].clone_from(&h);
                 }
-                layer.forward_saving(&mut h, &mut activations[if keeps { i } else { 0 }]);
+                let kept = &mut activations[if keeps { i } else { 0 }];
+                layer.forward_saving(&mut h, &mut carried, kept);
             }
             let states = MatrixRef::new(&h, t, width);
             let Some(into) = into else {
@@ -169,6 +173,7 @@ impl Passes {
             let top = head.backward(goal.objective, states, Some(goal.reference), goal.next);
             into.norm.copy_from_slice(&top.norm);
             let mut d = top.states.into_vec();
+            let mut d_shared = vec![0.0; carried.keys_values.len()];
             for (i, layer) in student.layers.iter().enumerate().rev() {
                 if let Some((weight, wanted)) = goal.states {
                     // `h` is the output of this layer; it becomes the gradient of its distance.
@@ -178,9 +183,9 @@ impl Passes {
                 let kept = &mut activations[if keeps { i } else { 0 }];
                 if !keeps {
                     h.copy_from_slice(&inputs[i]);
-                    layer.forward_saving(&mut h, kept);
+                    layer.forward_saving(&mut h, &mut carried, kept);
                 }
-                layer.backward(kept, interior, &mut d, &mut into.layers[i]);
+                layer.backward(kept, interior, &mut d, &mut d_shared, &mut into.layers[i]);
                 h.copy_from_slice(kept.input());
             }
             top.loss
@@ -197,11 +202,19 @@ mod tests {
     /// Moves along the gradient change the loss by its square.
     #[test]
     fn gradients_are_those_of_the_loss_with_its_states() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/llama");
+        // Layers on their own, gated delta nets, and layers that share keys and values.
+        ["llama", "qwen3.5-moe", "gemma4-e2b", "gemma4-e2b-moe"]
+            .into_iter()
+            .for_each(check_gradients);
+    }
+
+    fn check_gradients(name: &str) {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models");
+        let folder = models.join(name);
         let checkpoint = Checkpoint::open(&folder).unwrap();
         let model = Model::open(&checkpoint).unwrap();
         let tokens: Vec<u32> = (0..20).map(|i| i * 13 % 250).collect();
-        let embedded = model.embed(std::slice::from_ref(&tokens)).unwrap().into_states().into_vec();
+        let embedded = model.embed(std::slice::from_ref(&tokens)).unwrap();
         let (t, width) = (tokens.len(), model.config().hidden);
         let head = model.head().unwrap();
         let next: Vec<Option<u32>> = tokens[1..].iter().copied().map(Some).chain([None]).collect();
@@ -225,17 +238,18 @@ mod tests {
                 passes.inputs = vec![Vec::new(); model.config().layers];
             }
             let mut gradients = Gradients::new(&student);
-            passes.run(&student, &head, embedded.clone(), &goal, Some(&mut gradients));
+            passes.run(&student, &head, embedded.copy(), &goal, Some(&mut gradients));
             let mut loss = |student: &Student| {
-                let mut h = embedded.clone();
+                let (states, mut carried) = embedded.copy().into_parts();
+                let mut h = states.into_vec();
                 let mut sum = 0.0;
                 let mut kept = Activations::default();
                 for (layer, wanted) in student.layers.iter().zip(&wanted) {
-                    layer.forward_saving(&mut h, &mut kept);
+                    layer.forward_saving(&mut h, &mut carried, &mut kept);
                     let mut o = h.clone();
                     sum += token_loss(&mut o, MatrixRef::new(wanted, t, width));
                 }
-                let top = passes.run(student, &head, embedded.clone(), &goal, None);
+                let top = passes.run(student, &head, embedded.copy(), &goal, None);
                 top + f64::from(weight) * sum / student.layers.len() as f64
             };
             // The last norm is part of the head here, so it does not move.
@@ -246,7 +260,8 @@ mod tests {
                 .flatten()
                 .map(|g| f64::from(*g) * f64::from(*g))
                 .sum();
-            let step = 1e-3 / squares.sqrt();
+            // So short that no token changes its experts.
+            let step = 1e-4 / squares.sqrt();
             let mut along = |by: f64| {
                 for (layer, gradients) in student.layers.iter_mut().zip(&gradients.layers) {
                     for ((_, numbers), g) in layer.parameters_mut().zip(gradients.slices()) {
@@ -257,7 +272,10 @@ mod tests {
             };
             let (up, down) = (along(step), along(-2.0 * step));
             let got = (up - down) / (2.0 * step);
-            assert!((got / squares - 1.0).abs() < 0.01, "weight {weight}: {got} for {squares}");
+            assert!(
+                (got / squares - 1.0).abs() < 0.002,
+                "{name}, weight {weight}: {got} for {squares}"
+            );
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Backward pass of a decoder layer on one window of tokens.
 //!
 //! ```text
-//! m = h + r norm(attention(norm(h)) Wo')        out = m + r norm(act(norm(m) Wg') o (norm(m) Wu') Wd')
+//! m = h + r norm(mix(norm(h)) Wo')        out = s (m + r norm(act(norm(m) Wg') o (norm(m) Wu') Wd'))
 //! ```
 //!
-//! (the outer norms and the factor `r` where the family has them). For a linear `Y = X W' + b` and
+//! (the outer norms and the factors `r` and `s` where the family has them). For a linear `Y = X W' + b` and
 //! the gradient `dY`: `dX = dY W`, `dW = dY' X`, `db = sum of the rows of dY`.
 
-use super::attention::{Forward, Gradients};
 use super::experts::ExpertActivations;
+use super::mixer::MixerActivations;
+use super::per_layer::PerLayerActivations;
+use crate::model::carried::Carried;
 use crate::model::config::{Activation, Config};
 use crate::model::hidden::Scratch;
 use crate::model::layer::{ACTIVATION_CHUNK, Layer, Linear, NormSlot};
@@ -24,19 +26,19 @@ use rayon::prelude::*;
 #[derive(Debug, Default)]
 pub struct Activations {
     /// The layer's input, `[T, hidden]`.
-    input: Vec<f32>,
-    /// The first half: `normed`, rotated `q` and `k`, `v`, `mixed`, `out`.
-    attention: Scratch,
-    /// Queries, keys and values before their norms and bounds, if the family has those.
-    raw_heads: [Vec<f32>; 3],
+    pub(super) input: Vec<f32>,
+    /// The first half.
+    pub(super) mixer: MixerActivations,
     /// The states between the halves, `[T, hidden]`.
-    middle: Vec<f32>,
+    pub(super) middle: Vec<f32>,
     /// The second half: `normed`, `gate` after the activation, `up`, `out`.
     pub(super) mlp: Scratch,
     /// `gate` before the activation, `[T, ff]`.
     pub(super) raw_gate: Vec<f32>,
     /// What the experts computed, if the layer has any.
     pub(super) experts: ExpertActivations,
+    /// What the per-layer embedding computed, if the layer has one.
+    per_layer: PerLayerActivations,
 }
 
 impl Activations {
@@ -45,10 +47,23 @@ impl Activations {
         &self.input
     }
 
+    /// The values inside the MLP that every token goes through.
+    pub(super) fn mlp_values(&self) -> MlpValues<'_> {
+        let Self { mlp, raw_gate, .. } = self;
+        MlpValues { x: &mlp.normed, gate: raw_gate, up: &mlp.up, act: &mlp.gate }
+    }
+
     /// Bytes of one layer's activations on a window of `t` tokens.
     pub fn bytes(c: &Config, t: usize) -> u64 {
-        let experts = c.experts.as_ref().map_or(0, |e| e.active * (2 * c.hidden + 3 * e.ff));
-        let entries = 5 * c.hidden + 3 * c.q_width() + 3 * c.kv_width() + 3 * c.ff + experts;
+        let ff = (0..c.layers).filter_map(|layer| c.mlp_width(layer)).max().unwrap_or(c.ff);
+        let gates = if c.family.gated_attention { 3 * c.q_width() } else { 0 };
+        let experts = c.experts.as_ref().map_or(0, |e| {
+            let beside = if e.beside_mlp { 4 * c.hidden } else { 0 };
+            e.active * (2 * c.hidden + 3 * e.ff) + beside
+        });
+        let per_layer = c.per_layer.map_or(0, |p| 2 * c.hidden + 3 * p.width);
+        let mixer = 3 * c.q_width() + gates + 3 * c.kv_width();
+        let entries = 5 * c.hidden + mixer + 3 * ff + experts + per_layer;
         (t * entries * size_of::<f32>()) as u64
     }
 }
@@ -111,45 +126,41 @@ impl LayerGradients {
 impl Layer {
     /// As [`forward`](Self::forward) on one window `[T, hidden]` that begins at
     /// position 0, keeping in `kept` what [`backward`](Self::backward) needs.
-    pub fn forward_saving(&self, h: &mut [f32], kept: &mut Activations) {
-        Half::ALL.into_iter().for_each(|half| self.forward_half_saving(half, h, kept));
+    pub fn forward_saving(&self, h: &mut [f32], carried: &mut Carried, kept: &mut Activations) {
+        Half::ALL.into_iter().for_each(|half| self.forward_half_saving(half, h, carried, kept));
     }
 
     /// One half of [`forward_saving`](Self::forward_saving).
-    pub fn forward_half_saving(&self, half: Half, h: &mut [f32], kept: &mut Activations) {
-        match half {
-            Half::Attention => self.attention_saving(h, kept),
-            Half::Mlp => self.mlp_saving(h, kept),
-        }
-    }
-
-    fn attention_saving(&self, h: &mut [f32], kept: &mut Activations) {
-        let Activations { input, attention, raw_heads, .. } = kept;
-        copy(input, h);
-        self.attention_input(h, attention, &mut NoTap);
-        self.project_heads(h.len(), attention);
-        if self.norm(NormSlot::Query).is_some() || self.config().clip_qkv.is_some() {
-            for (raw, heads) in raw_heads.iter_mut().zip([&attention.q, &attention.k, &attention.v])
-            {
-                copy(raw, heads);
-            }
-        }
-        self.rotate_rows(h.len(), &|row| row, attention);
-        self.mix(h.len() / self.config().hidden, None, attention);
-        let o_proj = self.output_linear();
+    pub fn forward_half_saving(
+        &self,
+        half: Half,
+        h: &mut [f32],
+        carried: &mut Carried,
+        kept: &mut Activations,
+    ) {
         let t = h.len() / self.config().hidden;
-        let x = MatrixRef::new(&attention.mixed, t, o_proj.weight.cols());
-        let norm = self.norm(NormSlot::AfterAttention);
-        self.add_residual_saving(x, o_proj, norm, &mut attention.out, h);
+        let mut carried = carried.rows(0..t, t);
+        match half {
+            Half::Attention => self.mixer_saving(h, &mut carried, kept),
+            Half::Mlp => self.mlp_saving(h, carried.tokens, kept),
+        }
     }
 
-    fn mlp_saving(&self, h: &mut [f32], kept: &mut Activations) {
-        let Activations { middle, mlp, raw_gate, .. } = kept;
-        copy(middle, h);
-        self.mlp_input(h, mlp, &mut NoTap);
-        if self.router.is_some() {
-            return self.experts_saving(h, kept);
+    fn mlp_saving(&self, h: &mut [f32], tokens: &[u32], kept: &mut Activations) {
+        copy(&mut kept.middle, h);
+        self.mlp_input(h, &mut kept.mlp, &mut NoTap);
+        match self.router {
+            Some(_) => self.experts_saving(h, kept),
+            None => self.gated_saving(h, kept),
         }
+        if let Some(input) = &self.per_layer {
+            self.per_layer_saving(input, h, tokens, &mut kept.per_layer);
+        }
+        self.scale_output(h);
+    }
+
+    fn gated_saving(&self, h: &mut [f32], kept: &mut Activations) {
+        let Activations { mlp, raw_gate, .. } = kept;
         self.project_gate(h.len(), mlp);
         copy(raw_gate, &mlp.gate);
         self.activate_gate(h.len(), mlp, &mut NoTap);
@@ -161,7 +172,7 @@ impl Layer {
     }
 
     /// `h <- h + r norm(x W' + b)`, leaving the norm's input in `out`.
-    fn add_residual_saving(
+    pub(super) fn add_residual_saving(
         &self,
         x: MatrixRef<'_>,
         linear: &Linear,
@@ -184,6 +195,10 @@ impl Layer {
     /// its input, and `grads` by the gradients of its parameters. `kept` is what
     /// [`forward_saving`](Self::forward_saving) left.
     ///
+    /// `d_shared` passes the gradients of shared keys and values from the last layer to the
+    /// first: zeros of the shape of [`Carried::keys_values`] before the last layer. If it is
+    /// empty, the keys and values of other layers are constants.
+    ///
     /// # Panics
     ///
     /// If the layer does not hold f32 weights.
@@ -192,10 +207,11 @@ impl Layer {
         kept: &Activations,
         interior: &mut Interior,
         d: &mut [f32],
+        d_shared: &mut [f32],
         grads: &mut LayerGradients,
     ) {
         for half in Half::ALL.into_iter().rev() {
-            self.backward_half(half, kept, interior, d, grads);
+            self.backward_half(half, kept, interior, d, d_shared, grads);
         }
     }
 
@@ -211,13 +227,14 @@ impl Layer {
         kept: &Activations,
         interior: &mut Interior,
         d: &mut [f32],
+        d_shared: &mut [f32],
         grads: &mut LayerGradients,
     ) {
         for slot in NormSlot::ALL.into_iter().filter(|&slot| slot.half() == half) {
             grads.norms[slot as usize].fill(0.0);
         }
         match half {
-            Half::Attention => self.attention_backward(kept, interior, d, grads),
+            Half::Attention => self.mixer_backward(kept, interior, d, d_shared, grads),
             Half::Mlp => self.mlp_backward(kept, interior, d, grads),
         }
     }
@@ -229,23 +246,24 @@ impl Layer {
         d: &mut [f32],
         grads: &mut LayerGradients,
     ) {
+        // 1. Through the factor of the output and the per-layer embedding.
+        self.scale_output(d);
+        if self.per_layer.is_some() {
+            self.per_layer_backward(&kept.per_layer, interior, d, grads);
+        }
+
+        // 2. Through the experts; or the norm after the MLP, if any, and its three linears.
         if self.router.is_some() {
             self.experts_backward(kept, interior, d, grads);
         } else {
-            // 1. Through the norm after the MLP, if any, and its three linears.
             let mut d_out = std::mem::take(&mut interior.narrow[0]);
             let from =
                 self.output_backward(NormSlot::AfterMlp, &kept.mlp.out, d, &mut d_out, grads);
-            let values = MlpValues {
-                x: &kept.mlp.normed,
-                gate: &kept.raw_gate,
-                up: &kept.mlp.up,
-                act: &kept.mlp.gate,
-            };
-            self.gated_backward(None, values, from, interior, grads);
+            self.gated_backward(None, kept.mlp_values(), from, interior, grads);
             interior.narrow[0] = d_out;
         }
-        // 2. Through the norm before them.
+
+        // 3. Through the norm before them.
         self.input_norm_backward(NormSlot::BeforeMlp, &kept.middle, &interior.narrow[1], d, grads);
     }
 
@@ -272,17 +290,7 @@ impl Layer {
         // 2. The activation; `gate` and `up` become their gradients.
         copy(d_gate, values.gate);
         copy(d_up, values.up);
-        let activation = self.config().activation;
-        let parts =
-            d_gate.par_chunks_mut(ACTIVATION_CHUNK).zip(d_up.par_chunks_mut(ACTIVATION_CHUNK));
-        parts.zip(d_act.par_chunks(ACTIVATION_CHUNK)).for_each(|((g, u), d)| match activation {
-            Activation::Gelu => unreachable!("only encoders have it, which are not trained"),
-            Activation::Silu => vector::silu_gate_backward(g, u, d),
-            Activation::GeluTanh => vector::gelu_gate_backward(g, u, d),
-            Activation::ClampedSwiglu { alpha, limit } => {
-                vector::clamped_swiglu_backward(g, u, d, alpha, limit)
-            }
-        });
+        self.activation_backward(d_gate, d_up, d_act);
 
         // 3. Gate and up.
         let x = MatrixRef::new(values.x, t, self.config().hidden);
@@ -290,61 +298,19 @@ impl Layer {
         linear_backward(up_proj, x, d_up, (1.0, d_normed), first + 1, grads);
     }
 
-    fn attention_backward(
-        &self,
-        kept: &Activations,
-        interior: &mut Interior,
-        d: &mut [f32],
-        grads: &mut LayerGradients,
-    ) {
-        let Activations { input, attention, raw_heads, .. } = kept;
-        let c = self.config();
-        let t = d.len() / c.hidden;
-        let [d_q, d_k, d_v] = &mut interior.wide;
-        let [d_out, d_normed, d_mixed] = &mut interior.narrow;
-
-        // 1. Through the norm after attention, if any, and the output projection.
-        let d_out = self.output_backward(NormSlot::AfterAttention, &attention.out, d, d_out, grads);
-        let mixed = MatrixRef::new(&attention.mixed, t, c.q_width());
-        let o_proj = self.output_linear();
-        linear_backward(o_proj, mixed, d_out, (0.0, d_mixed), 3, grads);
-
-        // 2. Through attention, the rotation, and the norms of heads, if any.
-        for (grad, width) in
-            [(&mut *d_q, c.q_width()), (&mut *d_k, c.kv_width()), (&mut *d_v, c.kv_width())]
-        {
-            grad.resize(t * width, 0.0);
-        }
-        let Scratch { q, k, v, mixed, .. } = attention;
-        let forward = Forward { q, k, v, out: mixed };
-        self.grouped_attention().backward(forward, d_mixed, Gradients { q: d_q, k: d_k, v: d_v });
-        if let Some(scaling) = c.query_scaling {
-            let rows = d_q.par_chunks_mut(c.q_width()).enumerate();
-            rows.for_each(|(p, row)| vector::scale(row, scaling.factor(p)));
-        }
-        self.rotate_back(d_q, c.q_width());
-        self.rotate_back(d_k, c.kv_width());
-        let slots = [Some(NormSlot::Query), Some(NormSlot::Key), None];
-        let heads = raw_heads.iter().zip([&mut *d_q, &mut *d_k, &mut *d_v]);
-        for (slot, (raw, grad)) in slots.into_iter().zip(heads) {
-            let norm = slot.and_then(|slot| self.norm(slot));
-            if let Some(clip) = c.clip_qkv {
-                clip_backward(raw, norm, clip, grad);
+    /// Replaces `gate`, before its activation, and `up` by their gradients, given that of the
+    /// activation's output.
+    pub(super) fn activation_backward(&self, gate: &mut [f32], up: &mut [f32], d: &[f32]) {
+        let activation = self.config().activation;
+        let parts = gate.par_chunks_mut(ACTIVATION_CHUNK).zip(up.par_chunks_mut(ACTIVATION_CHUNK));
+        parts.zip(d.par_chunks(ACTIVATION_CHUNK)).for_each(|((g, u), d)| match activation {
+            Activation::Gelu => unreachable!("only encoders have it, which are not trained"),
+            Activation::Silu => vector::silu_gate_backward(g, u, d),
+            Activation::GeluTanh => vector::gelu_gate_backward(g, u, d),
+            Activation::ClampedSwiglu { alpha, limit } => {
+                vector::clamped_swiglu_backward(g, u, d, alpha, limit)
             }
-            if let (Some(norm), Some(slot)) = (norm, slot) {
-                let mut d_raw = vec![0.0; grad.len()];
-                norm.backward(raw, grad, &mut d_raw, &mut grads.norms[slot as usize]);
-                *grad = d_raw;
-            }
-        }
-
-        // 3. Through the three projections, and the norm before them.
-        let x = MatrixRef::new(&attention.normed, t, c.hidden);
-        for (i, grad) in [&*d_q, d_k, d_v].into_iter().enumerate() {
-            let beta = if i == 0 { 0.0 } else { 1.0 };
-            linear_backward(&self.linears[i], x, grad, (beta, d_normed), i, grads);
-        }
-        self.input_norm_backward(NormSlot::BeforeAttention, input, d_normed, d, grads);
+        });
     }
 
     /// The gradient of what a half computes, before its norm and factor, given that of the
@@ -374,7 +340,7 @@ impl Layer {
     }
 
     /// Adds to `d` what comes through the norm at the input of a half.
-    fn input_norm_backward(
+    pub(super) fn input_norm_backward(
         &self,
         slot: NormSlot,
         x: &[f32],
@@ -387,14 +353,6 @@ impl Layer {
             None => vector::add(d, d_normed),
         }
     }
-
-    /// Rotates every head of the rows back by its position.
-    fn rotate_back(&self, rows: &mut [f32], width: usize) {
-        let Some(rope) = self.rope() else { return };
-        let table = rope.table(rows.len() / width);
-        let rows = rows.par_chunks_mut(width).enumerate().with_min_len(32);
-        rows.for_each(|(p, row)| table.rotate_back(row, p));
-    }
 }
 
 /// The inputs of an MLP or expert, gate before its activation, up, and the input of down.
@@ -406,19 +364,8 @@ pub(super) struct MlpValues<'a> {
     pub act: &'a [f32],
 }
 
-/// Clears the gradients of heads that were clamped after their norm.
-fn clip_backward(raw: &[f32], norm: Option<&Norm>, clip: f32, grad: &mut [f32]) {
-    let mut heads = raw.to_vec();
-    if let Some(norm) = norm {
-        norm.rows_in_place(&mut heads);
-    }
-    for (grad, x) in grad.iter_mut().zip(heads) {
-        *grad = if x.abs() > clip { 0.0 } else { *grad };
-    }
-}
-
 /// Writes the gradients of linear `i` and `dX <- beta dX + dY W`.
-fn linear_backward(
+pub(super) fn linear_backward(
     linear: &Linear,
     x: MatrixRef<'_>,
     d_y: &[f32],

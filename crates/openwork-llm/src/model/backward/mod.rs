@@ -13,11 +13,16 @@
 //! and added in the order of the windows.
 
 mod attention;
+mod delta_net;
+mod delta_rule;
 mod experts;
 mod head;
 mod layer;
 mod loss;
+mod mixer;
 mod norm;
+mod per_layer;
+mod sharing;
 
 pub use head::{HeadGradients, Objective, Reference};
 pub use layer::{Activations, Interior, LayerGradients};

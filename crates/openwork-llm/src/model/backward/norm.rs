@@ -33,6 +33,11 @@ impl Norm {
         partial.iter().for_each(|partial| vector::add(df, partial));
     }
 
+    /// As [`backward`](Self::backward), for a norm whose factors are not trained.
+    pub(super) fn backward_frozen(&self, x: &[f32], dy: &[f32], dx: &mut [f32]) {
+        self.backward(x, dy, dx, &mut vec![0.0; self.width()]);
+    }
+
     /// As [`backward`](Self::backward), on this thread alone.
     fn backward_rows(&self, x: &[f32], dy: &[f32], dx: &mut [f32], df: &mut [f32]) {
         let (n, f) = (self.width(), self.factors());
