@@ -38,7 +38,8 @@ def recover(
     the module's lists of blocks (`nn.ModuleList`; an encoder and a decoder have one each)
     towards the reference's output of that block, `model` the whole module towards the
     reference's logits. Every zero of a weight stays zero, those of fused experts too.
-    torch computes the gradients, so the module may be on a GPU. `calib` is what
+    torch computes the gradients in the types of the module (`precision` changes nothing here), so the
+    module may be on a GPU. `calib` is what
     `prune_model` takes for a module. An eighth of the batches is held out; a stage that
     does not lower their loss is undone. On an error or Ctrl-C the parameters of the stage
     are restored.
