@@ -2,6 +2,7 @@
 
     cargo build --release -p openwork-llm --example measure
     python bench/recovery_against_torch.py MODEL.gguf [--threads 1 2] [--rounds 7] [--tokens 1024] [--layer 1]
+        [--precision bf16]
 
 Prints one JSON object: for each number of threads the seconds (wall and processor time, least of
 the rounds, which alternate) of a forward pass and of a forward with a backward pass on both sides,
@@ -65,10 +66,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--layer", type=int, default=1)
+    parser.add_argument("--precision", choices=["bf16", "f32"], default="bf16", help="of our products; torch's are f32")
     args = parser.parse_args()
 
     layer = Layer(args.model, args.layer, args.tokens)
-    result = {"model": args.model.name, "torch": torch.__version__, "tokens": args.tokens, "threads": {}}
+    result = {"model": args.model.name, "torch": torch.__version__, "tokens": args.tokens, "precision": args.precision, "threads": {}}
     for threads in args.threads:
         torch.set_num_threads(threads)
         ours = Measure(args.measure, args.model, threads)
@@ -76,7 +78,7 @@ def main():
         layer.forward_backward()
         best = {}
         for _ in range(args.rounds):
-            answer = ours.ask(f"train {args.layer} {args.tokens}")
+            answer = ours.ask(f"train {args.layer} {args.tokens} {args.precision}")
             for kind, work in [("forward", layer.forward), ("forward_backward", layer.forward_backward)]:
                 times = {"torch": min(timed(work) for _ in range(2))}
                 times["openwork"] = (answer[kind]["seconds"], answer[kind]["cpu_seconds"])

@@ -7,7 +7,7 @@
 //!                   processor seconds too, for a machine that others use
 //! decode 64         seconds per token (mean, median and least) of 64 tokens after a prompt of 32,
 //!                   16-bit weights; and of reading as many bytes after each, without anything else
-//! train 1 1024      seconds of a forward pass of layer 1 on 1024 tokens, and of a forward pass that
+//! train 1 1024 bf16 seconds of a forward pass of layer 1 on 1024 tokens, and of a forward pass that
 //!                   keeps its activations followed by the backward pass
 //! gemm              GFLOP/s of a product of 1536 x 1536 matrices
 //! logits OUT IDS..  writes the logits of those tokens as f32 to OUT
@@ -54,7 +54,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let bytes = decoder.bytes_per_token();
                 json!({ "token": tokens.json(), "read": reads.json(), "bytes_per_token": bytes })
             }
-            ["train", layer, n] => train(&model, layer.parse()?, n.parse()?)?,
+            ["train", layer, n, precision] => {
+                train(&model, layer.parse()?, n.parse()?, precision == "bf16")?
+            }
             ["gemm"] => json!({ "gflops": product() }),
             ["instructions"] => json!(openwork::linalg::instructions()),
             ["logits", out, ref ids @ ..] => {
@@ -109,8 +111,14 @@ fn forward(
 
 /// Wall time and processor time of a layer: forward, and forward with backward. Memory is
 /// allocated before.
-fn train(model: &Model<'_>, layer: usize, n: usize) -> Result<serde_json::Value, Box<dyn Error>> {
-    let layer = model.layer(layer, Storage::F32)?;
+fn train(
+    model: &Model<'_>,
+    layer: usize,
+    n: usize,
+    rounds: bool,
+) -> Result<serde_json::Value, Box<dyn Error>> {
+    let mut layer = model.layer(layer, Storage::F32)?;
+    layer.round_products(rounds);
     let embedded = model.embed(&[tokens(n, model.config().vocab)])?;
     let (mut kept, mut interior) = (Activations::default(), Interior::default());
     let mut grads = LayerGradients::new(&layer);
