@@ -25,6 +25,7 @@ pub fn instructions() -> String {
             ("avx2", is_x86_feature_detected!("avx2")),
             ("fma", is_x86_feature_detected!("fma")),
             ("avx512f", is_x86_feature_detected!("avx512f")),
+            ("avx512bf16", bf16::Kernel::Rounded.available()),
             ("amx", bf16::Kernel::Exact.available()),
         ];
         names.extend(vectors.iter().filter(|(_, present)| *present).map(|(name, _)| name));
