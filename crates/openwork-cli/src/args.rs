@@ -105,7 +105,7 @@ pub fn command() -> clap::Command {
 
 /// Reads a count that must not be zero.
 pub fn positive(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse().map_err(|_| "give a whole number from 1 on".to_string())
+    text.parse().map_err(|_| "give a whole number of at least 1".to_string())
 }
 
 /// Options of every command.

@@ -343,7 +343,7 @@ fn bench_compares_dense_and_packed() {
     assert!(words.contains("--spec"), "{words}");
     for flag in ["--turns 0", "--tokens 0"] {
         let words = folder.refused(&format!("bench packed {flag}"));
-        assert!(words.contains("give a whole number from 1 on"), "{flag}: {words}");
+        assert!(words.contains("give a whole number of at least 1"), "{flag}: {words}");
     }
     let words = folder.refused("bench pruned --spec no-such-pattern");
     assert!(words.contains("no-such"), "{words}");

@@ -73,7 +73,7 @@ impl Bench {
         }
         let megabytes = |bytes: usize| bytes as f64 / 1e6;
         print::text(&format!(
-            "dense   {:8.2} tokens/s  {:8.1} MB read per token\npacked  {:8.2} tokens/s  {:8.1} MB read per token\nspeedup {:.2}x; the packed linears take {:.4} of their dense size\n",
+            "dense   {:8.2} tokens/s  {:8.1} MB read per token\npacked  {:8.2} tokens/s  {:8.1} MB read per token\nspeedup {:.2}x; packed linear layers take {:.4} of their dense size\n",
             speed.dense_tokens_per_second,
             megabytes(speed.dense_bytes_per_token),
             speed.packed_tokens_per_second,

@@ -139,7 +139,7 @@ impl Eval {
     ) -> Result<(), Failure> {
         model.check_encoder()?;
         if !self.tasks.is_empty() {
-            return Err(Failure::input("encoders have no tasks; leave --task out"));
+            return Err(Failure::input("tasks need a decoder; omit --task"));
         }
         let dense = Checkpoint::open(&global.model(reference)?)?;
         let dense = Model::open(&dense)?;

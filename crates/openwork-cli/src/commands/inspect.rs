@@ -170,7 +170,10 @@ fn page(found: &Inspection) -> String {
     ));
     if found.conforms == Some(true) {
         let checked = found.tensors.iter().filter(|tensor| tensor.conforms.is_some()).count();
-        put(format!("all {checked} pruned tensors conform"));
+        put(match checked {
+            1 => "1 pruned tensor was checked and conforms".to_string(),
+            _ => format!("all {checked} pruned tensors conform"),
+        });
     }
     page
 }

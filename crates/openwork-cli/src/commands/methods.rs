@@ -39,7 +39,7 @@ impl Methods {
             text += "Modifiers (--method NAME+MODIFIER)\n\n";
             MODIFIERS.iter().for_each(|method| text += &as_text(method, "+"));
         }
-        text += "Option of every method, shared by its modifiers\n\n";
+        text += "Option of every method that uses H, shared by its modifiers\n\n";
         text += &option_text(&DAMPING);
         text += "\nRecovery (--recover STAGE, or a chain such as blocks+model)\n\n";
         STAGES.iter().for_each(|stage| text += &stage_text(stage));

@@ -38,7 +38,7 @@ pub struct Studio {
     /// List the runs of `openwork prune` in and below this folder
     #[arg(long, value_name = "DIR", default_value = ".")]
     runs: PathBuf,
-    /// Accept other machines at this address or host name; the printed link contains a token
+    /// Listen on this address or host name, so that other machines can connect; the printed link contains a token
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
 }

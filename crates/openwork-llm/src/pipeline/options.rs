@@ -183,7 +183,7 @@ impl Field for u64 {
     fn read(value: OptionValue) -> Result<Self, String> {
         match value {
             OptionValue::Count(count) => Ok(count),
-            _ => Err("give a whole number from 0 on".to_string()),
+            _ => Err("give a whole number of at least 0".to_string()),
         }
     }
 }
@@ -202,7 +202,7 @@ impl Field for String {
             OptionValue::Text(text) => {
                 text.into_string().map_err(|_| "it is not valid UTF-8".to_string())
             }
-            _ => Err("give a text".to_string()),
+            _ => Err("give a string".to_string()),
         }
     }
 }
@@ -224,7 +224,7 @@ impl Field for Vec<PathBuf> {
         match value {
             OptionValue::Text(text) => Ok(vec![text.into()]),
             OptionValue::Texts(texts) => Ok(texts.into_iter().map(PathBuf::from).collect()),
-            _ => Err("give a path or several".to_string()),
+            _ => Err("give one or more paths".to_string()),
         }
     }
 }
@@ -401,7 +401,7 @@ options! {
     /// Recapture inputs after pruning each of q/k/v, o, gate/up and down: `on` or `off`
     sequential: bool => { group: CALIBRATION, value: "on|off", default: Some("off") };
     /// Measure perplexity of the dense and the pruned model on this text; for an encoder, the
-    /// cosine similarity of its sentence vectors, one text per line, to those of the dense model
+    /// cosine similarity between their sentence embeddings, one text per line
     eval: Option<PathBuf> => { group: EVALUATION, value: "TEXT" };
     /// Also measure perplexity after every N layers
     eval_every: Option<usize> => { group: EVALUATION, value: "N" };
@@ -411,7 +411,7 @@ options! {
     eval_seq_len: Option<usize> => {
         group: EVALUATION, value: "N", default: Some("2048, or the model's limit")
     };
-    /// Measure the accuracy of the dense and the pruned model on this task; see `openwork eval`
+    /// Measure the accuracy of the dense and the pruned model on this task (see `openwork eval`); can be given several times
     task: Vec<PathBuf> => { group: EVALUATION, value: "FILE" };
     /// Use only the first N documents of every task
     task_limit: Option<usize> => { group: EVALUATION, value: "N", default: Some("all") };
@@ -432,7 +432,7 @@ options! {
     /// Memory limit per process, such as 4G; hidden states spill to a file if needed
     max_memory: Option<ByteCount> => { group: EXECUTION, value: "BYTES" };
     /// Maximum size of hidden states in memory; the rest spills to a file
-    spill_over: Option<ByteCount> => { group: EXECUTION, value: "BYTES", default: Some("all") };
+    spill_over: Option<ByteCount> => { group: EXECUTION, value: "BYTES", default: Some("unlimited") };
     /// Print progress as JSON lines on stderr
     events: bool => { group: EXECUTION };
 }
@@ -494,7 +494,7 @@ mod tests {
         );
         assert!(read("sequential", text("on")).unwrap().sequential);
         let why = |name, value| read(name, value).unwrap_err().spelled(Spelling::Keywords);
-        assert_eq!(why("samples", text("x")), "samples=x: give a whole number from 0 on");
+        assert_eq!(why("samples", text("x")), "samples=x: give a whole number of at least 0");
         assert_eq!(why("dtype", text("f8")), "dtype='f8': give bf16, f16 or f32");
         assert_eq!(
             why("max_memory", text("4X")),

@@ -79,9 +79,9 @@ const DECAY: OptionInfo = OptionInfo {
 };
 const REGROW: OptionInfo = OptionInfo {
     name: "regrow",
-    values: "a share | 0",
+    values: "a fraction | 0",
     default: "0",
-    help: "share of the kept blocks that move within their scopes at the first update of the mask; later updates move fewer",
+    help: "fraction of the kept blocks that move within their scopes at the first update of the mask; later updates move fewer",
 };
 const EVERY: OptionInfo = OptionInfo {
     name: "every",
@@ -347,7 +347,7 @@ fn stage(name: &str, settings: &Settings) -> Result<StageOptions, String> {
         Some(_) => settings.number("regrow", 0.0)?,
     };
     if regrow > 1.0 {
-        return Err(format!("regrow={regrow}: expected a share from 0 to 1"));
+        return Err(format!("regrow={regrow}: expected a fraction from 0 to 1"));
     }
     let schedules = [
         ("linear", Schedule::Linear),
@@ -431,7 +431,7 @@ mod tests {
             why("blocks[schedule=step]"),
             "schedule=step: expected linear or cosine or constant"
         );
-        assert_eq!(why("model[regrow=2]"), "regrow=2: expected a share from 0 to 1");
+        assert_eq!(why("model[regrow=2]"), "regrow=2: expected a fraction from 0 to 1");
         assert_eq!(
             why("model[regrow=0.1,train=norms]"),
             "train=norms: regrow moves weights, so these must be trained"

@@ -25,7 +25,7 @@ pub const DAMPING: OptionInfo = OptionInfo {
     name: "damping",
     values: "diag:L | mean:L | abs:A | auto",
     default: "auto",
-    help: "added to the diagonal of H; auto chooses diag:L by the error on held-out samples",
+    help: "added to the diagonal of H: L times each entry (diag), L times their mean (mean), or A (abs); auto chooses L of diag by the error on held-out samples",
 };
 
 /// The options given to one method or modifier in brackets.

@@ -21,7 +21,7 @@ use std::ops::Range;
 /// Fine-grained patterns along rows.
 pub(super) const FORMAT: Format = Format {
     name: "bitmask",
-    summary: "N:M with M = 4, 8, 16, 32, rowwise and unstructured, from density 1/4: values in order, a bit per weight",
+    summary: "N:M with M = 4, 8, 16, 32, rowwise and unstructured, at density 1/4 or higher: values in order, a bit per weight",
     example: "8:16",
     kernels: "AVX-512, AVX2",
     storage: IndexStorage::Memory,

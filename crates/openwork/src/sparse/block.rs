@@ -25,7 +25,7 @@ pub(super) const FORMAT: Format = Format {
     name: "block",
     summary: "block(b,c), b a multiple of 8 and c even: whole blocks, and a bit per block",
     example: "block(16,16)",
-    kernels: "AVX2",
+    kernels: "AVX2; AVX-512 VNNI for codes",
     storage: IndexStorage::Memory,
     fits: plan,
 };

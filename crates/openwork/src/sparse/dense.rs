@@ -17,7 +17,7 @@ pub(super) const FORMAT: Format = Format {
     name: "dense",
     summary: "specs that keep every weight: values in order, no index",
     example: "keep 100%",
-    kernels: "AVX2",
+    kernels: "AVX2; AVX-512 VNNI for codes",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| {
         let all = spec.keep() == spec.blocks_per_scope() && !spec.has_levels();

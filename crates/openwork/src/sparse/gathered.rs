@@ -27,7 +27,7 @@ use std::ops::Range;
 /// Shared columns, and levels inside them.
 pub(super) const FORMAT: Format = Format {
     name: "gathered",
-    summary: "block (V,C) along rows, V at least 8, and its levels: a bit per block of a strip, then the packed levels",
+    summary: "blocks of V rows (V at least 8) with scopes along the rows, with or without levels: a bit per block of each strip, then the packed levels",
     example: "block (16,1) scope (1,8) keep 4 then 2:4",
     kernels: "AVX-512, AVX2",
     storage: IndexStorage::Memory,

@@ -36,7 +36,7 @@ pub(super) const FORMAT: Format = Format {
     name: "nm",
     summary: "N:4 with N = 1 or 2: values, and the position of each in its four columns (2 bits)",
     example: "2:4",
-    kernels: "AVX2",
+    kernels: "AVX2; AVX-512 VNNI for codes",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::None]),
 };
@@ -46,7 +46,7 @@ pub(super) const COUPLED: Format = Format {
     name: "coupled",
     summary: "N:4@8 and N:4@4: as nm, with one position per column pair",
     example: "2:4@8",
-    kernels: "AVX2",
+    kernels: "AVX2; AVX-512 VNNI for codes",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::Eight, Share::Four]),
 };

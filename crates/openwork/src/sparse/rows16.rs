@@ -27,7 +27,7 @@ pub(super) const FORMAT: Format = Format {
     name: "rows16",
     summary: "rows16: panels of 8 rows by 16 columns, and a bit per row pair",
     example: "rows16",
-    kernels: "AVX2",
+    kernels: "AVX2; AVX-512 VNNI for codes",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| {
         super::is_like(spec, "rows16").then_some(Shape::Rows16(Rows16 { rows, cols }))

@@ -75,7 +75,7 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "rows16",
-        summary: "of two rows 8 apart, one keeps each run of 16 columns (the paper's 16-column pattern)",
+        summary: "in every 16 columns, keep one of each two rows 8 apart (the paper's 16-column pattern)",
         example: "rows16",
         shape: &[16, 32],
         expand: |args, dims| {

@@ -163,7 +163,7 @@ impl Observer for Screen {
                     self.line(format!("pass {pass} of {passes}: {spec}"));
                 }
                 if (1..layers).contains(&first) {
-                    self.line(format!("{first} of {layers} layers are finished already"));
+                    self.line(format!("resuming: {first} of {layers} layers already done"));
                 }
             }
             Event::Progress { layer, stage, share } => self.stage(&mut state, layer, stage, share),
@@ -188,7 +188,7 @@ impl Observer for Screen {
                 ));
             }
             Event::Compared(found) => self.line(format!(
-                "similarity to the dense vectors: {:.4} mean cosine, {:.4} lowest, of {}",
+                "cosine similarity to the dense model: mean {:.4}, lowest {:.4}, over {}",
                 found.mean,
                 found.least,
                 count(found.texts, "text")

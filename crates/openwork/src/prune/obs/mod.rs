@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// `s-obs`.
 pub const METHOD: MethodInfo = MethodInfo {
     name: "s-obs",
-    summary: "the paper's structured OBS, exact: scores each scope by the inverse Hessian of the remaining columns",
+    summary: "structured Optimal Brain Surgeon, exact: scores each scope by the inverse Hessian of the remaining columns",
     options: &[
         OptionInfo {
             name: "scoring",

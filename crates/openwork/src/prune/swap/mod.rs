@@ -45,7 +45,7 @@ pub const METHOD: MethodInfo = MethodInfo {
             name: "gain",
             values: "a number",
             default: "1e-4",
-            help: "change a scope only if its cost falls by more than this share",
+            help: "change a scope only if its cost falls by more than this fraction",
         },
         OptionInfo {
             name: "kicks",
