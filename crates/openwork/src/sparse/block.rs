@@ -20,6 +20,10 @@ use super::{
 use crate::spec::Spec;
 use std::ops::Range;
 
+/// Columns that the integer kernel takes at a time; they lie in one block of the rounded
+/// vector.
+const STEP_COLUMNS: usize = 8;
+
 /// Dense blocks.
 pub(super) const FORMAT: Format = Format {
     name: "block",
@@ -272,9 +276,9 @@ impl Layout for Block {
         }
     }
 
-    /// Whole chunks of four columns.
+    /// Whole steps of eight columns.
     fn has_codes_vnni(&self) -> bool {
-        self.c.is_multiple_of(4)
+        self.c.is_multiple_of(STEP_COLUMNS)
     }
 
     /// `cursor` counts the kept blocks that lie wholly before `cols`.
@@ -413,12 +417,12 @@ mod avx2 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::super::{kernel, quant, vnni};
+    use super::super::{kernel, quant::UNIT, vnni};
     use super::*;
     use std::arch::x86_64::*;
 
-    /// Codes that are multiplied at once: four columns of a panel.
-    const CHUNK: usize = 4 * panel::ROWS;
+    /// Codes that are multiplied at once.
+    const STEP: usize = STEP_COLUMNS * panel::ROWS;
 
     impl Block {
         /// The rows of `P` panels of a strip, from `first` on.
@@ -426,7 +430,7 @@ mod avx512 {
         /// # Safety
         ///
         /// The machine has AVX-512 F, BW, VL and VNNI; the panels exist, and blocks have
-        /// whole chunks of four columns.
+        /// whole steps of eight columns.
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
         pub(super) unsafe fn integer_panels<const BITS: usize, const P: usize>(
@@ -438,34 +442,34 @@ mod avx512 {
             y: &mut [f32],
         ) {
             let (codes, scales) = w.stored(strip, self.kept * self.size());
-            let chunks = self.size() / CHUNK;
-            assert!(codes.len() >= self.kept * chunks * CHUNK * BITS / 8, "codes of a strip");
-            let shift = (w.codes.group() / CHUNK).trailing_zeros();
+            assert!(codes.len() >= self.kept * self.size() * BITS / 8, "codes of a strip");
+            let shift = (w.codes.group() / UNIT).trailing_zeros();
             let mut sums = [_mm512_setzero_ps(); P];
             for (i, block) in self.kept_blocks(w.index, strip).enumerate() {
                 let column = block * self.c;
-                let inputs = &x.codes[column..][..self.c];
-                for p in 0..P {
-                    for c in (0..self.c).step_by(4) {
-                        let chunk = i * chunks + (first + p) * (self.c / 4) + c / 4;
-                        // SAFETY: there are four entries of the vector, and codes and a scale
-                        // for every chunk.
+                let entries = &x.codes[column..][..self.c];
+                for c in (0..self.c).step_by(STEP_COLUMNS) {
+                    // SAFETY: there are eight entries of the vector.
+                    let inputs = unsafe { vnni::four_in_lanes(entries.as_ptr().add(c).cast()) };
+                    let start = vnni::start::<BITS>(inputs);
+                    let of_x = x.scales[(column + c) / UNIT];
+                    for p in 0..P {
+                        let value = i * self.size() + ((first + p) * self.c + c) * panel::ROWS;
+                        // SAFETY: every step has its codes, and every unit of it a scale.
                         unsafe {
-                            let at = codes.as_ptr().add(chunk * CHUNK * BITS / 8);
-                            if BITS == 8 && c % 8 == 0 || c % 16 == 0 {
+                            let at = codes.as_ptr().add(value * BITS / 8);
+                            if BITS == 8 || value.is_multiple_of(2 * STEP) {
                                 kernel::prefetch(at);
                             }
-                            let x4 = vnni::two_in_lanes(inputs.as_ptr().add(c).cast());
-                            let products = _mm512_dpwssd_epi32(
-                                _mm512_setzero_si512(),
-                                vnni::codes::<BITS>(at),
-                                x4,
-                            );
-                            let own = scales.get_unchecked(chunk >> shift).to_bits();
-                            let own = f32::from_bits(u32::from(own) << 16);
-                            let scale = own * x.scales.get_unchecked((column + c) / quant::UNIT);
-                            let scale = _mm512_set1_ps(scale);
-                            sums[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sums[p]);
+                            let products = vnni::products::<BITS>(at, inputs, start);
+                            let own = |unit: usize| {
+                                let own = scales.get_unchecked(unit >> shift).to_bits();
+                                f32::from_bits(u32::from(own) << 16)
+                            };
+                            let unit = value / UNIT;
+                            let both = [own(unit) * of_x, own(unit + 1) * of_x];
+                            let scale = vnni::two_scales(both.as_ptr());
+                            sums[p] = _mm512_fmadd_ps(products, scale, sums[p]);
                         }
                     }
                 }

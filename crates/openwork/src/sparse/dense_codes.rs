@@ -67,10 +67,10 @@ fn sums<const N: usize>(
     // SAFETY: the machine has the kernel; rows and scales have all blocks.
     unsafe {
         match (kernel, w.bits()) {
-            (Kernel::Avx512, CodeBits::Eight) if vnni::available() => {
+            (Kernel::Avx512, CodeBits::Eight) if blocks.is_multiple_of(2) && vnni::available() => {
                 return x86::sums_avx512::<N, 8>(codes, &x.codes, scales);
             }
-            (Kernel::Avx512, CodeBits::Four) if vnni::available() => {
+            (Kernel::Avx512, CodeBits::Four) if blocks.is_multiple_of(2) && vnni::available() => {
                 return x86::sums_avx512::<N, 4>(codes, &x.codes, scales);
             }
             (Kernel::Avx2 | Kernel::Avx512, CodeBits::Eight) => {
@@ -113,13 +113,13 @@ mod x86 {
     use super::UNIT;
     use std::arch::x86_64::*;
 
-    /// The products of `N` rows with codes of `BITS` bits, a block of 32 at a time.
+    /// The products of `N` rows with codes of `BITS` bits, two blocks of 32 at a time.
     ///
     /// # Safety
     ///
-    /// The machine has AVX-512 F, BW, VL and VNNI. Every row has `4 * BITS` bytes, `x` has
-    /// 32 numbers and `scales` one per row for each block; the scales of a row are
-    /// consecutive.
+    /// The machine has AVX-512 F, BW, VL and VNNI. There is an even number of blocks. Every
+    /// row has `4 * BITS` bytes, `x` has 32 numbers and `scales` one per row for each block;
+    /// the scales of a row are consecutive.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
     pub(super) unsafe fn sums_avx512<const N: usize, const BITS: usize>(
         rows: [&[u8]; N],
@@ -133,17 +133,17 @@ mod x86 {
         let mut sums = [_mm512_setzero_ps(); N];
         // SAFETY: by the assertions; loads need no alignment.
         unsafe {
-            for b in 0..blocks {
-                let x = _mm512_loadu_si512(x.as_ptr().add(UNIT * b).cast());
+            for b in (0..blocks / 2 * 2).step_by(2) {
+                let inputs = vnni::two_blocks(x.as_ptr().add(UNIT * b));
+                let start = vnni::start::<BITS>(inputs);
                 for r in 0..N {
                     let at = rows[r].as_ptr().add(bytes * b);
-                    if BITS == 8 && b % 2 == 0 || b % 4 == 0 {
+                    if BITS == 8 || b % 4 == 0 {
                         kernel::prefetch(at);
                     }
-                    let codes = vnni::codes::<BITS>(at);
-                    let products = _mm512_dpwssd_epi32(_mm512_setzero_si512(), codes, x);
-                    let scale = _mm512_set1_ps(*scales.get_unchecked(r * blocks + b));
-                    sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sums[r]);
+                    let products = vnni::products::<BITS>(at, inputs, start);
+                    let scale = vnni::two_scales(scales.as_ptr().add(r * blocks + b));
+                    sums[r] = _mm512_fmadd_ps(products, scale, sums[r]);
                 }
             }
         }

@@ -77,6 +77,8 @@ enum Share {
 
 /// Columns of a unit.
 const UNIT: usize = 16;
+/// Columns that the integer kernel takes at a time.
+const STEP: usize = 4 * UNIT;
 
 /// Holds: `cols` is a multiple of 4, and of a pair's distance times two.
 #[derive(Clone, Debug)]
@@ -348,9 +350,9 @@ impl Layout for Nm {
         }
     }
 
-    /// Whole blocks of the rounded vector only.
+    /// Whole steps only.
     fn has_codes_vnni(&self) -> bool {
-        self.cols.is_multiple_of(2 * UNIT)
+        self.cols.is_multiple_of(STEP)
     }
 
     /// Whole units only.
@@ -610,15 +612,16 @@ mod avx512 {
     use std::arch::x86_64::*;
 
     impl Nm {
-        /// The lanes' sums of `S` whole strips, two units at a time.
+        /// The lanes' sums of `S` whole strips, four units at a time.
         ///
         /// A lane of 32 bits holds an even and an odd slot of a unit, which belong to one
         /// row; their positions are at the same place in the lower and the upper half of the
-        /// unit's word, so one shift serves both.
+        /// unit's word, so one shift serves both. The first of two registers has units 0
+        /// and 2, the second one units 1 and 3.
         ///
         /// # Safety
         ///
-        /// The machine has AVX-512 F, BW, VL and VNNI; rows consist of whole pairs of units.
+        /// The machine has AVX-512 F, BW, VL and VNNI; rows consist of whole steps.
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
         pub(super) unsafe fn integer_sums<const S: usize, const BITS: usize>(
@@ -627,25 +630,26 @@ mod avx512 {
             strips: Strips,
             x: &Rounded,
         ) -> [[f32; 8]; S] {
-            const PAIR: usize = 2 * UNIT;
-            let blocks = self.cols / PAIR;
-            let bytes = 2 * self.word_bytes();
-            assert!((strips.get(S - 1) + 1) * blocks * bytes <= w.index.len(), "the index");
-            assert!(x.codes.len() >= blocks * PAIR, "the vector");
+            /// Columns of a block of the rounded vector, and kept values with a scale.
+            const BLOCK: usize = 2 * UNIT;
+            let (steps, blocks) = (self.cols / STEP, self.cols / BLOCK);
+            let bytes = self.word_bytes() * STEP / UNIT;
+            assert!((strips.get(S - 1) + 1) * steps * bytes <= w.index.len(), "the index");
+            assert!(x.codes.len() >= steps * STEP, "the vector");
             let mut scales = vec![0.0f32; S * blocks];
             let mut codes = [std::ptr::null(); S];
             let mut words = [std::ptr::null(); S];
             for s in 0..S {
                 let strip = strips.get(s);
                 let (stored, own) = w.stored(strip, self.cols);
-                assert!(stored.len() >= blocks * PAIR * BITS / 8, "codes of a strip");
+                assert!(stored.len() >= self.cols * BITS / 8, "codes of a strip");
                 codes[s] = stored.as_ptr();
-                words[s] = w.index[strip * blocks * bytes..].as_ptr();
+                words[s] = w.index[strip * steps * bytes..].as_ptr();
                 let out = &mut scales[s * blocks..][..blocks];
-                let per_group = w.codes.group() / PAIR;
+                let per_group = w.codes.group() / BLOCK;
                 scale_products(own, per_group, &x.scales, 1, out, kernel::Kernel::Avx512);
             }
-            // For lane l of a unit: twice 16 bits.
+            // For lane l of two units: twice 16 bits.
             let each = |of: fn(Share, i32) -> [i32; 2]| {
                 let mut lanes = [0i32; 16];
                 for (i, lane) in lanes.iter_mut().enumerate() {
@@ -664,38 +668,39 @@ mod avx512 {
                 [column, column + 8]
             });
             let three = _mm512_set1_epi16(3);
-            // Both words of 16 bits are in the lower half of a lane, and again in the upper.
-            let shared = each(|_, i| [i / 8; 2]);
+            // Words of 16 bits are in the lower half of a lane, and again in the upper.
+            let shared = [each(|_, i| [i / 8 * 2; 2]), each(|_, i| [i / 8 * 2 + 1; 2])];
             let mut sums = [_mm512_setzero_ps(); S];
-            for b in 0..blocks {
-                // SAFETY: by the assertions, everything has `blocks` blocks; loads need no
+            for step in 0..steps {
+                // SAFETY: by the assertions, everything has `steps` steps; loads need no
                 // alignment.
                 unsafe {
-                    let x = _mm512_loadu_si512(x.codes.as_ptr().add(PAIR * b).cast());
+                    let x = vnni::two_blocks(x.codes.as_ptr().add(STEP * step));
                     for s in 0..S {
-                        let at = codes[s].add(b * PAIR * BITS / 8);
-                        if BITS == 8 && b % 2 == 0 || b % 4 == 0 {
+                        let at = codes[s].add(step * STEP * BITS / 8);
+                        if BITS == 8 || step % 2 == 0 {
                             kernel::prefetch(at);
                         }
-                        let word = words[s].add(b * bytes);
+                        let word = words[s].add(step * bytes);
                         let word = match self.share {
-                            Share::None => vnni::two_in_lanes(word),
+                            Share::None => vnni::four_in_lanes(word),
                             _ => {
-                                let two = _mm_cvtsi32_si128(word.cast::<i32>().read_unaligned());
-                                _mm512_permutexvar_epi16(shared, _mm512_castsi128_si512(two))
+                                let four = _mm512_castsi128_si512(_mm_loadl_epi64(word.cast()));
+                                let half = |i: usize| _mm512_permutexvar_epi16(shared[i], four);
+                                [half(0), half(1)]
                             }
                         };
-                        let position = _mm512_srlv_epi16(word, shifts);
-                        // (position & three) | first
-                        let column = _mm512_ternarylogic_epi32::<0xf8>(first, position, three);
-                        let entries = _mm512_permutexvar_epi16(column, x);
-                        let products = _mm512_dpwssd_epi32(
-                            _mm512_setzero_si512(),
-                            vnni::codes::<BITS>(at),
-                            entries,
-                        );
-                        let scale = _mm512_set1_ps(*scales.get_unchecked(s * blocks + b));
-                        sums[s] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sums[s]);
+                        let mut entries = [_mm512_setzero_si512(); 2];
+                        for half in 0..2 {
+                            let position = _mm512_srlv_epi16(word[half], shifts);
+                            // (position & three) | first
+                            let column = _mm512_ternarylogic_epi32::<0xf8>(first, position, three);
+                            entries[half] = _mm512_permutexvar_epi16(column, x[half]);
+                        }
+                        let start = vnni::start::<BITS>(entries);
+                        let products = vnni::products::<BITS>(at, entries, start);
+                        let scale = vnni::two_scales(scales.as_ptr().add(s * blocks + 2 * step));
+                        sums[s] = _mm512_fmadd_ps(products, scale, sums[s]);
                     }
                 }
             }

@@ -14,6 +14,7 @@ use super::{
 #[cfg(target_arch = "x86_64")]
 use super::{
     kernel::{self, Kernel},
+    quant::UNIT,
     rounded::{Rounded, scale_products},
     source::{CodesView, Numbers, Source},
     vnni,
@@ -167,12 +168,15 @@ impl Layout for Rows16 {
         x: &Rounded,
         y: &mut [f32],
     ) {
-        const CHUNK: usize = 32;
-        /// Chunks of four columns in a panel, and in a block of the rounded vector.
-        const CHUNKS: usize = PANEL / CHUNK;
-        const PER_BLOCK: usize = 8;
+        /// Codes that are multiplied at once: eight columns of a panel.
+        const STEP: usize = 8 * panel::ROWS;
+        const STEPS: usize = PANEL / STEP;
+        /// Units of codes with a scale each in a step, a panel, and a block of the vector.
+        const UNITS: usize = STEP / UNIT;
+        const PER_PANEL: usize = STEPS * UNITS;
+        const PER_BLOCK: usize = UNIT / SIDE * PER_PANEL;
         let panels = self.panels();
-        let count = panels * CHUNKS;
+        let count = panels * PER_PANEL;
         assert!(x.codes.len() >= panels * SIDE, "the vector");
         let mut scales = vec![0.0f32; S * count];
         let mut codes = [std::ptr::null(); S];
@@ -184,35 +188,33 @@ impl Layout for Rows16 {
             codes[s] = stored.as_ptr();
             rows[s] = &w.index[strip * panels..][..panels];
             let out = &mut scales[s * count..][..count];
-            let per_group = w.codes.group() / CHUNK;
+            let per_group = w.codes.group() / UNIT;
             scale_products(own, per_group, &x.scales, PER_BLOCK, out, Kernel::Avx512);
         }
         // Sums of the upper eight and the lower eight rows of each strip, in two halves.
         let mut sums = [[_mm512_setzero_ps(); 2]; S];
         for p in 0..panels {
-            let mut inputs = [_mm512_setzero_si512(); CHUNKS];
-            for (i, input) in inputs.iter_mut().enumerate() {
-                // SAFETY: four entries of the vector for each chunk.
-                *input =
-                    unsafe { vnni::two_in_lanes(x.codes.as_ptr().add(p * SIDE + 4 * i).cast()) };
+            let mut inputs = [[_mm512_setzero_si512(); 2]; STEPS];
+            let mut starts = [_mm512_setzero_si512(); STEPS];
+            for i in 0..STEPS {
+                // SAFETY: eight entries of the vector for each step.
+                inputs[i] =
+                    unsafe { vnni::four_in_lanes(x.codes.as_ptr().add(p * SIDE + 8 * i).cast()) };
+                starts[i] = vnni::start::<BITS>(inputs[i]);
             }
             for s in 0..S {
                 let mut panel = _mm512_setzero_ps();
-                for i in 0..CHUNKS {
-                    // SAFETY: every strip has its codes, and a scale for each chunk.
+                for i in 0..STEPS {
+                    // SAFETY: every strip has its codes, and a scale for each unit.
                     unsafe {
-                        let chunk = p * CHUNKS + i;
-                        let at = codes[s].add(chunk * CHUNK * BITS / 8);
-                        if BITS == 8 && i % 2 == 0 || i == 0 {
+                        let at = codes[s].add((p * PANEL + i * STEP) * BITS / 8);
+                        if BITS == 8 || i == 0 {
                             kernel::prefetch(at);
                         }
-                        let products = _mm512_dpwssd_epi32(
-                            _mm512_setzero_si512(),
-                            vnni::codes::<BITS>(at),
-                            inputs[i],
-                        );
-                        let scale = _mm512_set1_ps(*scales.get_unchecked(s * count + chunk));
-                        panel = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, panel);
+                        let products = vnni::products::<BITS>(at, inputs[i], starts[i]);
+                        let unit = s * count + p * PER_PANEL + i * UNITS;
+                        let scale = vnni::two_scales(scales.as_ptr().add(unit));
+                        panel = _mm512_fmadd_ps(products, scale, panel);
                     }
                 }
                 let second = u16::from_le_bytes([rows[s][p]; 2]);
