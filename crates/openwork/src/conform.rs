@@ -4,7 +4,7 @@
 //! every level hold. Which scopes of an inner level touch which blocks of the outer one is
 //! fixed by the shapes: scopes of the outer level that share none of them are independent
 //! *classes*. Within a class, blocks are decided one by one, in rising order; each goes to
-//! the next place of the closed-up tensor of its side, and an inner class is checked as soon
+//! the next place of the compacted tensor of its side, and an inner class is checked as soon
 //! as all of its places are filled. What is left to decide then depends only on the number
 //! of kept blocks and on the blocks of unfinished inner classes, so a state that has failed
 //! is never entered again: the search is exact, and linear where inner classes lie within
@@ -86,7 +86,7 @@ struct Plan<'a> {
 }
 
 /// The same for a level inside another. Places are numbered by scope of the outer level, then
-/// by block of the closed-up scope.
+/// by block of the compacted scope.
 struct InnerPlan<'a> {
     level: &'a Level,
     plan: Plan<'a>,

@@ -6,7 +6,7 @@
 //!    but pruned by that level, so the method is given the residual `R = W - C(W)` instead
 //!    of `W`, where `C(W)` are the weights that the `else` level would leave: dropping a
 //!    block of R loses what that level would lose on it;
-//! 2. the level inside each side, on the weights that are left, with the closed-up tensor
+//! 2. the level inside each side, on the weights that are left, with the compacted tensor
 //!    as its domain (see [`Spec::inside`]);
 //! 3. once, at the end and for methods that fit weights, least squares on the whole mask.
 

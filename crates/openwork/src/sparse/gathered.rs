@@ -2,7 +2,7 @@
 //! the levels inside it.
 //!
 //! All rows of a strip keep the same columns. A product gathers these columns of `x` once
-//! for the strip and multiplies them by the closed-up rows, which are dense or packed in the
+//! for the strip and multiplies them by the compacted rows, which are dense or packed in the
 //! format of the inner level; the same for the dropped columns if the spec has an `else`.
 //! This is V:N:M (`block (64,1) scope (1,8) keep 4 then 2:4`), dense tiles beside 2:4
 //! (`block (16,16) scope (1,_) keep 50% else 2:4`), 2:4 inside blocks, and whole columns.
@@ -100,7 +100,7 @@ pub(super) struct Gathered {
     sides: Vec<Inner>,
 }
 
-/// The closed-up matrix of one side, with all rows.
+/// The compacted matrix of one side, with all rows.
 #[derive(Clone, Debug)]
 struct Inner {
     side: Side,

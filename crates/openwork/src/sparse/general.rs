@@ -21,7 +21,7 @@ pub(super) const FORMAT: Format = Format {
     name: "general",
     summary: "any other spec: values in order, and a bit mask or a rank per scope",
     example: "channel",
-    kernels: "AVX-512, AVX2",
+    kernels: "AVX-512, AVX2 (bit mask)",
     storage: IndexStorage::ScopeCodes,
     fits: |_, rows, cols| Some(Shape::BitMask(BitMask::unchecked(rows, cols))),
 };

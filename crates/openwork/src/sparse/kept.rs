@@ -26,7 +26,7 @@ impl<'a> Kept<'a> {
         mask(self.spec, self.tensor, self.choice.kept())
     }
 
-    /// The level inside a side, on the closed-up tensor.
+    /// The level inside a side, on the compacted tensor.
     pub fn level(&self, side: Side) -> Option<Self> {
         let spec = self.spec.level(side)?.spec();
         Some(Self { spec, tensor: 0, choice: self.choice.level(side)? })

@@ -179,18 +179,18 @@ pub(crate) enum Space {
     /// Offset `v` is a row-major index over padded extents; positions beyond the real
     /// extents are padding.
     Padded { first: usize, padded: Vec<usize>, real: StridedLayout },
-    /// Offset `v` of a space over a closed-up tensor, which a level above has placed.
+    /// Offset `v` of a space over a compacted tensor, which a level above has placed.
     Placed(Placed),
 }
 
 /// The place of a position without a weight.
 pub(crate) const PADDING: u32 = u32::MAX;
 
-/// A space over a closed-up tensor whose elements are scattered over another.
+/// A space over a compacted tensor whose elements are scattered over another.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
     inner: Box<Space>,
-    /// The offset of every element of the closed-up tensor in the other, or [`PADDING`].
+    /// The offset of every element of the compacted tensor in the other, or [`PADDING`].
     places: Arc<[u32]>,
     /// The number of positions that have a weight.
     real: usize,
@@ -214,7 +214,7 @@ impl Placed {
 }
 
 impl Space {
-    /// A space of `positions` positions over a closed-up tensor, at these places of another.
+    /// A space of `positions` positions over a compacted tensor, at these places of another.
     pub fn placed(inner: Self, places: Arc<[u32]>, positions: usize) -> Self {
         let mut placed =
             Placed { inner: Box::new(inner), places, real: 0, inverse: Arc::default() };

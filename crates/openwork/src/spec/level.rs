@@ -3,7 +3,7 @@
 //! Every scope of a level keeps the same number of blocks. If its scopes run along one axis,
 //! the kept blocks (or the dropped ones) of all scopes, pushed together along that axis in
 //! rising order, form a smaller tensor, whose shape is known before any weight is seen. An
-//! inner level is a spec bound to that closed-up tensor. Once the outer level has chosen its
+//! inner level is a spec bound to that compacted tensor. Once the outer level has chosen its
 //! blocks, [`Spec::inside`] places the inner spec on the original tensor: its blocks are
 //! then sets of the tensor's own weights, and every method, mask and drawing can use it as
 //! any other spec over a part of the tensor.
@@ -55,7 +55,7 @@ impl Level {
         Self { spec, closing }
     }
 
-    /// The spec, bound to the closed-up tensor.
+    /// The spec, bound to the compacted tensor.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -70,7 +70,7 @@ impl Level {
         self.closing.blocks.len()
     }
 
-    /// Visits the positions of the closed-up tensor that hold block `place` of those that
+    /// Visits the positions of the compacted tensor that hold block `place` of those that
     /// remain of a scope, with the index of each within its block.
     pub(crate) fn visit_place(
         &self,
@@ -100,7 +100,7 @@ impl Level {
         }
     }
 
-    /// For each position of the closed-up tensor, row-major, the offset of `outer`'s tensor
+    /// For each position of the compacted tensor, row-major, the offset of `outer`'s tensor
     /// that it holds, or [`PADDING`]. `keeps` says of each block of `outer`, by scope and
     /// index in it, whether it is kept.
     pub(crate) fn places(&self, outer: &Spec, keeps: impl Fn(usize, usize) -> bool) -> Vec<u32> {
@@ -129,15 +129,15 @@ impl Level {
 /// 32 bits.
 const MAX_LEVELS: usize = PADDING as usize;
 
-/// The maximum number of positions of a closed-up tensor, padding included, if the tensor has
+/// The maximum number of positions of a compacted tensor, padding included, if the tensor has
 /// fewer elements.
 const MAX_PADDED: usize = 1 << 22;
 
-/// How blocks of a level close ranks.
+/// How the blocks of a level are compacted.
 #[derive(Clone, Debug)]
 pub(crate) struct Closing {
     side: Side,
-    /// The offsets, in the closed-up tensor, of a block's elements, of a scope's remaining
+    /// The offsets, in the compacted tensor, of a block's elements, of a scope's remaining
     /// blocks and of the scopes.
     elements: StridedLayout,
     blocks: StridedLayout,
@@ -146,7 +146,7 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Closes up one side of `outer`, whose view has axes of these names. The error is what
+    /// Compacts one side of `outer`, whose view has axes of these names. The error is what
     /// was asked, and what to do.
     pub fn new(outer: &Spec, side: Side, axes: &[String]) -> Result<Self, (String, String)> {
         let (tensor, word) = (&outer.tensors[0], side.word());
@@ -213,7 +213,7 @@ impl Closing {
         })
     }
 
-    /// The dims of the closed-up tensor.
+    /// The dims of the compacted tensor.
     pub fn dims(&self) -> &[usize] {
         &self.dims
     }
