@@ -266,7 +266,10 @@ fn structures_are_specs_that_know_the_shapes() {
             "heads keep",
             "`heads keep`: `keep` needs a value; write `heads keep 75%`, or `heads weight 1 keep 75%`",
         ),
-        ("mlp keep 75% weight -1", "`mlp keep 75% weight -1`: weight -1 is not a number of at least 0"),
+        (
+            "mlp keep 75% weight -1",
+            "`mlp keep 75% weight -1`: weight -1 is not a number of at least 0",
+        ),
         (
             "layers keep 1",
             "`layers keep 1`: layers are dropped by a recipe or a [[pass]] of its own, not by a rule",

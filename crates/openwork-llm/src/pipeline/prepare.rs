@@ -352,7 +352,11 @@ impl RunOptions {
                 return Err(PipelineError::option("task_limit", limit, why));
             }
             Some(0) => {
-                return Err(PipelineError::option("task_limit", 0, "give a whole number of at least 1"));
+                return Err(PipelineError::option(
+                    "task_limit",
+                    0,
+                    "give a whole number of at least 1",
+                ));
             }
             _ => {}
         }
@@ -387,7 +391,11 @@ impl RunOptions {
         let text = load_text(path, TextUse::Evaluate)?;
         let length = window("eval_seq_len", self.eval_seq_len, evaluate::SEQ_LEN, model)?;
         if self.eval_every == Some(0) {
-            return Err(PipelineError::option("eval_every", 0, "give a whole number of at least 1"));
+            return Err(PipelineError::option(
+                "eval_every",
+                0,
+                "give a whole number of at least 1",
+            ));
         }
         let options = evaluate::Options {
             seq_len: Some(length),

@@ -177,9 +177,9 @@ fn parse(spec: &str) -> Result<Option<StructureSpec>, RecipeError> {
         match word {
             "weight" if matches!(structure.kind, Kind::Pattern(_)) && weight.is_none() => {
                 let number: Option<f64> = value.parse().ok();
-                number
-                    .filter(|w| w.is_finite() && *w >= 0.0)
-                    .ok_or_else(|| wrong(format!("weight {value} is not a number of at least 0")))?;
+                number.filter(|w| w.is_finite() && *w >= 0.0).ok_or_else(|| {
+                    wrong(format!("weight {value} is not a number of at least 0"))
+                })?;
                 weight = Some(value.to_string());
             }
             "by" if matches!(structure.kind, Kind::Experts) && score.is_none() => {
