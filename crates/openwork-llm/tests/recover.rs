@@ -3,6 +3,7 @@
 
 use openwork_llm::Checkpoint;
 use openwork_llm::model::{LayerInfo, Model};
+use openwork_llm::pack::{Patterns, ValueChoice, pack};
 use openwork_llm::pipeline::{
     Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
 };
@@ -166,14 +167,19 @@ impl Observer for StopAfter {
 #[test]
 fn an_interrupted_recovery_resumes_to_the_same_bytes() {
     // The layers of the last one share keys and values.
-    for (name, stages) in [("qwen2", BOTH), ("qwen2", MOVING), ("gemma4-e2b", BOTH)] {
-        interrupted(name, stages);
+    for (name, method, stages) in [
+        ("qwen2", "wanda", BOTH),
+        ("qwen2", "wanda", MOVING),
+        ("qwen2", "wanda+quant", BOTH),
+        ("gemma4-e2b", "wanda", BOTH),
+    ] {
+        interrupted(name, &format!("method={method}"), stages);
     }
 }
 
-fn interrupted(name: &str, stages: &str) {
+fn interrupted(name: &str, method: &str, stages: &str) {
     let folder = folder();
-    let more = ["spec=2:4", "method=wanda", stages, "resume=true"];
+    let more = ["spec=2:4", method, stages, "resume=true"];
     let whole = options(folder.path(), "whole", &more);
     let expected = prune(name, &whole, &()).expect("a run");
     let stopped = options(folder.path(), "stopped", &more);
@@ -306,6 +312,101 @@ fn moved_blocks_keep_the_pattern_and_its_budget() {
         let total = |masks| count(masks).iter().sum::<usize>();
         let more = total(&moved).checked_sub(total(&before));
         assert!(more.is_some_and(|more| more <= TRAINED_TO_ZERO), "{spec}: {more:?} more zeros");
+    }
+}
+
+/// Packs and unpacks a folder with the codes in its record; checks that it loses nothing.
+fn packs_without_loss(folder: &Path, encoding: &str, at: &str) {
+    let (packed, source) = (folder.with_extension("packed"), Checkpoint::open(folder));
+    let source = source.expect("a model");
+    let model = Model::open(&source).expect("a model");
+    let choice = ValueChoice::default().with_record(&source);
+    let patterns = Patterns::from_record(&source).expect("a record");
+    let summary = pack(&model, &patterns, choice, &packed, &mut |_| {}).expect("packed");
+    assert!(summary.tensors.iter().all(|tensor| tensor.values == encoding), "{at}");
+    let tolerance = if encoding == "int4" { 0.0 } else { 1.0 / 256.0 }; // rounding to bf16
+    for (name, packed) in tensors(&packed) {
+        let stored = source.tensor(&name).expect("a tensor").to_f32();
+        let mut pairs = packed.iter().zip(&stored);
+        let same = pairs.all(|(a, b)| (a - b).abs() <= tolerance * b.abs());
+        assert!(same, "{at}: {name}");
+    }
+    std::fs::remove_dir_all(&packed).expect("a folder");
+}
+
+#[test]
+fn quantized_weights_stay_values_of_their_codes() {
+    let cases = [
+        ("2:4", "wanda+quant", "int4"),
+        ("2:4", "wanda+quant[bits=8]", "int8"),
+        ("keep 100%", "magnitude+quant", "int4"),
+        ("6:8", "wanda+quant[group=64]", "int4"),
+        ("block (4,1) scope (1,8) keep 4 then 2:4", "magnitude+quant", "int4"),
+        ("mlp keep 75%", "magnitude+quant", "int4"),
+    ];
+    for (spec, method, encoding) in cases {
+        let folder = folder();
+        let (spec_option, method_option) = (format!("spec={spec}"), format!("method={method}"));
+        let plain = [spec_option.as_str(), &method_option];
+        prune("llama", &options(folder.path(), "pruned", &plain), &()).expect("a run");
+        let pruned = folder.path().join("pruned");
+        let before = tensors(&pruned);
+        // A weight moves by at most the learning rate in a step, and by half a scale to another
+        // code.
+        let stages = [
+            "recover=blocks[epochs=4,lr=3e-3]+model[steps=16,seq_len=16,lr=3e-3]",
+            "recover=halves[epochs=4,lr=3e-3,decay=0.1]+model[steps=16,seq_len=16,lr=3e-3,decay=0.1]",
+        ];
+        for (i, stages) in stages.into_iter().enumerate() {
+            let at = format!("{method} on {spec}, {stages}");
+            let (at_once, after) = (format!("once-{i}"), format!("after-{i}"));
+            let options_once = options(folder.path(), &at_once, &[plain[0], plain[1], stages]);
+            let options_after = options(folder.path(), &after, &[stages]);
+            let once = prune("llama", &options_once, &()).expect("a run");
+            let later = recover(&pruned, &model("llama"), &options_after, &()).expect("a run");
+            for (record, out) in [(once, at_once), (later, after)] {
+                let stages = &record.recovery;
+                assert!(stages.iter().all(|stage| stage.after <= stage.before), "{at}: {stages:?}");
+                assert!(stages.iter().any(|stage| stage.after < stage.before), "{at}: {stages:?}");
+                packs_without_loss(&folder.path().join(&out), encoding, &at);
+            }
+            // A code of zero is a kept weight, and may become another.
+            let dropped = |w: &[f32]| -> Vec<bool> { w.iter().map(|w| w.to_bits() == 0).collect() };
+            let after = tensors(&folder.path().join(format!("after-{i}")));
+            let mut linears = before.iter().filter(|(name, _)| name.contains("proj"));
+            assert!(linears.clone().any(|(name, old)| *old != after[name]), "{at}: no change");
+            assert!(linears.all(|(name, old)| dropped(old) == dropped(&after[name])), "{at}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_trained_in_codes_is_refused_in_words() {
+    let folder = folder();
+    let refused = |more: &[&str]| {
+        let options = options(folder.path(), "refused", more);
+        let error = prune("llama", &options, &()).expect_err("refused");
+        assert!(error.is_input(), "{error}");
+        assert!(!folder.path().join("refused").exists());
+        error.spelled(Spelling::Flags)
+    };
+    let message = refused(&["spec=2:4", "method=wanda+quant", MOVING]);
+    assert!(message.contains("regrow cannot move blocks of quantized weights"), "{message}");
+    let message = refused(&["spec=mlp keep 75%", "method=wanda+quant", "remove=true", BOTH]);
+    assert!(message.contains("a run of one pass that removes nothing"), "{message}");
+    // The record says codes, the weights do not.
+    let plain = ["spec=2:4", "method=wanda"];
+    prune("llama", &options(folder.path(), "pruned", &plain), &()).expect("a run");
+    let record = folder.path().join("pruned/openwork/record.json");
+    let text = std::fs::read_to_string(&record).expect("a record");
+    std::fs::write(&record, text.replace("\"wanda\"", "\"wanda+quant\"")).expect("a record");
+    for stages in ["recover=blocks", "recover=model[steps=2,seq_len=16]"] {
+        let options = options(folder.path(), "refused", &[stages]);
+        let pruned = folder.path().join("pruned");
+        let error = recover(&pruned, &model("llama"), &options, &()).expect_err("refused");
+        let message = error.to_string();
+        assert!(message.contains("are not values of int4 codes"), "{message}");
+        assert!(error.is_input(), "{message}");
     }
 }
 

@@ -7,7 +7,7 @@ use common::{Case, Random, cases};
 use half::{bf16, f16};
 use openwork::hessian::Hessian;
 use openwork::prune::{METHODS, Method, PruneError, Pruned, Task, prune};
-use openwork::sparse::{Encoding, GROUPS, Packed, Values, ValuesRef};
+use openwork::sparse::{CodeGroups, Encoding, GROUPS, Packed, Values, ValuesRef};
 use openwork::{Matrix, Pattern};
 use std::sync::Arc;
 
@@ -81,6 +81,51 @@ fn packing_is_lossless() {
             }
         }
     }
+}
+
+/// With the scales of a pruned tensor, any weights become values of codes in the same mask,
+/// which packing stores without loss; values of codes stay as they are.
+#[test]
+fn groups_of_codes_round_other_weights() {
+    for case in cases() {
+        for (quant, encoding) in kinds() {
+            let at = format!("{quant} on {}", case.name);
+            let pruned = case.prune(&format!("magnitude{quant}")).weights;
+            let start: Vec<&[f32]> = pruned.iter().map(Matrix::data).collect();
+            let groups = CodeGroups::find(&case.spec, &start, encoding)
+                .unwrap_or_else(|error| panic!("{at}: {error}"));
+            let mut random = Random::new(3);
+            let mut moved = Vec::new();
+            for (groups, &start) in groups.iter().zip(&start) {
+                let (mut latent, mut values) = (start.to_vec(), start.to_vec());
+                groups.round(&mut latent, &mut values);
+                assert_eq!((bits(&values), bits(&latent)), (bits(start), bits(start)), "{at}");
+                let mut kept = 0;
+                groups.each(|offset| {
+                    kept += 1;
+                    latent[offset] += 0.2 * random.normal();
+                });
+                assert_eq!(kept, groups.kept(), "{at}");
+                groups.round(&mut latent, &mut values);
+                let (mut again, mut limited) = (values.clone(), latent.clone());
+                groups.round(&mut limited, &mut again);
+                assert_eq!((bits(&again), bits(&limited)), (bits(&values), bits(&latent)), "{at}");
+                let zeros = start
+                    .iter()
+                    .zip(&values)
+                    .all(|(start, value)| (start.to_bits() == 0) <= (value.to_bits() == 0));
+                assert!(zeros, "{at}: a dropped weight changed");
+                moved.push(Values::F32(values));
+            }
+            for (packed, values) in packed(&case, &moved, encoding).iter().zip(&moved) {
+                assert_eq!(unpacked(packed), values.view().to_f32(), "{at}");
+            }
+        }
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
 }
 
 #[test]

@@ -5,7 +5,6 @@ use crate::checkpoint::write::{Data, Part};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor};
 use crate::model::{is_linear_name, split_layer_name};
 use crate::report::Record;
-use openwork::prune::Method;
 use openwork::sparse::{Encoding, Packed, ValueType};
 use openwork::{Pattern, Spec};
 use std::collections::BTreeMap;
@@ -42,8 +41,7 @@ impl ValueChoice {
     pub fn with_record(mut self, source: &Checkpoint) -> Self {
         let Ok(record) = Record::read(source.path()) else { return self };
         for linear in record.linears() {
-            let method = linear.method.as_ref().and_then(|text| text.parse::<Method>().ok());
-            if let Some(encoding) = method.and_then(|method| method.encoding()) {
+            if let Some(encoding) = linear.encoding() {
                 self.rounded.insert(linear.name.clone(), encoding);
             }
         }

@@ -4,7 +4,7 @@
 use super::estimate::{Estimate, Workers, estimate, recovery};
 use super::options::{ByteCount, ENCODER_SEQ_LEN, SEQ_LEN};
 use super::passes::Passes;
-use super::recovery::{RecoveryPlan, pattern_groups};
+use super::recovery::{RecoveryPlan, coded_layers, pattern_groups};
 use super::run::{Evaluation, Job};
 use super::{
     Calibration, PipelineError, Recipe, RunOptions, Sampling, Start, TensorFilter, check_folder,
@@ -175,7 +175,10 @@ impl RunOptions {
                 let why = "regrow moves blocks within the pattern of the run that pruned the model, but the model has no record of it";
                 return Err(PipelineError::option("recover", recovery, why));
             };
-            pattern_groups(&earlier.layers, model.config())?;
+            pattern_groups(&earlier.layers, model.config(), true)?;
+        } else if let Some(earlier) = &earlier {
+            let groups = pattern_groups(&earlier.layers, model.config(), false)?;
+            coded_layers(&model, &groups)?;
         }
         let passes = Passes::unpruned(model.config());
         let mut run = self.prepare_passes(model, passes)?;
@@ -322,16 +325,27 @@ impl RunOptions {
                 "training runs in one process; prune without it, then use `openwork recover`",
             );
         }
+        let tasks = || {
+            let layers = passes.list.iter().flat_map(|pass| &pass.plan.layers);
+            layers.flat_map(|layer| &layer.tasks)
+        };
         if recovery.stages.iter().any(StageOptions::moves) {
             if !passes.is_plain() {
                 return wrong(
                     "regrow moves blocks within the pattern of one pass; this run has several, or removes structures",
                 );
             }
-            let mut tasks = passes.list.iter().flat_map(|pass| &pass.plan.layers);
-            if tasks.any(|layer| layer.tasks.iter().any(|task| task.spec.has_levels())) {
+            if tasks().any(|task| task.spec.has_levels()) {
                 return wrong("regrow cannot move blocks of patterns with several levels");
             }
+            if tasks().any(|task| task.method.encoding().is_some()) {
+                return wrong("regrow cannot move blocks of quantized weights");
+            }
+        }
+        if tasks().any(|task| task.method.encoding().is_some()) && !passes.is_plain() {
+            return wrong(
+                "quantized weights are trained after a run of one pass that removes nothing; prune and recover without +quant, then round the result by pruning it with magnitude+quant",
+            );
         }
         let layers = recovery.stages.iter().find(|stage| stage.unit != Unit::Model);
         let states = |stage: &&StageOptions| stage.states > 0.0;

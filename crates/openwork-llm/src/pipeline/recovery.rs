@@ -10,12 +10,12 @@ use crate::checkpoint::Dtype;
 use crate::checkpoint::write::{self, Data, Part, shard_name};
 use crate::model::{Config, Layer, LayerInfo, Model, Norm, Storage};
 use crate::recover::{
-    Chain, Distilled, Distiller, LayerTrainer, MIN_WINDOWS, PatternGroup, Progress, RecoverError,
-    Recovery, StageOptions, Unit,
+    Chain, CodedLinear, Distilled, Distiller, LayerTrainer, MIN_WINDOWS, PatternGroup, Progress,
+    RecoverError, Recovery, StageOptions, Unit,
 };
 use crate::report::{LayerRecord, LayerRecovery, RecoveryRecord, mean};
 use crate::tokens::{Tokenizer, covering_windows, random_windows};
-use openwork::{Pattern, Spec, SpecError};
+use openwork::{Pattern, SpecError};
 use std::path::Path;
 use std::time::Instant;
 
@@ -108,22 +108,32 @@ impl RecoveryPlan {
     }
 }
 
-/// The patterns of the linears of each layer, by the specs of a run's record, for stages that
-/// move blocks.
+/// The patterns of the linears of each layer, by the record of a run: of all that it pruned
+/// if a stage `moves` blocks, otherwise of those that it rounded to codes.
 pub(super) fn pattern_groups(
     layers: &[LayerRecord],
     config: &Config,
+    moves: bool,
 ) -> Result<Vec<Vec<PatternGroup>>, PipelineError> {
     let of_layer = |record: &LayerRecord| -> Result<Vec<PatternGroup>, PipelineError> {
         let info = LayerInfo::new(config, record.index);
         let mut groups: Vec<PatternGroup> = Vec::new();
         for (linear, record) in record.linears.iter().enumerate() {
             let Some(text) = &record.spec else { continue };
+            let encoding = record.encoding();
+            if !moves && encoding.is_none() {
+                continue;
+            }
             let wrong = |why: &dyn std::fmt::Display| {
-                PipelineError::Plan(format!(
-                    "{}: its pattern {text} cannot be moved: {why}; recover without regrow",
-                    record.name
-                ))
+                let name = &record.name;
+                PipelineError::Plan(match moves {
+                    true => format!(
+                        "{name}: its pattern {text} cannot be moved: {why}; recover without regrow"
+                    ),
+                    false => format!(
+                        "{name}: its codes in the pattern {text} cannot be trained: {why}; recover a model without +quant, then round it by pruning it with magnitude+quant"
+                    ),
+                })
             };
             let pattern: Pattern = text.parse().map_err(|error: SpecError| wrong(&error))?;
             let expert = info.linears[linear].expert;
@@ -138,19 +148,57 @@ pub(super) fn pattern_groups(
                 continue;
             }
             let spec = bind(&linears, &pattern, &info).map_err(|error| wrong(&error))?;
-            groups.push(movable(linears, spec).map_err(|why| wrong(&why))?);
+            let group = PatternGroup { linears, spec, encoding };
+            if moves {
+                movable(&group).map_err(|why| wrong(&why))?;
+            }
+            groups.push(group);
         }
         Ok(groups)
     };
     layers.iter().map(of_layer).collect()
 }
 
-/// A group of linears whose blocks can move; why not, if they cannot.
-pub(super) fn movable(linears: Vec<usize>, spec: Spec) -> Result<PatternGroup, &'static str> {
-    match spec.has_levels() {
-        true => Err("patterns with several levels keep their mask"),
-        false => Ok(PatternGroup { linears, spec }),
+/// Why the blocks of a group cannot move, if they cannot.
+pub(super) fn movable(group: &PatternGroup) -> Result<(), &'static str> {
+    match group {
+        PatternGroup { encoding: Some(_), .. } => Err("quantized weights keep their mask"),
+        PatternGroup { spec, .. } if spec.has_levels() => {
+            Err("patterns with several levels keep their mask")
+        }
+        _ => Ok(()),
     }
+}
+
+/// The linears of a layer whose weights are values of codes.
+fn coded_linears(
+    layer: &Layer,
+    groups: &[PatternGroup],
+) -> Result<Vec<CodedLinear>, PipelineError> {
+    let mut coded = Vec::new();
+    for group in groups {
+        let found = CodedLinear::of_group(layer, group).map_err(|error| {
+            let names = group.linears.iter().map(|&linear| layer.info().weight_name(linear));
+            PipelineError::Plan(format!(
+                "{}: {error}; round them again by pruning the model with magnitude+quant",
+                names.collect::<Vec<_>>().join(", ")
+            ))
+        })?;
+        coded.extend(found);
+    }
+    Ok(coded)
+}
+
+/// The linears of each layer whose weights are values of codes, given the patterns by layer.
+pub(super) fn coded_layers(
+    model: &Model<'_>,
+    groups: &[Vec<PatternGroup>],
+) -> Result<Vec<Vec<CodedLinear>>, PipelineError> {
+    let coded = |(index, groups): (usize, &Vec<PatternGroup>)| match groups.is_empty() {
+        true => Ok(Vec::new()),
+        false => coded_linears(&model.layer(index, Storage::F32)?, groups),
+    };
+    groups.iter().enumerate().map(coded).collect()
 }
 
 /// The recovery of layers, one after the other.
@@ -160,7 +208,7 @@ pub(super) struct LayerRecoverer<'a> {
     dtype: Dtype,
     seed: u64,
     chain: Chain,
-    /// By layer, if blocks move.
+    /// By layer; all if blocks move, otherwise those that were rounded to codes.
     groups: Vec<Vec<PatternGroup>>,
 }
 
@@ -201,8 +249,9 @@ impl<'a> LayerRecoverer<'a> {
         let mut dense = self.reference.layer(index, Storage::F32)?;
         let round = |numbers: &mut [f32]| dtype.round(numbers);
         let groups = self.groups.get(index).map_or(&[][..], Vec::as_slice);
-        let trainer =
-            LayerTrainer { options: self.options, groups, seed: self.seed, round: &round };
+        let coded = coded_linears(layer, groups)?;
+        let (options, coded, seed) = (self.options, coded.as_slice(), self.seed);
+        let trainer = LayerTrainer { options, groups, coded, seed, round: &round };
         let mut seen = on_progress(observer, Some(index));
         // Training may round products; the rest of the run does not.
         layer.round_products(self.options.rounds);
@@ -260,7 +309,8 @@ pub(super) struct ModelStage<'a> {
     pub options: &'a StageOptions,
     pub windows: &'a StageWindows,
     pub job: &'a Job,
-    /// The patterns of each layer, if blocks move.
+    /// The patterns of each layer; all if blocks move, otherwise those that were rounded to
+    /// codes.
     pub groups: Vec<Vec<PatternGroup>>,
     /// For temporary files.
     pub folder: &'a Path,
@@ -291,6 +341,7 @@ impl ModelStage<'_> {
     ) -> Result<(Vec<Layer>, Norm, RecoveryRecord), PipelineError> {
         let dtype = self.job.dtype;
         let round = |numbers: &mut [f32]| dtype.round(numbers);
+        let coded = coded_layers(self.model, &self.groups)?;
         let distiller = Distiller {
             reference: self.reference,
             model: self.model,
@@ -298,6 +349,7 @@ impl ModelStage<'_> {
             windows: &self.windows.train,
             held_out: &self.windows.held_out,
             groups: &self.groups,
+            coded: &coded,
             seed: self.job.calibration.seed,
             round: &round,
             memory: self.job.state_memory_limit,

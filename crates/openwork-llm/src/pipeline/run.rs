@@ -17,11 +17,11 @@ use super::executor::Executor;
 use super::layer_loop::{LayerLoop, pruned_layer, write_rest};
 use super::measurements::{drop_experts, inherit, renumber, resize, totals};
 use super::passes::Passes;
-use super::plan::{Plan, TaskPlan};
+use super::plan::{LayerPlan, Plan, TaskPlan};
 use super::prepare::PreparedRun;
 use super::recipe::Recipe;
 use super::recovery::{
-    LayerRecoverer, ModelStage, RecoveryPlan, layer_stage_record, movable, pattern_groups,
+    LayerRecoverer, ModelStage, RecoveryPlan, layer_stage_record, pattern_groups,
 };
 use super::run_dir::{
     Fingerprint, RECIPE, RECORD, REDO, RunDir, Start, WORK, files, read_sealed, write_sealed,
@@ -267,10 +267,7 @@ impl Run<'_> {
         let Some(plan) = &self.prepared.job.recovery else {
             return Err(PipelineError::Executor("there is no recovery".to_string()));
         };
-        let groups = match stages[number].moves() {
-            true => pattern_groups(layers, model.config())?,
-            false => Vec::new(),
-        };
+        let groups = pattern_groups(layers, model.config(), stages[number].moves())?;
         let stage = ModelStage {
             reference: self.prepared.dense_model(),
             model,
@@ -451,8 +448,8 @@ impl Run<'_> {
             _ => Ok(None),
         };
         let stage = prepared.job.recovery.as_ref().and_then(|plan| plan.recovery.layer_stage());
-        let groups = match stage.filter(|stage| stage.moves()) {
-            Some(_) => self.groups(&plan, model)?,
+        let groups = match stage {
+            Some(stage) => self.groups(&plan, model, stage.moves())?,
             None => Vec::new(),
         };
         let executor = &mut *self.executor;
@@ -503,24 +500,26 @@ impl Run<'_> {
         Ok(PassResult { folder, pruned: Some((layers, evaluations)), record })
     }
 
-    /// The patterns of each layer, of the plan or of the run that pruned the model.
+    /// The patterns of each layer, of the plan or of the run that pruned the model: all if
+    /// blocks move, otherwise those whose weights are rounded to codes.
     fn groups(
         &self,
         plan: &Plan,
         model: &Model<'_>,
+        moves: bool,
     ) -> Result<Vec<Vec<PatternGroup>>, PipelineError> {
         if let Some(earlier) = &self.prepared.earlier {
-            return pattern_groups(&earlier.layers, model.config());
+            return pattern_groups(&earlier.layers, model.config(), moves);
         }
-        let group = |task: &TaskPlan| {
-            movable(task.linears.clone(), task.spec.clone()).map_err(|why| {
-                let (names, spec) = (task.names(), &task.written);
-                PipelineError::Plan(format!(
-                    "{names}: the pattern {spec} cannot be moved: {why}; recover without regrow"
-                ))
-            })
+        let group = |task: &TaskPlan| PatternGroup {
+            linears: task.linears.clone(),
+            spec: task.spec.clone(),
+            encoding: task.method.encoding(),
         };
-        plan.layers.iter().map(|layer| layer.tasks.iter().map(group).collect()).collect()
+        let wanted = |group: &PatternGroup| moves || group.encoding.is_some();
+        let groups =
+            |layer: &LayerPlan| layer.tasks.iter().map(group).filter(wanted).collect::<Vec<_>>();
+        Ok(plan.layers.iter().map(groups).collect())
     }
 
     fn start(&self, number: usize, first: usize, layers: usize) {

@@ -9,6 +9,7 @@
 //! computes from its own inputs. The keys and values of other layers are constants.
 
 use super::chain::Chain;
+use super::latent::{CodedLinear, LatentWeights};
 use super::optimizer::{Moments, Update, pull};
 use super::regrow::{self, PatternGroup};
 use super::text::{StageOptions, Unit};
@@ -25,6 +26,8 @@ pub struct LayerTrainer<'a> {
     pub options: &'a StageOptions,
     /// The layer's patterns, if blocks move.
     pub groups: &'a [PatternGroup],
+    /// The layer's linears whose weights are values of codes.
+    pub coded: &'a [CodedLinear],
     /// Random seed of the order of windows.
     pub seed: u64,
     /// Rounds parameters as they will be stored.
@@ -47,14 +50,15 @@ pub struct TrainedLayer {
 /// The parameters of a layer at some moment, in the order of [`Parameter::all`].
 type Snapshot = Vec<Vec<f32>>;
 
-fn snapshot(layer: &mut Layer) -> Snapshot {
-    layer.parameters_mut().map(|(_, numbers)| numbers.to_vec()).collect()
+fn snapshot(layer: &mut Layer, latent: &mut LatentWeights<'_>) -> Snapshot {
+    latent.parameters_mut(layer).map(|(_, numbers)| numbers.to_vec()).collect()
 }
 
-fn restore(layer: &mut Layer, from: &Snapshot) {
-    for ((_, numbers), from) in layer.parameters_mut().zip(from) {
+fn restore(layer: &mut Layer, latent: &mut LatentWeights<'_>, from: &Snapshot) {
+    for ((_, numbers), from) in latent.parameters_mut(layer).zip(from) {
         numbers.copy_from_slice(from);
     }
+    latent.encode(layer);
 }
 
 impl LayerTrainer<'_> {
@@ -108,20 +112,22 @@ impl Training<'_> {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<TrainedLayer, RecoverError> {
         let options = self.trainer.options;
-        let start = snapshot(layer);
+        let mut latent = LatentWeights::new(layer, self.trainer.coded);
+        let start = snapshot(layer, &mut latent);
         let before = self.held_out_loss(layer)?;
         let mut tokens = 0;
         for lr in options.rates() {
-            let best = self.attempt(layer, &start, before, lr, &mut tokens, on_progress)?;
+            let trained = (&mut *layer, &mut latent);
+            let best = self.attempt(trained, &start, before, lr, &mut tokens, on_progress)?;
             if let Some(best) = best {
-                restore(layer, &best);
+                restore(layer, &mut latent, &best);
                 layer.round(self.trainer.round);
                 let after = self.held_out_loss(layer)?;
                 if after < before {
                     return Ok(TrainedLayer { before, after, lr: Some(lr), tokens });
                 }
             }
-            restore(layer, &start);
+            restore(layer, &mut latent, &start);
         }
         Ok(TrainedLayer { before, after: before, lr: None, tokens })
     }
@@ -130,7 +136,7 @@ impl Training<'_> {
     /// if that is below `before`.
     fn attempt(
         &mut self,
-        layer: &mut Layer,
+        (layer, latent): (&mut Layer, &mut LatentWeights<'_>),
         start: &Snapshot,
         before: f64,
         lr: f64,
@@ -175,7 +181,7 @@ impl Training<'_> {
                     return Ok(best.map(|(_, best)| best));
                 }
                 let rate = lr * schedule.share(step, steps);
-                let updates = layer.parameters_mut().zip(sum.slices());
+                let updates = latent.parameters_mut(layer).zip(sum.slices());
                 moments.step(
                     step,
                     rate,
@@ -188,12 +194,13 @@ impl Training<'_> {
                 );
                 if decay > 0.0 {
                     let share = (rate * decay).min(1.0) as f32;
-                    for ((parameter, numbers), to) in layer.parameters_mut().zip(start) {
+                    for ((parameter, numbers), to) in latent.parameters_mut(layer).zip(start) {
                         if moved(parameter) {
                             pull(numbers, to, share);
                         }
                     }
                 }
+                latent.encode(layer);
                 step += 1;
                 *tokens += (batch.len() * self.chain.seq_len()) as u64;
                 let share = step as f64 / steps as f64;
@@ -203,7 +210,7 @@ impl Training<'_> {
             }
             held = self.held_out_loss(layer)?;
             if held < best.as_ref().map_or(before, |(best, _)| *best) {
-                best = Some((held, snapshot(layer)));
+                best = Some((held, snapshot(layer, latent)));
             } else if !held.is_finite() || held > 1.5 * before {
                 break;
             }

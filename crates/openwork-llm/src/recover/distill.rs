@@ -10,6 +10,7 @@
 //! to the same bytes.
 
 use super::block::shuffled;
+use super::latent::CodedLinear;
 use super::optimizer::{Moments, Update, pull, sum_of_squares};
 use super::rates::{RateTrial, USUAL_TRIALS, chosen_rates, next_rate, trial_steps};
 use super::regrow::{self, PatternGroup};
@@ -63,6 +64,8 @@ pub struct Distiller<'a> {
     pub held_out: &'a [Vec<u32>],
     /// The patterns of each layer, if blocks move.
     pub groups: &'a [Vec<PatternGroup>],
+    /// The linears of each layer whose weights are values of codes; none if empty.
+    pub coded: &'a [Vec<CodedLinear>],
     /// Random seed of the order of windows.
     pub seed: u64,
     /// Rounds parameters as they will be stored.
@@ -155,7 +158,7 @@ impl Distiller<'_> {
         let dir = StateDir::new(self.folder);
         let mut targets = self.targets()?;
         let head = load_head(self.model, self.options.rounds)?;
-        let mut student = Student::load(self.model, self.options.rounds)?;
+        let mut student = self.student()?;
         let mut run = Run {
             distiller: self,
             passes: Passes::new(self.model, self.windows.first().map_or(0, Vec::len)),
@@ -165,7 +168,10 @@ impl Distiller<'_> {
             dir: &dir,
         };
         let mut saved = match dir.load(&mut student, &mut run.moments)? {
-            Some(saved) => saved,
+            Some(saved) => {
+                student.encode();
+                saved
+            }
             None => {
                 let before = run.held_out_loss(&student)?;
                 Saved { before, best: before, ..Saved::default() }
@@ -187,6 +193,7 @@ impl Distiller<'_> {
             let lr = rates[saved.attempt];
             if run.attempt(&mut student, &mut saved, lr, on_progress)? {
                 dir.load_best(&mut student)?;
+                student.encode();
                 student.round(self.round);
                 let after = run.held_out_loss(&student)?;
                 if after < saved.before {
@@ -204,7 +211,7 @@ impl Distiller<'_> {
                     });
                 }
             }
-            student = Student::load(self.model, self.options.rounds)?;
+            student = self.student()?;
             saved = Saved {
                 attempt: saved.attempt + 1,
                 step: 0,
@@ -218,7 +225,12 @@ impl Distiller<'_> {
         Ok(Distilled { layers, norm, before, after: before, lr: None, tokens, trials, curve })
     }
 
-    fn moments(&self, student: &mut Student) -> Moments {
+    /// The pruned model before training.
+    fn student(&self) -> Result<Student<'_>, RecoverError> {
+        Student::load(self.model, self.options.rounds, self.coded)
+    }
+
+    fn moments(&self, student: &mut Student<'_>) -> Moments {
         let trained = self.options.trained;
         Moments::new(student.parameters_mut().map(|(parameter, numbers)| {
             match parameter.map_or(trained.norms(), |parameter| trained.includes(parameter)) {
@@ -289,16 +301,18 @@ struct StepMemory {
     sum: Gradients,
     one: Option<Gradients>,
     /// The pruned weights, if weights decay towards them.
-    anchor: Option<Student>,
+    anchor: Option<Student<'static>>,
 }
 
 impl StepMemory {
-    fn new(distiller: &Distiller<'_>, student: &Student) -> Result<Self, RecoverError> {
+    fn new(distiller: &Distiller<'_>, student: &Student<'_>) -> Result<Self, RecoverError> {
         let StageOptions { batch, decay, .. } = *distiller.options;
         Ok(Self {
             sum: Gradients::new(student),
             one: (batch > 1).then(|| Gradients::new(student)),
-            anchor: (decay > 0.0).then(|| Student::load(distiller.model, false)).transpose()?,
+            anchor: (decay > 0.0)
+                .then(|| Student::load(distiller.model, false, &[]))
+                .transpose()?,
         })
     }
 }
@@ -318,7 +332,7 @@ impl Run<'_> {
     /// loss fell; if so, the best weights are in the state's folder.
     fn attempt(
         &mut self,
-        student: &mut Student,
+        student: &mut Student<'_>,
         saved: &mut Saved,
         lr: f64,
         on_progress: &mut OnProgress<'_>,
@@ -377,7 +391,7 @@ impl Run<'_> {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Option<f64>, RecoverError> {
         let StageOptions { steps, schedule, .. } = *self.distiller.options;
-        let mut student = Student::load(self.distiller.model, self.distiller.options.rounds)?;
+        let mut student = self.distiller.student()?;
         self.moments = self.distiller.moments(&mut student);
         let mut memory = StepMemory::new(self.distiller, &student)?;
         let trial = trial_steps(steps);
@@ -402,7 +416,7 @@ impl Run<'_> {
     /// before the step; if that is not finite, nothing changes.
     fn step(
         &mut self,
-        student: &mut Student,
+        student: &mut Student<'_>,
         memory: &mut StepMemory,
         step: usize,
         rate: f64,
@@ -444,11 +458,12 @@ impl Run<'_> {
                 pull(numbers, to, share);
             }
         }
+        student.encode();
         Ok(loss)
     }
 
     /// Moves blocks of every layer.
-    fn move_blocks(&self, student: &mut Student, fraction: f64) {
+    fn move_blocks(&self, student: &mut Student<'_>, fraction: f64) {
         let mut means = self.moments.mean.as_slice();
         for (layer, groups) in student.layers.iter_mut().zip(self.distiller.groups) {
             let own = means.split_at(Parameter::all(layer.info()).count());
@@ -458,7 +473,7 @@ impl Run<'_> {
     }
 
     /// The mean loss of the held-out windows.
-    fn held_out_loss(&mut self, student: &Student) -> Result<f64, RecoverError> {
+    fn held_out_loss(&mut self, student: &Student<'_>) -> Result<f64, RecoverError> {
         let (first, count) = (self.distiller.windows.len(), self.distiller.held_out.len());
         let mut sum = 0.0;
         for window in first..first + count {
@@ -470,7 +485,7 @@ impl Run<'_> {
     /// The loss of one window, and its gradients if asked for.
     fn gradients(
         &mut self,
-        student: &Student,
+        student: &Student<'_>,
         window: usize,
         into: Option<&mut Gradients>,
     ) -> Result<f64, RecoverError> {

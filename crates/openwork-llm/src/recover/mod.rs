@@ -8,6 +8,7 @@
 //! distill     trains the whole model towards the dense model's distribution
 //! student     the model in that training, and its gradients on one window
 //! state       the state of that training on disk
+//! latent      weights in f32 behind those that were rounded to codes
 //! rates       the search for a learning rate
 //! regrow      masks that move during training
 //! optimizer   Adam on sparse weights, and the schedule of its learning rate
@@ -21,6 +22,7 @@
 mod block;
 mod chain;
 mod distill;
+mod latent;
 mod optimizer;
 mod rates;
 mod regrow;
@@ -31,6 +33,7 @@ mod text;
 pub use block::{LayerTrainer, TrainedLayer};
 pub use chain::Chain;
 pub use distill::{CurvePoint, Distilled, Distiller};
+pub use latent::CodedLinear;
 pub use optimizer::Schedule;
 pub use rates::{RateTrial, USUAL_TRIALS, chosen_rates, next_rate, trial_steps};
 pub use regrow::PatternGroup;

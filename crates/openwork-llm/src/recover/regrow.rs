@@ -13,14 +13,17 @@ use crate::model::{Layer, Parameter};
 use openwork::Spec;
 use openwork::blocks::Blocks;
 use openwork::dynamic::{Schedule, update};
+use openwork::sparse::Encoding;
 
 /// Linear layers of a layer that share a pattern.
 #[derive(Clone, Debug)]
 pub struct PatternGroup {
     /// Their indices in the layer, in the order of the spec's tensors.
     pub linears: Vec<usize>,
-    /// The pattern, without levels.
+    /// The pattern; without levels, if blocks are to move.
     pub spec: Spec,
+    /// The codes that the run rounded their weights to; such blocks do not move.
+    pub encoding: Option<Encoding>,
 }
 
 /// Blocks move in this share of the steps; then the mask stays.
@@ -54,7 +57,7 @@ pub(super) fn move_blocks(
 impl PatternGroup {
     /// Moves blocks, given the weights of all linear layers and their mean gradients.
     fn move_blocks(&self, weights: &mut [&mut [f32]], means: &[Vec<f32>], fraction: f64) -> usize {
-        let Self { linears, spec } = self;
+        let Self { linears, spec, .. } = self;
         if linears.iter().any(|&linear| means[linear].len() != weights[linear].len()) {
             return 0;
         }
@@ -124,7 +127,7 @@ mod tests {
             }
             let before = weights.clone();
             let linears = (0..weights.len()).collect();
-            let group = PatternGroup { linears, spec };
+            let group = PatternGroup { linears, spec, encoding: None };
             let mut slices: Vec<&mut [f32]> = weights.iter_mut().map(Vec::as_mut_slice).collect();
             let moved = group.move_blocks(&mut slices, &means, 0.3);
             assert_eq!(kept(&group.spec, &weights), kept(&group.spec, &before));

@@ -2,6 +2,7 @@
 //! backward pass.
 
 use super::RecoverError;
+use super::latent::{CodedLinear, LatentWeights};
 use crate::model::backward::{
     Activations, Interior, LayerGradients, Objective, Reference, token_loss,
 };
@@ -11,9 +12,11 @@ use crate::model::{Config, Head, Hidden, Layer, Model, Norm, Parameter, Storage}
 use openwork::MatrixRef;
 
 /// The weights in training.
-pub(super) struct Student {
+pub(super) struct Student<'a> {
     pub layers: Vec<Layer>,
     pub norm: Norm,
+    /// Of each layer.
+    latent: Vec<LatentWeights<'a>>,
     /// The family's offset, added to the stored weights of the norm.
     offset: f32,
 }
@@ -36,7 +39,7 @@ pub(super) struct Gradients {
 }
 
 impl Gradients {
-    pub fn new(student: &Student) -> Self {
+    pub fn new(student: &Student<'_>) -> Self {
         Self {
             layers: student.layers.iter().map(LayerGradients::new).collect(),
             norm: vec![0.0; student.norm.width()],
@@ -55,25 +58,42 @@ impl Gradients {
     }
 }
 
-impl Student {
+impl<'a> Student<'a> {
     /// The model's weights; `rounds` says whether products may round their operands to bf16.
-    pub fn load(model: &Model<'_>, rounds: bool) -> Result<Self, RecoverError> {
-        let mut layers = Vec::new();
+    /// `coded` lists, by layer, the linears whose weights stay values of codes.
+    pub fn load(
+        model: &Model<'_>,
+        rounds: bool,
+        coded: &'a [Vec<CodedLinear>],
+    ) -> Result<Self, RecoverError> {
+        let (mut layers, mut latent) = (Vec::new(), Vec::new());
         for index in 0..model.config().layers {
-            layers.push(training_layer(model, index, rounds)?);
+            let mut layer = training_layer(model, index, rounds)?;
+            let coded = coded.get(index).map_or(&[][..], Vec::as_slice);
+            latent.push(LatentWeights::new(&mut layer, coded));
+            layers.push(layer);
         }
         let offset = model.config().family.norm_offset;
-        Ok(Self { layers, norm: model.head()?.norm.clone(), offset })
+        Ok(Self { layers, norm: model.head()?.norm.clone(), latent, offset })
     }
 
-    /// Every parameter; the last norm comes last, and is `None`.
+    /// Every parameter with the numbers that are trained; the last norm comes last, and is
+    /// `None`. After a change of them, [`encode`](Self::encode) is due.
     pub fn parameters_mut(&mut self) -> impl Iterator<Item = (Option<Parameter>, &mut [f32])> {
-        let layers = self.layers.iter_mut().flat_map(Layer::parameters_mut);
+        let layers = self.layers.iter_mut().zip(&mut self.latent);
+        let layers = layers.flat_map(|(layer, latent)| latent.parameters_mut(layer));
         layers
             .map(|(parameter, numbers)| (Some(parameter), numbers))
             .chain([(None, self.norm.factors_mut())])
     }
 
+    /// Gives the layers the values of the codes that are nearest to their latent weights.
+    pub fn encode(&mut self) {
+        let layers = self.layers.iter_mut().zip(&mut self.latent);
+        layers.for_each(|(layer, latent)| latent.encode(layer));
+    }
+
+    /// Rounds the weights of the layers, as they will be stored.
     pub fn round(&mut self, round: &dyn Fn(&mut [f32])) {
         self.layers.iter_mut().for_each(|layer| layer.round(round));
         let (norm, offset) = (self.norm.factors_mut(), self.offset);
@@ -83,7 +103,7 @@ impl Student {
     }
 }
 
-impl super::state::Parameters for Student {
+impl super::state::Parameters for Student<'_> {
     fn tensors(&mut self) -> Vec<&mut [f32]> {
         self.parameters_mut().map(|(_, numbers)| numbers).collect()
     }
@@ -145,7 +165,7 @@ impl Passes {
     /// the objective with the distance of states.
     pub fn run(
         &mut self,
-        student: &Student,
+        student: &Student<'_>,
         head: &Head<'_>,
         embedded: Hidden,
         goal: &Goal<'_>,
@@ -231,7 +251,7 @@ mod tests {
                 next: &next,
                 states: (weight > 0.0).then_some((weight, wanted.as_slice())),
             };
-            let mut student = Student::load(&model, false).unwrap();
+            let mut student = Student::load(&model, false, &[]).unwrap();
             let mut passes = Passes::new(&model, t);
             if !keeps {
                 passes.activations.truncate(1);
@@ -239,7 +259,7 @@ mod tests {
             }
             let mut gradients = Gradients::new(&student);
             passes.run(&student, &head, embedded.copy(), &goal, Some(&mut gradients));
-            let mut loss = |student: &Student| {
+            let mut loss = |student: &Student<'_>| {
                 let (states, mut carried) = embedded.copy().into_parts();
                 let mut h = states.into_vec();
                 let mut sum = 0.0;

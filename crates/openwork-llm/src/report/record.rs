@@ -6,6 +6,8 @@ use crate::disk;
 use crate::recover::{CurvePoint, RateTrial};
 use crate::shrink::Sizes;
 use crate::task::TaskScore;
+use openwork::prune::Method;
+use openwork::sparse::Encoding;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -266,6 +268,13 @@ pub struct LinearRecord {
     pub seconds: f64,
     /// Notes about this tensor.
     pub notes: Vec<String>,
+}
+
+impl LinearRecord {
+    /// The codes that its method rounded its weights to.
+    pub fn encoding(&self) -> Option<Encoding> {
+        self.method.as_ref()?.parse::<Method>().ok()?.encoding()
+    }
 }
 
 /// A perplexity measurement.

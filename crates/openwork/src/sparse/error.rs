@@ -56,6 +56,20 @@ pub enum PackError {
         /// NaN or an infinity.
         value: String,
     },
+    /// Kept weights are not values of codes.
+    #[error(
+        "the kept weights of tensor `{tensor}` from row {row} are not values of {encoding} codes in groups of {group}"
+    )]
+    NotCodes {
+        /// Its name.
+        tensor: String,
+        /// The first row of their strip.
+        row: usize,
+        /// The codes.
+        encoding: String,
+        /// The size of a group.
+        group: usize,
+    },
     /// A kept value is outside the range of the type.
     #[error("kept value {at} is {value}, outside the range of {value_type}; choose bf16 or f32")]
     Range {

@@ -21,6 +21,7 @@
 mod axpy;
 mod bitmask;
 mod block;
+mod code_groups;
 mod cutlass;
 mod dense;
 mod dense_codes;
@@ -51,6 +52,7 @@ mod vnni;
 mod tests;
 
 pub use crate::values::{ValueType, Values, ValuesRef};
+pub use code_groups::CodeGroups;
 pub use encoding::{Encoding, PackedValues, VALUE_KINDS, ValueKind};
 pub use error::{PackError, PartsError};
 pub use kernel::{KERNEL_VARIABLE, kernel};

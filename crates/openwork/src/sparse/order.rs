@@ -23,13 +23,18 @@ impl PackedOrder {
     ///
     /// If there is no such tensor, or the mask does not conform.
     pub fn new(spec: &Spec, tensor: usize, mask: &Mask) -> Self {
-        let (rows, cols) = spec.tensors()[tensor].matrix();
         let choice = match spec.has_levels() {
             true => mask.find_choice(spec).expect("a mask that conforms"),
             false => Choice::from_levels(kept_blocks(spec, mask), [None, None]),
         };
+        Self::of_choice(spec, tensor, &choice)
+    }
+
+    /// The same for the blocks that are kept.
+    pub(super) fn of_choice(spec: &Spec, tensor: usize, choice: &Choice) -> Self {
+        let (rows, cols) = spec.tensors()[tensor].matrix();
         let mut shape = Packed::plan(spec, tensor).1;
-        let index = layout!(&shape, l => l.encode(&Kept { spec, tensor, choice: &choice }));
+        let index = layout!(&shape, l => l.encode(&Kept { spec, tensor, choice }));
         shape.accept(&index);
         Self { shape, index, rows, cols }
     }

@@ -719,7 +719,7 @@ impl Shape {
 }
 
 /// The blocks that every level of a spec keeps of its weights.
-fn choice(spec: &Spec, weights: &[ValuesRef<'_>]) -> Result<Choice, PackError> {
+pub(super) fn choice(spec: &Spec, weights: &[ValuesRef<'_>]) -> Result<Choice, PackError> {
     if spec.has_levels() {
         // A -0.0 is stored, so it counts as a number here.
         let set = |w: &ValuesRef<'_>| {

@@ -22,7 +22,7 @@ pub(super) fn encode(values: &[f32], scale: f32, (low, high): (f32, f32), codes:
 
 /// The nearest whole number, ties to even, of numbers below 2^22; baseline x86-64 has no
 /// instruction for it.
-fn round(x: f32) -> f32 {
+pub(super) fn round(x: f32) -> f32 {
     const MAGIC: f32 = 1.5 * (1 << 23) as f32;
     (x + MAGIC) - MAGIC
 }
