@@ -264,7 +264,7 @@ def test_a_large_tensor_is_zoomed_and_panned(page):
     until(page, drawn)
     page.execute_script("studio.pictures[0].zoomBy(40)")
     until(page, lambda p: drawn(p) and p.execute_script("return studio.pictures[0].zoom") >= 4)
-    assert find(page, ".minimap").is_displayed()
+    until(page, lambda p: find(p, ".minimap").is_displayed())
     canvas = find(page, "canvas.main")
     before = page.execute_script("return studio.pictures[0].left")
     ActionChains(page).move_to_element(canvas).click_and_hold().move_by_offset(-120, -60).release().perform()
@@ -323,6 +323,8 @@ def test_text_has_contrast(address, dark):
     try:
         visit(driver, "spec=2:4@8&shape=32,64")
         until(driver, drawn)
+        # The theme is set by a script; colors change gradually.
+        until(driver, lambda d: d.execute_script("return document.getAnimations().length === 0"))
         poor = driver.execute_script(pathlib.Path(__file__).with_name("contrast.js").read_text())
         assert not poor, poor
     finally:
