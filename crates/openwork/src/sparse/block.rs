@@ -4,7 +4,8 @@
 //! as `b / 8` [panels](super::panel) of eight rows and `c` columns from top to bottom.
 //! The index has `ceil(K / c / 8)` bytes per strip: a bit per block, lowest first;
 //! unused bits are zero. Scopes are equal runs of blocks in a strip, so all strips
-//! keep the same number of blocks.
+//! keep the same number of blocks. Where every block is kept, which happens inside
+//! [`gathered`](super::gathered) only, there is no index.
 
 use super::kept::Kept;
 use super::kernel::Value;
@@ -63,6 +64,18 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// A matrix of blocks that are all kept.
+    ///
+    /// # Panics
+    ///
+    /// If blocks do not have whole panels and an even number of columns, or do not divide
+    /// the matrix.
+    pub fn all(rows: usize, cols: usize, [b, c]: [usize; 2]) -> Self {
+        assert!(b.is_multiple_of(panel::ROWS) && c.is_multiple_of(2), "whole panels");
+        assert!(rows.is_multiple_of(b) && cols.is_multiple_of(c), "whole blocks");
+        Self { rows, cols, b, c, scope: 1, kept: cols / c }
+    }
+
     /// Blocks of a strip.
     fn blocks(&self) -> usize {
         self.cols / self.c
@@ -70,12 +83,15 @@ impl Block {
 
     /// Bytes of a strip's index.
     fn bytes(&self) -> usize {
-        self.blocks().div_ceil(8)
+        if self.kept == self.blocks() { 0 } else { self.blocks().div_ceil(8) }
     }
 
     /// The kept blocks of a strip, from left to right.
     fn kept_blocks<'a>(&self, index: &'a [u8], strip: usize) -> SetBits<'a> {
-        SetBits::new(&index[strip * self.bytes()..][..self.bytes()])
+        match self.bytes() {
+            0 => SetBits::all(self.blocks()),
+            bytes => SetBits::of(&index[strip * bytes..][..bytes]),
+        }
     }
 
     fn size(&self) -> usize {
@@ -84,16 +100,26 @@ impl Block {
 }
 
 /// The positions of the bits that are set, ascending.
-struct SetBits<'a> {
+#[derive(Clone)]
+pub(super) struct SetBits<'a> {
+    /// Empty if all bits are set.
     bytes: &'a [u8],
+    /// The number of bits.
+    count: usize,
     word: u64,
     base: usize,
     next: usize,
 }
 
 impl<'a> SetBits<'a> {
-    fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, word: 0, base: 0, next: 0 }
+    /// Those of some bytes, the lowest bit of a byte first.
+    pub fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, count: 8 * bytes.len(), word: 0, base: 0, next: 0 }
+    }
+
+    /// All positions below `count`.
+    fn all(count: usize) -> Self {
+        Self { bytes: &[], count, word: 0, base: 0, next: 0 }
     }
 }
 
@@ -103,15 +129,20 @@ impl Iterator for SetBits<'_> {
     #[inline]
     fn next(&mut self) -> Option<usize> {
         while self.word == 0 {
-            if self.next == self.bytes.len() {
+            if self.next >= self.count {
                 return None;
             }
-            let part = &self.bytes[self.next..self.bytes.len().min(self.next + 8)];
-            let mut word = [0; 8];
-            word[..part.len()].copy_from_slice(part);
-            self.word = u64::from_le_bytes(word);
-            self.base = self.next * 8;
-            self.next += part.len();
+            let left = (self.count - self.next).min(64);
+            self.word = if self.bytes.is_empty() {
+                u64::MAX >> (64 - left)
+            } else {
+                let part = &self.bytes[self.next / 8..(self.next + left) / 8];
+                let mut word = [0; 8];
+                word[..part.len()].copy_from_slice(part);
+                u64::from_le_bytes(word)
+            };
+            self.base = self.next;
+            self.next += left;
         }
         let at = self.base + self.word.trailing_zeros() as usize;
         self.word &= self.word - 1;
@@ -148,7 +179,7 @@ impl Layout for Block {
     fn encode(&self, kept: &Kept<'_>) -> Vec<u8> {
         let mask = kept.mask();
         let mut index = vec![0; self.index_len()];
-        for (strip, bytes) in index.chunks_exact_mut(self.bytes()).enumerate() {
+        for (strip, bytes) in index.chunks_exact_mut(self.bytes().max(1)).enumerate() {
             for block in 0..self.blocks() {
                 let stays = mask.get(strip * self.b * self.cols + block * self.c);
                 bytes[block / 8] |= u8::from(stays) << (block % 8);
@@ -230,8 +261,9 @@ impl Layout for Block {
         let size = self.kept * self.size();
         assert!((strips.get(S - 1) + 1) * size <= w.values.len(), "values of all strips");
         let stored = std::array::from_fn(|s| Numbers(w.values[strips.get(s) * size..].as_ptr()));
+        let kept = std::array::from_fn(|s| self.kept_blocks(w.index, strips.get(s)));
         // SAFETY: all strips are within the values; the machine has the kernel.
-        unsafe { self.strips_avx2::<_, S>(w.index, stored, strips, x, y) }
+        unsafe { self.strips_avx2::<_, S>(kept, stored, strips, x, y) }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -245,8 +277,9 @@ impl Layout for Block {
     ) {
         let count = self.kept * self.size();
         let stored = std::array::from_fn(|s| w.strip::<BITS>(strips.get(s), count));
+        let kept = std::array::from_fn(|s| self.kept_blocks(w.index, strips.get(s)));
         // SAFETY: every strip has its codes; the machine has the kernel.
-        unsafe { self.strips_avx2::<_, S>(w.index, stored, strips, x, y) }
+        unsafe { self.strips_avx2::<_, S>(kept, stored, strips, x, y) }
     }
 
     fn has_codes_avx2(&self) -> bool {
@@ -295,7 +328,8 @@ impl Layout for Block {
         let values = &values[strip * self.kept * self.size()..][..self.kept * self.size()];
         let bytes = &index[strip * self.bytes()..][..self.bytes()];
         let near = cols.start / self.c..cols.end.div_ceil(self.c);
-        for block in near.filter(|&block| bytes[block / 8] >> (block % 8) & 1 == 1) {
+        let is_kept = |&block: &usize| bytes.is_empty() || bytes[block / 8] >> (block % 8) & 1 == 1;
+        for block in near.filter(is_kept) {
             let left = (block * self.c).max(cols.start);
             let right = ((block + 1) * self.c).min(cols.end);
             let stored = &values[*cursor * self.size()..][..self.size()];
@@ -319,16 +353,16 @@ mod avx2 {
     use std::arch::x86_64::*;
 
     impl Block {
-        /// The rows of `S` strips.
+        /// The rows of `S` strips, given the places in `x` of the blocks that each keeps.
         ///
         /// # Safety
         ///
         /// The machine has AVX2, FMA and F16C; every source has the values of a strip.
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        pub(super) unsafe fn strips_avx2<V: Source, const S: usize>(
+        pub(in super::super) unsafe fn strips_avx2<V: Source, const S: usize>(
             &self,
-            index: &[u8],
+            kept: [SetBits<'_>; S],
             stored: [V; S],
             strips: Strips,
             x: &[f32],
@@ -339,8 +373,8 @@ mod avx2 {
                 // SAFETY: as for this function.
                 unsafe {
                     match panels - panel {
-                        1 => self.two_panels::<V, S, 1>(index, stored, strips, panel, x, y),
-                        _ => self.two_panels::<V, S, 2>(index, stored, strips, panel, x, y),
+                        1 => self.two_panels::<V, S, 1>(&kept, stored, strips, panel, x, y),
+                        _ => self.two_panels::<V, S, 2>(&kept, stored, strips, panel, x, y),
                     }
                 }
             }
@@ -356,7 +390,7 @@ mod avx2 {
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn two_panels<V: Source, const S: usize, const P: usize>(
             &self,
-            index: &[u8],
+            kept: &[SetBits<'_>; S],
             stored: [V; S],
             strips: Strips,
             panel: usize,
@@ -364,8 +398,7 @@ mod avx2 {
             y: &mut [f32],
         ) {
             let (size, c) = (panel::ROWS * self.c, self.c);
-            let mut columns: [SetBits<'_>; S] =
-                std::array::from_fn(|s| self.kept_blocks(index, strips.get(s)));
+            let mut columns = kept.clone();
             let mut sums = [[_mm256_setzero_ps(); P]; S];
             // Every strip has `kept` blocks; there is none after the last.
             let mut next = [0; S];

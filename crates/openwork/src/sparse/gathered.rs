@@ -4,6 +4,8 @@
 //! All rows of a strip keep the same columns. A product gathers these columns of `x` once
 //! for the strip and multiplies them by the compacted rows, which are dense or packed in the
 //! format of the inner level; the same for the dropped columns if the spec has an `else`.
+//! Dense blocks with whole [panels](super::panel) are stored as in [`block`](super::block)
+//! and need no gathering.
 //! This is V:N:M (`block (64,1) scope (1,8) keep 4 then 2:4`), dense tiles beside 2:4
 //! (`block (16,16) scope (1,_) keep 50% else 2:4`), 2:4 inside blocks, and whole columns.
 //!
@@ -16,8 +18,10 @@ use super::kept::Kept;
 use super::kernel::{Kernel, Value};
 use super::{
     Format, IndexStorage, InputColumns, Layout, Packed, PackedView, PartsError, Scratch, Shape,
-    Strips, dense, gather, layout, matvec,
+    Strips, block, dense, gather, layout, matvec, panel,
 };
+#[cfg(target_arch = "x86_64")]
+use super::{block::SetBits, source::Numbers};
 use crate::linalg::{Threads, gemm};
 use crate::matrix::{MatrixMut, MatrixRef};
 use crate::spec::{Side, Spec};
@@ -50,6 +54,10 @@ fn plan(spec: &Spec, rows: usize, cols: usize) -> Option<Shape> {
     if v < MIN_ROWS || tensor.dims() != [rows, cols] || !super::is_like(&spec.outermost(), &text) {
         return None;
     }
+    let tiles = spec.level(Side::Kept).is_none()
+        && keep > 0
+        && v.is_multiple_of(panel::ROWS)
+        && c.is_multiple_of(2);
     let mut sides = Vec::new();
     for side in Side::BOTH {
         let cols = cols / scope * side.pick(keep, scope - keep);
@@ -66,8 +74,11 @@ fn plan(spec: &Spec, rows: usize, cols: usize) -> Option<Shape> {
                 sides.push(Inner { side, cols, shape: Box::new(shape) });
             }
             None if side == Side::Kept && keep > 0 => {
-                let shape = Box::new(Shape::Dense(dense::Dense::new(rows, cols)));
-                sides.push(Inner { side, cols, shape });
+                let shape = match tiles {
+                    true => Shape::Block(block::Block::all(rows, cols, [panel::ROWS, c])),
+                    false => Shape::Dense(dense::Dense::new(rows, cols)),
+                };
+                sides.push(Inner { side, cols, shape: Box::new(shape) });
             }
             None => {}
         }
@@ -77,12 +88,17 @@ fn plan(spec: &Spec, rows: usize, cols: usize) -> Option<Shape> {
             && sides.iter().all(|i| rows.is_multiple_of(layout!(&*i.shape, l => l.strip())))
     };
     let height = (1..=v.min(MAX_ROWS)).rev().find(|&rows| fits(rows))?;
-    let all = Gathered { rows, cols, v, height, c, scope, keep, sides };
+    if tiles {
+        let cols = sides[0].cols;
+        *sides[0].shape = Shape::Block(block::Block::all(rows, cols, [height, c]));
+    }
+    let all = Gathered { rows, cols, v, height, c, scope, keep, tiles, sides };
     (height >= MIN_ROWS && !all.sides.is_empty()).then_some(Shape::Gathered(all))
 }
 
 /// Holds: `height` divides `v`, `v` divides `rows`, `c * scope` divides `cols`, and the strips
-/// of every inner layout divide `height`.
+/// of every inner layout divide `height`. With `tiles`, the first side is a `Block` whose strips
+/// and blocks are those of the whole, all of them kept.
 #[derive(Clone, Debug)]
 pub(super) struct Gathered {
     rows: usize,
@@ -96,6 +112,8 @@ pub(super) struct Gathered {
     /// Blocks of a scope, and how many are kept.
     scope: usize,
     keep: usize,
+    /// Whether the first side consists of dense blocks, in panels.
+    tiles: bool,
     /// The kept side, then the dropped one, where they are stored.
     sides: Vec<Inner>,
 }
@@ -151,38 +169,53 @@ impl Gathered {
         inner.sum()
     }
 
-    /// The bits of a strip, and its index of each side.
-    fn indexes<'a>(&self, index: &'a [u8], strip: usize) -> (&'a [u8], Vec<&'a [u8]>) {
-        let (bits, mut rest) = index[self.index_start(strip)..].split_at(self.bytes());
-        let sides = self.sides.iter().map(|inner| {
-            let strips = inner.strips(&(strip..strip + 1), self.height);
-            let (own, after) = rest.split_at(layout!(&*inner.shape, l => l.index_of(strips)).len());
-            rest = after;
-            own
-        });
-        let sides = sides.collect();
-        (bits, sides)
+    /// The bits of a strip.
+    fn bits<'a>(&self, index: &'a [u8], strip: usize) -> &'a [u8] {
+        &index[self.index_start(strip)..][..self.bytes()]
     }
 
-    /// The bits of a strip, and the part of each side.
-    fn parts<'a, T>(
+    /// The place of a side of a strip in the index.
+    fn index_place(&self, strip: usize, side: usize) -> Range<usize> {
+        let len = |inner: &Inner| {
+            let strips = inner.strips(&(strip..strip + 1), self.height);
+            layout!(&*inner.shape, l => l.index_of(strips)).len()
+        };
+        let before = self.sides[..side].iter().map(len).sum::<usize>();
+        let start = self.index_start(strip) + self.bytes() + before;
+        start..start + len(&self.sides[side])
+    }
+
+    /// The place of a side of a strip in the values.
+    fn value_place(&self, strip: usize, side: usize) -> Range<usize> {
+        let len = |inner: &Inner| {
+            let strips = inner.strips(&(strip..strip + 1), self.height);
+            layout!(&*inner.shape, l => l.values_of(strips)).len()
+        };
+        let before = self.sides[..side].iter().map(len).sum::<usize>();
+        let start = self.value_start(strip) + before;
+        start..start + len(&self.sides[side])
+    }
+
+    /// The index of a side of a strip.
+    fn strip_index<'a>(&self, index: &'a [u8], strip: usize, side: usize) -> &'a [u8] {
+        &index[self.index_place(strip, side)]
+    }
+
+    /// A side of a strip.
+    fn strip_side<'a, T>(
         &'a self,
         w: PackedView<'a, T>,
         strip: usize,
-    ) -> (&'a [u8], Vec<StripSide<'a, T>>) {
-        let (bits, indexes) = self.indexes(w.index, strip);
-        let mut values = &w.values[self.value_start(strip)..];
-        let mut parts = Vec::with_capacity(2);
-        for (inner, index) in self.sides.iter().zip(indexes) {
-            let strips = inner.strips(&(strip..strip + 1), self.height);
-            let (shape, count) = layout!(&*inner.shape, l => {
-                (Shape::from(l.part(strips.clone())), l.values_of(strips).len())
-            });
-            let (own, after) = values.split_at(count);
-            parts.push(StripSide { inner, shape, w: PackedView { index, values: own } });
-            values = after;
-        }
-        (bits, parts)
+        side: usize,
+    ) -> StripSide<'a, T> {
+        let inner = &self.sides[side];
+        let strips = inner.strips(&(strip..strip + 1), self.height);
+        let shape = layout!(&*inner.shape, l => Shape::from(l.part(strips)));
+        let w = PackedView {
+            index: self.strip_index(w.index, strip, side),
+            values: &w.values[self.value_place(strip, side)],
+        };
+        StripSide { inner, shape, w }
     }
 
     /// The columns of a side of a strip, ascending.
@@ -196,7 +229,7 @@ impl Gathered {
 
     /// The whole index of a side, from the index of all strips.
     fn side_index(&self, side: usize, index: &[u8]) -> Vec<u8> {
-        (0..self.strips()).flat_map(|strip| self.indexes(index, strip).1[side].to_vec()).collect()
+        (0..self.strips()).flat_map(|strip| self.strip_index(index, strip, side).to_vec()).collect()
     }
 
     /// Takes over what follows from a checked index.
@@ -210,6 +243,8 @@ impl Gathered {
         }
     }
 
+    /// The product of one strip. If the product of the first side is in `y` already, that of
+    /// the other is added.
     fn product<T: Value>(
         &self,
         w: PackedView<'_, T>,
@@ -217,18 +252,20 @@ impl Gathered {
         x: &[f32],
         y: &mut [f32],
         kernel: Kernel,
+        has_first: bool,
     ) {
         thread_local! {
             /// Gathered columns and a second side's sums, kept for the next strip.
-            static MEMORY: Cell<[Vec<f32>; 3]> = const { Cell::new([Vec::new(), Vec::new(), Vec::new()]) };
+            static MEMORY: Cell<[Vec<f32>; 2]> = const { Cell::new([Vec::new(), Vec::new()]) };
         }
-        let [mut kept, mut dropped, mut more] = MEMORY.take();
-        let (bits, parts) = self.parts(w, strip);
-        let room = x.len() + self.c.max(PADDING);
-        let (kept_x, dropped_x) = (aligned(&mut kept, room), aligned(&mut dropped, room));
-        gather::split(bits, self.c, x, kept_x, dropped_x, kernel);
-        for (i, part) in parts.iter().enumerate() {
-            let x = &part.inner.side.pick(&*kept_x, &*dropped_x)[..part.inner.cols];
+        let [mut gathered, mut more] = MEMORY.take();
+        let bits = self.bits(w.index, strip);
+        let gathered_x = aligned(&mut gathered, x.len() + self.c.max(PADDING));
+        for i in usize::from(has_first)..self.sides.len() {
+            let part = self.strip_side(w, strip, i);
+            let wanted = part.inner.side == Side::Kept;
+            gather::gather(bits, wanted, self.c, x, gathered_x, kernel);
+            let x = &gathered_x[..part.inner.cols];
             let y = match i {
                 0 => &mut *y,
                 _ => {
@@ -244,10 +281,57 @@ impl Gathered {
                 }
             }
         }
-        if parts.len() > 1 {
+        if self.sides.len() > 1 {
             y.iter_mut().zip(&more).for_each(|(y, more)| *y += more);
         }
-        MEMORY.set([kept, dropped, more]);
+        MEMORY.set([gathered, more]);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Gathered {
+    /// The products of some strips.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX2, FMA and F16C, and `kernel`.
+    unsafe fn products<T: Value, const S: usize>(
+        &self,
+        w: PackedView<'_, T>,
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+        kernel: Kernel,
+    ) {
+        if self.tiles {
+            // SAFETY: as for this function.
+            unsafe { self.dense_blocks::<T, S>(w, strips, x, y) };
+        }
+        for s in 0..S {
+            let y = &mut y[strips.in_output(s) * self.height..][..self.height];
+            self.product(w, strips.get(s), x, y, kernel, self.tiles);
+        }
+    }
+
+    /// The products of the dense blocks of some strips.
+    ///
+    /// # Safety
+    ///
+    /// The machine has AVX2, FMA and F16C.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn dense_blocks<T: Value, const S: usize>(
+        &self,
+        w: PackedView<'_, T>,
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        let Shape::Block(block) = &*self.sides[0].shape else { unreachable!("with tiles") };
+        let stored =
+            std::array::from_fn(|s| Numbers(w.values[self.value_place(strips.get(s), 0)].as_ptr()));
+        let kept = std::array::from_fn(|s| SetBits::of(self.bits(w.index, strips.get(s))));
+        // SAFETY: every strip has its values; the machine has the kernel.
+        unsafe { block.strips_avx2::<_, S>(kept, stored, strips, x, y) }
     }
 }
 
@@ -316,7 +400,7 @@ impl Layout for Gathered {
         let blocks = self.cols / self.c;
         let shared = self.v / self.height;
         for strip in 0..self.strips() {
-            let bits = self.indexes(index, strip).0;
+            let bits = self.bits(index, strip);
             let get = |block: usize| bits[block / 8] >> (block % 8) & 1 == 1;
             if (blocks..8 * bits.len()).any(get) {
                 return damaged(format!("bits after the {blocks} blocks of strip {strip} are set"));
@@ -332,7 +416,7 @@ impl Layout for Gathered {
                     ));
                 }
             }
-            if strip % shared > 0 && bits != self.indexes(index, strip - 1).0 {
+            if strip % shared > 0 && bits != self.bits(index, strip - 1) {
                 return damaged(format!("strips {} and {strip} of a block differ", strip - 1));
             }
         }
@@ -350,8 +434,9 @@ impl Layout for Gathered {
 
     fn each(&self, index: &[u8], mut visit: impl FnMut(usize)) {
         for strip in 0..self.strips() {
-            let (bits, indexes) = self.indexes(index, strip);
-            for (inner, index) in self.sides.iter().zip(indexes) {
+            let bits = self.bits(index, strip);
+            for (side, inner) in self.sides.iter().enumerate() {
+                let index = self.strip_index(index, strip, side);
                 let columns: Vec<usize> = self.columns(bits, inner.side).collect();
                 let first = strip * self.height;
                 let visit: &mut dyn FnMut(usize) = &mut |offset| {
@@ -364,8 +449,9 @@ impl Layout for Gathered {
         }
     }
 
+    /// Dense blocks of several strips are read side by side.
     fn streams(&self) -> usize {
-        1
+        if self.tiles { 4 } else { 1 }
     }
 
     fn run(&self) -> usize {
@@ -379,7 +465,7 @@ impl Layout for Gathered {
         x: &[f32],
         y: &mut [f32],
     ) {
-        self.product(w, strip, x, y, Kernel::Scalar);
+        self.product(w, strip, x, y, Kernel::Scalar, false);
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -390,9 +476,8 @@ impl Layout for Gathered {
         x: &[f32],
         y: &mut [f32],
     ) {
-        for (s, y) in y.chunks_exact_mut(self.height).skip(strips.first).take(S).enumerate() {
-            self.product(w, strips.get(s), x, y, Kernel::Avx2);
-        }
+        // SAFETY: as for this function.
+        unsafe { self.products::<T, S>(w, strips, x, y, Kernel::Avx2) }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -403,9 +488,8 @@ impl Layout for Gathered {
         x: &[f32],
         y: &mut [f32],
     ) {
-        for (s, y) in y.chunks_exact_mut(self.height).skip(strips.first).take(S).enumerate() {
-            self.product(w, strips.get(s), x, y, Kernel::Avx512);
-        }
+        // SAFETY: a machine with AVX-512 has AVX2.
+        unsafe { self.products::<T, S>(w, strips, x, y, Kernel::Avx512) }
     }
 
     /// Called once for each strip, with all columns.
@@ -419,9 +503,10 @@ impl Layout for Gathered {
         scratch: &mut Scratch,
     ) {
         let width = acc.len() / self.height;
-        let (bits, parts) = self.parts(w, strip);
+        let bits = self.bits(w.index, strip);
         let mut gathered = Vec::new();
-        for part in &parts {
+        for side in 0..self.sides.len() {
+            let part = self.strip_side(w, strip, side);
             let columns: Vec<usize> = self.columns(bits, part.inner.side).collect();
             if let Shape::Dense(_) = part.shape {
                 gathered.clear();

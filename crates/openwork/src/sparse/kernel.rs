@@ -112,6 +112,13 @@ pub(super) trait Value: Element {
     /// Sixteen values can be read from `p` on, and the machine has [`Kernel::Avx2`].
     unsafe fn pairs(p: *const Self) -> (__m256, __m256);
 
+    /// The same for 32 values.
+    ///
+    /// # Safety
+    ///
+    /// 32 values can be read from `p` on, and the machine has [`Kernel::Avx512`].
+    unsafe fn pairs_avx512(p: *const Self) -> [__m512; 2];
+
     /// The next values as f32, one for each set bit of `mask` in its lane; zero in the
     /// other lanes.
     ///
@@ -174,6 +181,16 @@ unsafe fn expand_16(p: *const u8, mask: u8) -> __m128i {
     }
 }
 
+/// The even ones of 32 numbers, then the odd ones.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn apart(x: [__m512; 2]) -> [__m512; 2] {
+    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    [_mm512_permutex2var_ps(x[0], even, x[1]), _mm512_permutex2var_ps(x[0], odd, x[1])]
+}
+
 #[cfg(target_arch = "x86_64")]
 impl Value for bf16 {
     #[inline]
@@ -185,6 +202,15 @@ impl Value for bf16 {
         // in position.
         let odd = _mm256_and_si256(both, _mm256_set1_epi32(0xffff_0000_u32 as i32));
         (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)), _mm256_castsi256_ps(odd))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pairs_avx512(p: *const Self) -> [__m512; 2] {
+        // SAFETY: 32 values are 64 bytes; the load needs no alignment.
+        let both = unsafe { _mm512_loadu_si512(p.cast()) };
+        let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+        [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)), _mm512_castsi512_ps(odd)]
     }
 
     #[inline]
@@ -204,13 +230,10 @@ impl Value for bf16 {
         [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(all)), _mm512_castsi512_ps(odd)]
     }
 
-    /// Even numbers, then odd ones.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn order_avx512(x: [__m512; 2]) -> [__m512; 2] {
-        let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-        let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-        [_mm512_permutex2var_ps(x[0], even, x[1]), _mm512_permutex2var_ps(x[0], odd, x[1])]
+        apart(x)
     }
 }
 
@@ -231,6 +254,15 @@ impl Value for f16 {
             _mm256_cvtph_ps(_mm256_castsi256_si128(apart)),
             _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(apart)),
         )
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pairs_avx512(p: *const Self) -> [__m512; 2] {
+        // SAFETY: 32 values are 64 bytes; the load needs no alignment.
+        let both = unsafe { _mm512_loadu_si512(p.cast()) };
+        let odd = _mm512_srli_epi32::<16>(both);
+        [_mm512_cvtph_ps(_mm512_cvtepi32_epi16(both)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(odd))]
     }
 
     #[inline]
@@ -270,6 +302,13 @@ impl Value for f32 {
             apart(_mm256_shuffle_ps::<0b10_00_10_00>(low, high)),
             apart(_mm256_shuffle_ps::<0b11_01_11_01>(low, high)),
         )
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pairs_avx512(p: *const Self) -> [__m512; 2] {
+        // SAFETY: 32 values are 128 bytes; the loads need no alignment.
+        unsafe { apart([_mm512_loadu_ps(p), _mm512_loadu_ps(p.add(16))]) }
     }
 
     #[inline]
@@ -348,6 +387,17 @@ mod tests {
         if Kernel::best() < Kernel::Avx512 {
             eprintln!("skipped: this machine has no AVX-512 VBMI2");
             return;
+        }
+        // SAFETY: there are 33 values, and the machine has the kernel.
+        let pairs = unsafe { T::pairs_avx512(values.as_ptr()) }.map(|v| {
+            let mut lanes = [0.0f32; 16];
+            // SAFETY: sixteen entries.
+            unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), v) };
+            lanes
+        });
+        for l in 0..16 {
+            let expected = [values[2 * l].wide(), values[2 * l + 1].wide()];
+            assert_eq!([pairs[0][l], pairs[1][l]], expected, "pair {l}");
         }
         for i in 0..1000u32 {
             let mask = i.wrapping_mul(0x9e37_79b9) & i.wrapping_mul(0x85eb_ca6b).rotate_left(i);

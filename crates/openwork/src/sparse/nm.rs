@@ -36,7 +36,7 @@ pub(super) const FORMAT: Format = Format {
     name: "nm",
     summary: "N:4 with N = 1 or 2: values, and the position of each in its four columns (2 bits)",
     example: "2:4",
-    kernels: "AVX2; AVX-512 VNNI for codes",
+    kernels: "AVX-512, AVX2; AVX-512 VNNI for codes",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::None]),
 };
@@ -46,7 +46,7 @@ pub(super) const COUPLED: Format = Format {
     name: "coupled",
     summary: "N:4@8 and N:4@4: as nm, with one position per column pair",
     example: "2:4@8",
-    kernels: "AVX2; AVX-512 VNNI for codes",
+    kernels: "AVX-512, AVX2; AVX-512 VNNI for codes",
     storage: IndexStorage::Memory,
     fits: |spec, rows, cols| plan(spec, rows, cols, &[Share::Eight, Share::Four]),
 };
@@ -313,6 +313,23 @@ impl Layout for Nm {
         let mut sums: [[f32; 8]; S] = unsafe { self.all_sums(w.index, stored, strips, x) };
         for (s, lanes) in sums.iter_mut().enumerate() {
             self.lanes(w, strips.get(s), self.cols / UNIT, x, lanes);
+            self.sum_lanes(*lanes, &mut y[strips.in_output(s) * self.strip()..][..self.strip()]);
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx2,fma")]
+    unsafe fn matvec_avx512<T: Value, const S: usize>(
+        &self,
+        w: PackedView<'_, T>,
+        strips: Strips,
+        x: &[f32],
+        y: &mut [f32],
+    ) {
+        // SAFETY: as for this function.
+        let mut sums: [[f32; 8]; S] = unsafe { self.pair_sums(w, strips, x) };
+        for (s, lanes) in sums.iter_mut().enumerate() {
+            self.lanes(w, strips.get(s), self.cols / UNIT / 2 * 2, x, lanes);
             self.sum_lanes(*lanes, &mut y[strips.in_output(s) * self.strip()..][..self.strip()]);
         }
     }
@@ -608,10 +625,116 @@ mod avx2 {
 mod avx512 {
     use super::super::rounded::scale_products;
     use super::super::{kernel, vnni};
+    use super::avx2::{EIGHT, FOUR, NONE};
     use super::*;
     use std::arch::x86_64::*;
 
     impl Nm {
+        /// The lanes' sums of all pairs of units of `S` whole strips.
+        ///
+        /// # Safety
+        ///
+        /// The machine has AVX-512F, AVX2 and FMA.
+        #[inline]
+        #[target_feature(enable = "avx512f,avx2,fma")]
+        pub(super) unsafe fn pair_sums<T: Value, const S: usize>(
+            &self,
+            w: PackedView<'_, T>,
+            strips: Strips,
+            x: &[f32],
+        ) -> [[f32; 8]; S] {
+            // SAFETY: as for this function. With a constant share the shifts are constants.
+            unsafe {
+                match self.share {
+                    Share::None => self.pair_sums_of::<T, S, NONE>(w, strips, x),
+                    Share::Eight => self.pair_sums_of::<T, S, EIGHT>(w, strips, x),
+                    Share::Four => self.pair_sums_of::<T, S, FOUR>(w, strips, x),
+                }
+            }
+        }
+
+        /// # Safety
+        ///
+        /// As for [`pair_sums`](Self::pair_sums), and `SHARE` is the layout's own.
+        #[target_feature(enable = "avx512f,avx2,fma")]
+        unsafe fn pair_sums_of<T: Value, const S: usize, const SHARE: u8>(
+            &self,
+            w: PackedView<'_, T>,
+            strips: Strips,
+            x: &[f32],
+        ) -> [[f32; 8]; S] {
+            const PAIR: usize = 2 * UNIT;
+            let pairs = self.cols / PAIR;
+            let bytes = if SHARE == NONE { 4 } else { 2 };
+            let last = strips.get(S - 1) + 1;
+            assert!(last * self.units() * bytes <= w.index.len(), "the index of all strips");
+            assert!(last * self.cols <= w.values.len(), "values of all strips");
+            assert_eq!(x.len(), self.cols, "a vector as long as a row");
+            let mut words = [std::ptr::null(); S];
+            let mut stored = [std::ptr::null(); S];
+            for s in 0..S {
+                words[s] = w.index[strips.get(s) * self.units() * bytes..].as_ptr();
+                stored[s] = w.values[strips.get(s) * self.cols..].as_ptr();
+            }
+            // Lanes 0 to 7 belong to the first unit, the others to the second one, whose
+            // word is in the upper half of 32 bits if words have 16.
+            let lanes = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
+            let fours = _mm512_and_si512(lanes, _mm512_set1_epi32(7));
+            let upper = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 16, 16, 16, 16, 16, 16, 16, 16);
+            let add = |x, by| _mm512_add_epi32(x, _mm512_set1_epi32(by));
+            let shifts = match SHARE {
+                NONE => [lanes, add(lanes, 16)],
+                EIGHT => [_mm512_add_epi32(lanes, upper); 2],
+                _ => {
+                    let fours = _mm512_add_epi32(fours, upper);
+                    [fours, add(fours, 8)]
+                }
+            };
+            let unit = _mm512_srli_epi32::<4>(upper);
+            let mut sums = [[_mm512_setzero_ps(); 2]; S];
+            for pair in 0..pairs {
+                // SAFETY: by the assertions, there are 32 entries of x, and in each strip 32
+                // values and two words; loads need no alignment.
+                unsafe {
+                    let at = x.as_ptr().add(PAIR * pair);
+                    let (a, b) = (_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(UNIT)));
+                    // Columns 0 to 7 of both units, then columns 8 to 15.
+                    let x = [
+                        _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+                        _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+                    ];
+                    for s in 0..S {
+                        let at: *const T = stored[s].add(PAIR * pair);
+                        for line in (0..PAIR * size_of::<T>()).step_by(64) {
+                            kernel::prefetch(at.cast::<u8>().add(line));
+                        }
+                        let values = T::pairs_avx512(at);
+                        let word: *const u8 = words[s].add(2 * bytes * pair);
+                        let positions = match SHARE {
+                            NONE => {
+                                let two = _mm512_castsi128_si512(_mm_loadl_epi64(word.cast()));
+                                _mm512_permutexvar_epi32(unit, two)
+                            }
+                            _ => _mm512_set1_epi32(word.cast::<i32>().read_unaligned()),
+                        };
+                        // The permutation reads two bits of each lane and no more.
+                        for h in 0..2 {
+                            let columns = _mm512_srlv_epi32(positions, shifts[h]);
+                            let x = _mm512_permutevar_ps(x[h], columns);
+                            sums[s][h] = _mm512_fmadd_ps(values[h], x, sums[s][h]);
+                        }
+                    }
+                }
+            }
+            let mut lanes = [[0.0; 8]; S];
+            for s in 0..S {
+                let sum = vnni::fold(_mm512_add_ps(sums[s][0], sums[s][1]));
+                // SAFETY: there is room for eight.
+                unsafe { _mm256_storeu_ps(lanes[s].as_mut_ptr(), sum) };
+            }
+            lanes
+        }
+
         /// The lanes' sums of `S` whole strips, four units at a time.
         ///
         /// A lane of 32 bits holds an even and an odd slot of a unit, which belong to one
