@@ -86,7 +86,7 @@ impl Kernel {
 /// Distance of prefetches, in bytes: some hundred nanoseconds of memory at full
 /// speed, shared by the streams. Chosen by measurement.
 #[cfg(target_arch = "x86_64")]
-const PREFETCH_DISTANCE: usize = 1024;
+const PREFETCH_DISTANCE: usize = 2048;
 
 /// Prefetches the values that a stream reaches next; has no effect beyond its end.
 #[cfg(target_arch = "x86_64")]
