@@ -14,6 +14,14 @@ pub(crate) use gemm::panel_rows;
 pub use gemm::{Scalar, Threads, gemm, gemm_each, gemm_rounded};
 pub use gram::{CHUNK, Gram};
 
+/// Whether products use a matrix unit, which is several times as fast as vector instructions.
+pub(crate) fn has_matrix_unit() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return bf16::Kernel::Exact.available();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// The instruction sets that products use on this machine, such as
 /// `avx2+fma+avx512f+amx`. Machines with others round sums in another order, so results may
 /// differ in their last bits.

@@ -102,6 +102,10 @@ impl Layout for BitMask {
         1
     }
 
+    fn work(&self) -> f64 {
+        4.7 * self.values_len() as f64
+    }
+
     fn index_len(&self) -> usize {
         self.rows * self.row_bytes()
     }

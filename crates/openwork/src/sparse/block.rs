@@ -155,6 +155,10 @@ impl Layout for Block {
         self.b
     }
 
+    fn work(&self) -> f64 {
+        1.5 * self.values_len() as f64
+    }
+
     fn index_len(&self) -> usize {
         self.rows / self.b * self.bytes()
     }

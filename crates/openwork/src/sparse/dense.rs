@@ -47,6 +47,10 @@ impl Layout for Dense {
         1
     }
 
+    fn work(&self) -> f64 {
+        self.values_len() as f64
+    }
+
     fn index_len(&self) -> usize {
         0
     }

@@ -340,6 +340,11 @@ impl Layout for Gathered {
         self.height
     }
 
+    /// Less than that of the parts: the rows of a strip share their columns.
+    fn work(&self) -> f64 {
+        0.75 * self.sides.iter().map(|inner| layout!(&*inner.shape, l => l.work())).sum::<f64>()
+    }
+
     fn index_len(&self) -> usize {
         self.index_start(self.strips())
     }

@@ -205,6 +205,10 @@ trait Layout: Sized {
         4
     }
 
+    /// The time that a row of `X` takes in a product with many rows, as the number of weights
+    /// of a dense product that take as long. Measured with AVX-512 (`bench`, `packed`).
+    fn work(&self) -> f64;
+
     /// Columns that [`accumulate`](Self::accumulate) takes at a time.
     fn run(&self) -> usize {
         matmul::COLUMNS

@@ -205,6 +205,10 @@ impl Layout for Nm {
         if self.share == Share::None { 3 } else { 4 }
     }
 
+    fn work(&self) -> f64 {
+        7.0 * self.values_len() as f64
+    }
+
     fn index_len(&self) -> usize {
         self.rows.div_ceil(self.strip()) * self.units() * self.word_bytes()
     }

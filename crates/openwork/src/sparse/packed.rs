@@ -12,7 +12,7 @@ use super::{
 #[cfg(target_arch = "x86_64")]
 use super::{quant::UNIT, rounded::Rounded, source::CodesView, vnni};
 use crate::linalg::matvec::Element as _;
-use crate::linalg::{Threads, gemm};
+use crate::linalg::{Threads, gemm, has_matrix_unit};
 use crate::mask::{Bits, Choice, Mask};
 use crate::matrix::{MatrixMut, MatrixRef};
 use crate::spec::{Element, Spec};
@@ -426,6 +426,9 @@ impl Packed {
         let strips = rows.start / height..rows.end.div_ceil(height);
         // Offsets within the strips that lie before and after the rows.
         let skipped = (rows.start - strips.start * height) * self.cols;
+        if let Shape::Dense(_) = self.shape {
+            return self.read_values(strips, out);
+        }
         out.fill(0.0);
         layout!(&self.shape, l => {
             let mut values = vec![0.0; l.values_of(strips.clone()).len()];
@@ -612,8 +615,10 @@ impl Packed {
             (self.cols, x.rows(), self.rows),
             "matrices that fit"
         );
+        if self.is_dense_faster(x.rows()) {
+            return self.dense_products(beta, x, y);
+        }
         let values = match (&self.shape, &self.values) {
-            (Shape::Dense(_), _) => return self.dense_products(beta, x, y),
             (_, PackedValues::Codes(_)) => return self.products_of_codes(beta, x, y, kernel),
             (_, PackedValues::Numbers(values)) => values,
         };
@@ -642,14 +647,34 @@ impl Packed {
         });
     }
 
-    /// The same for a dense matrix: some rows at a time are converted to f32.
+    /// Whether a product with `rows` rows is faster with dense weights: a kernel that skips
+    /// weights loads an accumulator or a column of `X` for few multiplications, while a dense
+    /// product is bound by multiplications alone once its weights are prepared.
+    fn is_dense_faster(&self, rows: usize) -> bool {
+        if matches!(self.shape, Shape::Dense(_)) {
+            return true;
+        }
+        // The time of a row of a dense product, and that of unpacking and preparing the
+        // weights, in rows.
+        let (row, prepare) = if has_matrix_unit() { (0.25, 200.0) } else { (1.0, 330.0) };
+        let work = layout!(&self.shape, l => l.work()) / (self.rows * self.cols).max(1) as f64;
+        rows as f64 * (work - row) > prepare
+    }
+
+    /// The same by dense weights: some rows of them at a time are unpacked as f32.
     fn dense_products(&self, beta: f32, x: MatrixRef<'_>, mut y: MatrixMut<'_>) {
-        let step = (CONVERTED_MANY / self.cols.max(1)).max(1);
+        let height = self.strip_rows();
+        let step = (CONVERTED_MANY / (self.cols * height).max(1)).max(1) * height;
+        let share = step.div_ceil(4 * rayon::current_num_threads() * height) * height;
         let mut wide = Vec::new();
         for start in (0..self.rows).step_by(step) {
             let rows = start..self.rows.min(start + step);
             wide.resize(rows.len() * self.cols, 0.0);
-            self.read_parallel(rows.clone(), &mut wide);
+            let parts = wide.par_chunks_mut((share * self.cols).max(1));
+            parts.enumerate().for_each(|(part, out)| {
+                let first = start + part * share;
+                self.rows_f32(first..rows.end.min(first + share), out);
+            });
             let y = y.reborrow().part(0, x.rows(), start, rows.len());
             let w = MatrixRef::new(&wide, rows.len(), self.cols);
             gemm(beta, y, 1.0, x, w.t(), Threads::All);

@@ -117,7 +117,12 @@ pub(super) fn multiply(
     if kernel >= Kernel::Avx2 {
         // SAFETY: the machine has the kernel; weights, columns and rows are in range by
         // the assertions above.
-        return unsafe { multiply_avx2(wide, xt, width, rows, acc) };
+        return unsafe {
+            match kernel {
+                Kernel::Avx512 => multiply_avx512(wide, xt, width, rows, acc),
+                _ => multiply_avx2(wide, xt, width, rows, 0, acc),
+            }
+        };
     }
     let _ = kernel;
     for (w, x) in wide.chunks_exact(ROWS).zip(xt.chunks_exact(width)) {
@@ -127,6 +132,8 @@ pub(super) fn multiply(
     }
 }
 
+/// The same from column `at` of `X'` on.
+///
 /// # Safety
 ///
 /// The machine has AVX2 and FMA; every eight of `wide` have `width` numbers in
@@ -138,12 +145,12 @@ unsafe fn multiply_avx2(
     xt: &[f32],
     width: usize,
     rows: [usize; ROWS],
+    mut at: usize,
     acc: &mut [f32],
 ) {
     let acc = acc.as_mut_ptr();
     // Eight or six sums at a time: enough to hide the latency of an FMA, and every
     // number that is loaded serves several of them.
-    let mut at = 0;
     while at < width {
         // SAFETY: by the contract above.
         unsafe {
@@ -201,6 +208,87 @@ unsafe fn tiles<const R: usize, const V: usize>(
             for r in 0..R {
                 for v in 0..V {
                     _mm256_storeu_ps(acc.add(rows[first + r] + at + 8 * v), sums[r][v]);
+                }
+            }
+        }
+    }
+    V
+}
+
+/// # Safety
+///
+/// As for [`multiply_avx2`], and the machine has AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx2,fma")]
+unsafe fn multiply_avx512(
+    wide: &[f32],
+    xt: &[f32],
+    width: usize,
+    rows: [usize; ROWS],
+    acc: &mut [f32],
+) {
+    // Sixteen sums at a time take half as many loads as multiplications.
+    let mut at = 0;
+    while at + 16 <= width {
+        // SAFETY: by the contract.
+        unsafe {
+            at += 16
+                * match (width - at) / 16 {
+                    1 => wide_tiles::<8, 1>(wide, xt, width, rows, at, acc),
+                    2 => wide_tiles::<8, 2>(wide, xt, width, rows, at, acc),
+                    3 => wide_tiles::<8, 3>(wide, xt, width, rows, at, acc),
+                    _ => wide_tiles::<4, 4>(wide, xt, width, rows, at, acc),
+                }
+        }
+    }
+    // SAFETY: by the contract.
+    unsafe { multiply_avx2(wide, xt, width, rows, at, acc) }
+}
+
+/// `V` vectors of all rows, `R` rows at a time; returns `V`.
+///
+/// # Safety
+///
+/// As for [`multiply_avx512`], and `at + 16 V` is at most `width`.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f,avx2,fma")]
+unsafe fn wide_tiles<const R: usize, const V: usize>(
+    wide: &[f32],
+    xt: &[f32],
+    width: usize,
+    rows: [usize; ROWS],
+    at: usize,
+    acc: &mut [f32],
+) -> usize {
+    let acc = acc.as_mut_ptr();
+    for first in (0..ROWS).step_by(R) {
+        // SAFETY: by the contract.
+        unsafe {
+            let mut sums = [[_mm512_setzero_ps(); V]; R];
+            for r in 0..R {
+                for v in 0..V {
+                    sums[r][v] = _mm512_loadu_ps(acc.add(rows[first + r] + at + 16 * v));
+                }
+            }
+            let (mut w, mut x) = (wide.as_ptr().add(first), xt.as_ptr().add(at));
+            for _ in 0..wide.len() / ROWS {
+                let mut column = [_mm512_setzero_ps(); V];
+                for v in 0..V {
+                    column[v] = _mm512_loadu_ps(x.add(16 * v));
+                }
+                for r in 0..R {
+                    let w = _mm512_set1_ps(*w.add(r));
+                    for v in 0..V {
+                        sums[r][v] = _mm512_fmadd_ps(w, column[v], sums[r][v]);
+                    }
+                }
+                w = w.wrapping_add(ROWS);
+                x = x.wrapping_add(width);
+            }
+            for r in 0..R {
+                for v in 0..V {
+                    _mm512_storeu_ps(acc.add(rows[first + r] + at + 16 * v), sums[r][v]);
                 }
             }
         }

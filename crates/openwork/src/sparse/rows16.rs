@@ -59,6 +59,10 @@ impl Layout for Rows16 {
         SIDE
     }
 
+    fn work(&self) -> f64 {
+        1.5 * self.values_len() as f64
+    }
+
     fn index_len(&self) -> usize {
         self.rows / SIDE * self.panels()
     }

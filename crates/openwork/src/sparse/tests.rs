@@ -414,7 +414,7 @@ fn many_rows_meet_every_kind_of_values() {
         let packed = Packed::pack(&spec, ValuesRef::F32(&weights(&spec, 0, 9))).unwrap();
         for packed in in_every_kind(&packed) {
             let dense = dense_f32(&packed);
-            for t in [0, 1, 3, 17, 65] {
+            for t in [0, 1, 3, 17, 65, 400] {
                 let x = Matrix::from_fn(t, k, |i, j| number(i * k + j, 3));
                 for kernel in Kernel::available() {
                     let mut y = Matrix::from_fn(t, m, |_, _| 0.25);
@@ -521,7 +521,7 @@ fn many_rows_meet_the_dense_weights() {
         let spec = bind(text, &[m, k]);
         let w = weights(&spec, 0, 9);
         let packed = Packed::pack(&spec, ValuesRef::F32(&w)).unwrap();
-        for t in (0..=20).chain([33, 41, 49, 57, 63, 64, 65, 130]) {
+        for t in (0..=20).chain([33, 41, 49, 57, 63, 64, 65, 130, 400]) {
             let x = Matrix::from_fn(t, k, |i, j| number(i * k + j, 3));
             for kernel in Kernel::available() {
                 for beta in [0.0, 1.0] {
