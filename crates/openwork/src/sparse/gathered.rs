@@ -15,7 +15,7 @@
 //! are those of the kept side, then those of the dropped side.
 
 use super::kept::Kept;
-use super::kernel::{Kernel, Value};
+use super::kernel::{self, Kernel, Value};
 use super::{
     Format, IndexStorage, InputColumns, Layout, Packed, PackedView, PartsError, Scratch, Shape,
     Strips, block, dense, gather, layout, matvec, panel,
@@ -266,6 +266,10 @@ impl Gathered {
             let wanted = part.inner.side == Side::Kept;
             gather::gather(bits, wanted, self.c, x, gathered_x, kernel);
             let x = &gathered_x[..part.inner.cols];
+            #[cfg(target_arch = "x86_64")]
+            if self.sides.len() == 1 {
+                kernel::prefetch_streams(part.w.values);
+            }
             let y = match i {
                 0 => &mut *y,
                 _ => {

@@ -96,6 +96,20 @@ pub(super) fn prefetch<T>(p: *const T) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(PREFETCH_DISTANCE)) };
 }
 
+/// Prefetches the beginnings of the four streams of as many values as these, which follow them.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn prefetch_streams<T>(values: &[T]) {
+    const LINE: usize = 64;
+    let stream = size_of_val(values) / 4;
+    for s in 0..4 {
+        let start = values.as_ptr_range().end.cast::<i8>().wrapping_add(s * stream);
+        for line in (0..stream.min(PREFETCH_DISTANCE)).step_by(LINE) {
+            // SAFETY: a prefetch reads no memory, whatever its address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line)) };
+        }
+    }
+}
+
 /// Types of packed values.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) trait Value: Element {}
