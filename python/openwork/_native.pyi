@@ -42,7 +42,8 @@ __all__ = [
     "BoundSpec",
     "Spec",
     "StageWorker",
-    "shard_linears",
+    "TrainingWorker",
+    "shard_parameters",
     "instructions",
     "methods",
     "presets",
@@ -206,7 +207,7 @@ def pack_folder(
     path: str | PathLike[str], out: str | PathLike[str], spec: str | None, values: str | None, head: str | None, group: int
 ) -> tuple[str, str | None]: ...
 def unpack_folder(path: str | PathLike[str], out: str | PathLike[str]) -> None: ...
-def shard_linears(
+def shard_parameters(
     model: str | PathLike[str], shard: str | PathLike[str], dtype: str, layer: int
 ) -> list[tuple[int, NDArray[np.uint8]]]: ...
 
@@ -233,8 +234,25 @@ class StageWorker:
     def work(
         self, layer: int, job: str
     ) -> tuple[list[tuple[int, NDArray[np.uint8]]], list[tuple[float, float]], str | None, float, list[str]]: ...
-    def changed(self, layer: int, linears: Sequence[tuple[int, NDArray[np.uint8]]]) -> None: ...
+    def changed(self, layer: int, parameters: Sequence[tuple[int, NDArray[np.uint8]]]) -> None: ...
     def advance(self, chunk: int, layer: int) -> tuple[float, float]: ...
+
+@final
+class TrainingWorker:
+    def __new__(
+        cls,
+        model: tuple[str | PathLike[str], str | None],
+        reference: tuple[str | PathLike[str], str | None],
+        stage: str,
+        windows: NDArray[np.uint32],
+        held_out: NDArray[np.uint32],
+        spill: str | PathLike[str],
+        memory: int | None = None,
+    ) -> TrainingWorker: ...
+    def files(self) -> list[tuple[str, str]]: ...
+    def receive(self, weights: NDArray[np.float32]) -> None: ...
+    def loss(self, window: int) -> float: ...
+    def gradients(self, window: int) -> tuple[float, NDArray[np.float32]]: ...
 
 def reduce_blocks(
     spec: BoundSpec, arrays: Sequence[_Pair], how: str, p: float = 2.0

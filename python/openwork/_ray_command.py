@@ -80,6 +80,11 @@ def _lines(event: dict[str, Any]) -> None:
         seconds = ", ".join(f"{what} {spent:.1f} s" for what, spent in event["seconds"].items())
         moved = sum(event["bytes"].values()) / 1e6
         print(f"  {event['workers']} workers: {seconds}; {moved:.0f} MB moved", file=sys.stderr)
+    elif kind == "recovered":
+        print(
+            f"{event['stage']}: held-out loss {event['before']:.4f} to {event['after']:.4f}, {event['seconds']:.1f} s",
+            file=sys.stderr,
+        )
     elif kind == "evaluated":
         print(f"perplexity {event['token_perplexity']:.3f}", file=sys.stderr)
 
@@ -124,6 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(
             f"worker {worker['worker']} ({worker['host']}, {worker['threads']} threads): "
             f"{0 if rate is None else rate:.0f} tokens/s, {worker['jobs']} jobs in {worker['prune_seconds']:.1f} s"
+            + (f", {worker['windows']} windows in {worker['train_seconds']:.1f} s" if worker["windows"] else "")
         )
     if not options.get("dry_run"):
         print(f"written to {options['out']}")

@@ -1,8 +1,10 @@
 """The same run on a Ray cluster: `python -m openwork.ray prune MODEL ..`.
 
 Workers hold the hidden states of chunks of windows and compute the stages that
-`openwork prune` computes on one machine; sums are merged in the order of the chunks,
-so the result has the same bytes for any number of workers.
+`openwork prune` computes on one machine. In recovery, this process trains layers, and
+workers compute the windows of a batch when the whole model is trained. Sums are merged in
+the order of the chunks, gradients in the order of the windows, so the result has the same
+bytes for any number of workers.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ import json
 import logging
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import ray
 
 from . import __version__, _native
@@ -28,7 +32,7 @@ __all__ = ["prune_model"]
 
 # Seconds until a new worker must have answered.
 PATIENCE = 60.0
-# Chunks that are submitted ahead of the one that is awaited.
+# Chunks or windows of each worker that are submitted ahead of the one that is awaited.
 AHEAD = 2
 
 _DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError)
@@ -101,6 +105,11 @@ class _Worker:
     def __init__(self, threads: int) -> None:
         _native.set_threads(threads)
         self.worker: Any = None
+        self.trainer: Any = None
+        # The files of a model, until it is open.
+        self.folder = ""
+        # Of the weights that the trainer has.
+        self.version = -1
 
     def hello(self) -> dict[str, Any]:
         return dict(
@@ -113,6 +122,7 @@ class _Worker:
 
     def start(self, setup: dict[str, Any], shapes: list[tuple[int, int]], spill: bool) -> list[tuple[str, str]]:
         folder = tempfile.gettempdir() if spill else None
+        self.trainer = None
         self.worker = _native.StageWorker(setup["model"], setup["dtype"], shapes, folder)
         return self.worker.files()
 
@@ -131,8 +141,34 @@ class _Worker:
     def share(self, hessians: dict[str, Any]) -> None:
         self.worker.share(list(hessians.items()))
 
-    def changed(self, layer: int, linears: Any) -> None:
-        self.worker.changed(layer, linears)
+    def changed(self, layer: int, parameters: Any) -> None:
+        self.worker.changed(layer, parameters)
+
+    def receive(self, name: str, data: Any) -> None:
+        """A file of the model that is trained: it may be on the driver's node only."""
+        self.folder = self.folder or tempfile.mkdtemp(prefix="openwork-")
+        data.tofile(os.path.join(self.folder, name))
+
+    def train(self, setup: dict[str, Any], windows: Any, held_out: Any) -> list[tuple[str, str]]:
+        self.worker, self.version = None, -1
+        folder, self.folder = self.folder, ""
+        try:
+            self.trainer = _native.TrainingWorker(
+                (folder, setup["dtype"]), (setup["reference"], setup["reference_dtype"]), setup["stage"],
+                windows, held_out, tempfile.gettempdir(), setup["state_memory_limit"],
+            )
+        finally:
+            # Its files stay mapped.
+            shutil.rmtree(folder, ignore_errors=True)
+        return self.trainer.files()
+
+    def window(self, version: int, weights: Any, window: int, gradients: bool) -> Any:
+        if version != self.version:
+            self.trainer.receive(weights)
+            self.version = version
+        if gradients:
+            return self._timed(self.trainer.gradients, window)
+        return self._timed(lambda: (self.trainer.loss(window), None))
 
     def _timed(self, call: Callable[..., Any], *given: Any) -> tuple[Any, float]:
         start = time.perf_counter()
@@ -146,14 +182,14 @@ class _WorkerHandle:
         self.actor = actor
         self.about = about
         self.chunks: set[int] = set()
-        self.forward = self.prune = 0.0
-        self.tokens = self.jobs = 0
+        self.forward = self.prune = self.train = 0.0
+        self.tokens = self.jobs = self.windows = 0
 
     def record(self) -> dict[str, Any]:
         rate = self.tokens / self.forward if self.forward else None
         return self.about | dict(
             tokens=self.tokens, forward_seconds=self.forward, tokens_per_second=rate, jobs=self.jobs,
-            prune_seconds=self.prune,
+            prune_seconds=self.prune, windows=self.windows, train_seconds=self.train,
         )
 
 
@@ -173,7 +209,17 @@ class _RayExecutor:
         self.gone: list[dict[str, Any]] = []
         self.started = 0
         self.setup: dict[str, Any] = {}
+        self.chunks: list[Any] = []
+        self.shapes: list[tuple[int, int]] = []
+        # Finished layers, the current one, and what a new worker must be told about it.
+        self.done, self.layer = 0, -1
+        self.log: list[tuple[str, tuple[Any, ...]]] = []
+        self.hessians: Any = None
+        # The training of the whole model in progress: its setup, windows and held-out windows.
+        self.training: tuple[dict[str, Any], Any, Any] | None = None
+        self.version = 0
         self.layers: list[dict[str, Any]] = []
+        self.stages: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.tell: Progress | None = None
         self.stopped = False
@@ -197,18 +243,10 @@ class _RayExecutor:
 
     def start(self, setup: dict[str, Any], chunks: list[Any]) -> None:
         self.setup = setup
+        self.training = None
         self.chunks = [ray.put(windows) for windows in chunks]
         self.shapes = [windows.shape for windows in chunks]
-        self.done = 0
-        self.layer = -1
-        self.log: list[tuple[str, tuple[Any, ...]]] = []
-        self.hessians: Any = None
-        if self.members:
-            for member in self.members:
-                member.chunks = set()
-                ray.get(member.actor.start.remote(setup, self.shapes, self._spills()))
-        else:
-            self.members = self._hire(self.count)
+        self._muster()
         embedded = []
         for chunk in range(len(chunks)):
             member = self.members[chunk % len(self.members)]
@@ -275,13 +313,13 @@ class _RayExecutor:
         self._spent("prune", time.perf_counter() - at)
         return [results[job] for job in range(len(jobs))]
 
-    def changed(self, layer: int, linears: list[Any]) -> None:
+    def changed(self, layer: int, parameters: list[Any]) -> None:
         self._enter(layer)
         at = time.perf_counter()
-        given = (layer, ray.put(linears))
+        given = (layer, ray.put(parameters))
         self._all("changed", *given)
         self.log.append(("changed", given))
-        self._moved("weights", sum(part.nbytes for _, part in linears) * len(self.members))
+        self._moved("weights", sum(part.nbytes for _, part in parameters) * len(self.members))
         self._spent("broadcast", time.perf_counter() - at)
 
     def advance(self, layer: int) -> list[tuple[float, float]]:
@@ -295,6 +333,54 @@ class _RayExecutor:
         self._tell(dict(event="cluster", workers=len(self.members)) | self.layers[-1])
         return errors
 
+    def train(self, setup: dict[str, Any], windows: Any, held_out: Any) -> None:
+        at = time.perf_counter()
+        self.training = (setup, ray.put(windows), ray.put(held_out))
+        # The hidden states of the chunks are not needed any more.
+        self.chunks, self.shapes = [], []
+        self.stages.append(dict(
+            stage=setup["stage"], windows=0, seconds=0.0, bytes=dict(weights=0, gradients=0),
+        ))
+        self._muster()
+        self.stages[-1]["start_seconds"] = time.perf_counter() - at
+
+    def windows(self, weights: Any, windows: list[int], gradients: bool) -> Iterator[Any]:
+        """The loss of every window, with its gradients if asked for, in the order of the windows. The store
+        holds the weights once, and the gradients of at most `AHEAD` windows of each worker."""
+        at, stage = time.perf_counter(), self.stages[-1]
+        self.version += 1
+        given = (self.version, ray.put(weights))
+        stage["bytes"]["weights"] += weights.nbytes * min(len(windows), len(self.members))
+        running: dict[int, tuple[Any, _WorkerHandle]] = {}
+
+        def submit(place: int) -> None:
+            loads = [sum(of is member for _, of in running.values()) for member in self.members]
+            # Of the least busy workers, the one that had this window before has the dense model's states.
+            turn = {number: (number - windows[place]) % len(loads) for number in range(len(loads))}
+            member = self.members[min(turn, key=lambda number: (loads[number], turn[number]))]
+            running[place] = (member.actor.window.remote(*given, windows[place], gradients), member)
+
+        for place in range(len(windows)):
+            while True:
+                for near in range(place, min(len(windows), place + AHEAD * len(self.members))):
+                    if near not in running:
+                        submit(near)
+                ref, member = running[place]
+                try:
+                    value, seconds = self._get(ref, member)
+                    break
+                except _Lost:
+                    for lost in [near for near, (_, of) in running.items() if of is member]:
+                        del running[lost]
+            del running[place], ref
+            member.windows += 1
+            member.train += seconds
+            stage["bytes"]["gradients"] += value[1].nbytes if gradients else 0
+            yield value
+            del value
+        stage["windows"] += len(windows)
+        stage["seconds"] += time.perf_counter() - at
+
     def record(self) -> str:
         def over(moved: dict[str, int]) -> float:
             return sum(moved.values()) / max(1, sum(moved.get(name, 0) for name in _NEEDED))
@@ -303,6 +389,7 @@ class _RayExecutor:
             workers=[member.record() for member in self.members],
             gone=self.gone,
             layers=self.layers,
+            training=self.stages,
             bytes_over_needed=max((over(layer["bytes"]) for layer in self.layers), default=None),
             notes=self.notes,
         ))
@@ -320,7 +407,7 @@ class _RayExecutor:
 
     def _spills(self) -> bool:
         """Whether the states of a worker, and as many targets, are too many for its memory."""
-        if self.setup["state_memory_limit"] is None:
+        if self.setup.get("state_memory_limit") is None:
             return False
         share = -(-len(self.shapes) // max(1, self.count)) / max(1, len(self.shapes))
         return share * self.setup["state_bytes"] > self.setup["state_memory_limit"]
@@ -371,18 +458,62 @@ class _RayExecutor:
         _check(members)
         if len({member.about["machine"] for member in members + self.members}) > 1:
             self._note("workers have different CPUs: products may round differently there")
-        files = [member.actor.start.remote(self.setup, self.shapes, self._spills()) for member in members]
+        return self._equip(members)
+
+    def _muster(self) -> None:
+        """Has all workers start what comes next; those that are gone are replaced."""
+        self.done, self.layer = 0, -1
+        self.log, self.hessians = [], None
+        before = self.members
+        for member in before:
+            member.chunks = set()
+        self.members = self._equip(before)
+        for member in before:
+            if member not in self.members:
+                self._went(member)
+        missing = (len(before) or self.count) - len(self.members)
+        if missing:
+            self.members += self._hire(missing)
+
+    def _equip(self, members: list[_WorkerHandle]) -> list[_WorkerHandle]:
+        """Gives workers the model; returns those that are still there."""
+        if self.training is None:
+            setup = self.setup
+            files = [member.actor.start.remote(setup, self.shapes, self._spills()) for member in members]
+        else:
+            setup = self.training[0]
+            self._send(setup["model"], members)
+            files = [member.actor.train.remote(*self.training) for member in members]
+            setup = setup | dict(model=setup["reference"])
         alive = []
         for member, found in zip(members, files):
             try:
-                _check_files(member.about, [tuple(file) for file in ray.get(found)], self.setup)
+                _check_files(member.about, [tuple(file) for file in ray.get(found)], setup)
                 alive.append(member)
             except _DEAD:
                 continue
             except ray.exceptions.RayTaskError as error:
                 where = f"the worker on {member.about['host']} (node {member.about['node']})"
                 raise OpenworkError(f"{where}: {error.cause}; the model must be at that path on every node") from None
+        if members and not alive and not self.members:
+            raise RuntimeError(f"all {len(members)} workers went away while they read {setup['model']}")
         return alive
+
+    def _send(self, folder: str, members: list[_WorkerHandle]) -> None:
+        """Sends the files of a model, one after the other: the workers may not see the output folder."""
+        for file in sorted(os.scandir(folder), key=lambda file: file.name) if members else []:
+            if file.is_file() and file.stat().st_size:
+                data = ray.put(np.memmap(file.path, np.uint8, "r").view(np.ndarray))
+                sent = [member.actor.receive.remote(file.name, data) for member in members]
+                for ref, member in zip(sent, members):
+                    try:
+                        ray.get(ref)
+                    except _DEAD:
+                        continue
+                    except ray.exceptions.RayTaskError as error:
+                        where = f"the worker on {member.about['host']} (node {member.about['node']})"
+                        raise OpenworkError(f"{where}: {error.cause}; it needs room for a copy of the model in "
+                                            "its folder for temporary files (TMPDIR)") from None
 
     def _wait(self, refs: list[Any]) -> Any:
         """The first that is there."""
@@ -453,10 +584,7 @@ class _RayExecutor:
         if member not in self.members:
             return
         self.members.remove(member)
-        self.gone.append(member.record() | dict(layer=self.layer))
-        self._note(f"worker {member.about['worker']} on {member.about['host']} went away in layer {self.layer}")
-        with contextlib.suppress(Exception):
-            ray.kill(member.actor)
+        self._went(member)
         self.members += self._hire(1, 0.25 if self.members else 1.0)
         heirs: dict[int, list[int]] = {number: [] for number in range(len(self.members))}
         for chunk in sorted(member.chunks):
@@ -468,14 +596,24 @@ class _RayExecutor:
             if chunks or not heir.chunks:
                 self._catch_up(heir, chunks)
 
+    def _went(self, member: _WorkerHandle) -> None:
+        """Records that a worker is gone."""
+        stage = None if self.training is None else self.training[0]["stage"]
+        layer = self.layer if stage is None else None
+        self.gone.append(member.record() | dict(layer=layer, stage=stage))
+        where = f"in layer {layer}" if stage is None else f"in the training of {stage}"
+        self._note(f"worker {member.about['worker']} on {member.about['host']} went away {where}")
+        with contextlib.suppress(Exception):
+            ray.kill(member.actor)
+
     def _catch_up(self, member: _WorkerHandle, chunks: list[int]) -> None:
         """Takes chunks from the beginning to where the run is."""
         actor = member.actor
         calls = [actor.embed.remote(chunk, self.chunks[chunk]) for chunk in chunks]
         for layer in range(self.done if chunks else 0):
             shard = self.setup["shards"][layer]
-            linears = _native.shard_linears(self.setup["model"], shard, self.setup["dtype"], layer)
-            calls.append(actor.changed.remote(layer, linears))
+            parameters = _native.shard_parameters(self.setup["model"], shard, self.setup["dtype"], layer)
+            calls.append(actor.changed.remote(layer, parameters))
             calls += [actor.advance.remote(chunk, layer) for chunk in chunks]
         for method, given in self.log:
             if method == "changed":

@@ -140,6 +140,81 @@ def test_a_worker_killed_at_any_moment_changes_nothing(cluster, one, text, tmp_p
     assert len(record["cluster"]["gone"]) <= 1
 
 
+RECOVER = "blocks[epochs=1]+model[steps=60,batch=4,seq_len=32]"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_recovery_by_any_number_of_workers_gives_the_same_bytes(cluster, one, text, tmp_path, workers):
+    ask = dict(spec="2:4", method="wanda", recover=RECOVER)
+    events = []
+    record = openwork.ray.prune_model(
+        MODEL, out=tmp_path / "out", calib=text, workers=workers, worker_threads=1, progress=events.append, **ASK, **ask
+    )
+    assert digests(tmp_path / "out") == one(**ask)
+    assert [stage["stage"] for stage in record["recovery"]] == RECOVER.split("+")
+    training, = record["cluster"]["training"]
+    assert training["windows"] >= 60 * 4
+    assert sum(worker["windows"] for worker in record["cluster"]["workers"]) == training["windows"]
+    assert all(worker["windows"] > 0 for worker in record["cluster"]["workers"])
+    assert any("loss" in event and event["layer"] is None for event in events)
+
+
+@pytest.mark.parametrize("name, ask", [
+    ("gemma4-e2b-moe", dict(spec="2:4", method="wanda+quant", recover="model[steps=6,batch=3,seq_len=32,states=1]")),
+    # The model is smaller than the one that every node has.
+    ("qwen3", dict(spec="mlp keep 75%", method="wanda", remove=True, recover="model[steps=6,batch=2,seq_len=32]")),
+    ("qwen3", dict(spec="2:4", method="wanda", sequential=True, dtype="f32",
+                   recover="halves[epochs=1]+model[steps=6,batch=2,seq_len=32]+model[steps=6,batch=5,loss=ce]")),
+], ids=lambda ask: ask if isinstance(ask, str) else ask["recover"])
+def test_every_kind_of_recovery_gives_the_same_bytes(cluster, one, text, tmp_path, name, ask):
+    record = openwork.ray.prune_model(
+        MODELS / name, out=tmp_path / "out", calib=text, workers=2, worker_threads=1, spill_over=1, progress=False,
+        **ASK, **ask,
+    )
+    assert digests(tmp_path / "out") == one(MODELS / name, **ask)
+    assert len(record["cluster"]["training"]) == ask["recover"].count("model")
+
+
+@pytest.mark.parametrize("seed, workers", [(0, 2), (1, 3), (2, 1)])
+def test_a_worker_killed_in_a_recovery_changes_nothing(cluster, one, text, tmp_path, seed, workers):
+    ask = dict(spec="2:4", method="wanda", recover=RECOVER)
+    choice = random.Random(seed)
+    when, seen, killed = choice.randrange(1, 4), 0, []
+
+    def see(event):
+        nonlocal seen
+        seen += "loss" in event and event["layer"] is None
+        if seen >= when and not killed:
+            killed.append(choice.choice(workers_alive()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    record = openwork.ray.prune_model(
+        MODEL, out=tmp_path / "out", calib=text, workers=workers, worker_threads=1, progress=see, **ASK, **ask
+    )
+    assert killed
+    assert digests(tmp_path / "out") == one(**ask)
+    assert [gone["stage"] for gone in record["cluster"]["gone"]] == [RECOVER.split("+")[1]]
+
+
+def test_a_recovery_that_was_interrupted_is_resumed_here_or_there(cluster, one, text, tmp_path):
+    ask = dict(spec="2:4", method="wanda", recover=RECOVER)
+    there = dict(workers=2, worker_threads=1)
+    out = tmp_path / "out"
+
+    def until(share):
+        def see(event):
+            if "loss" in event and event["layer"] is None and event["share"] > share:
+                raise InterruptedError("no more")
+        return see
+
+    for share, prune, where in [(0.2, openwork.ray.prune_model, there), (0.5, openwork.prune_model, {})]:
+        with pytest.raises(InterruptedError):
+            prune(MODEL, out=out, calib=text, resume=True, progress=until(share), **ASK, **ask, **where)
+        assert not (out / "model.safetensors.index.json").exists()
+    openwork.ray.prune_model(MODEL, out=out, calib=text, resume=True, progress=False, **ASK, **ask, **there)
+    assert digests(out) == one(**ask)
+
+
 def test_a_node_that_goes_changes_nothing(one, text, tmp_path):
     # Of a cluster of its own, in a process of its own: nodes do not come back.
     script = tmp_path / "node.py"

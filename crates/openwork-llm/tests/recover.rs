@@ -1,13 +1,22 @@
 //! Recovery on every family: zeros stay, losses fall, and a run that is interrupted or
 //! has other threads writes the same bytes.
 
+use openwork::hessian::Hessian;
+use openwork::prune::measure::OutputError;
+use openwork::random::SplitMix64;
 use openwork_llm::Checkpoint;
+use openwork_llm::model::{Layer, Parameter, Site};
 use openwork_llm::model::{LayerInfo, Model};
 use openwork_llm::pack::{Patterns, ValueChoice, pack};
+use openwork_llm::pipeline::estimate::Workers;
+use openwork_llm::pipeline::stages::{Sums, TaskResult};
 use openwork_llm::pipeline::{
-    Event, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions, Spelling,
+    Capture, Event, Executor, Job, LocalExecutor, Observer, OptionValue, PipelineError, RunOptions,
+    Spelling, Stage, TaskPlan,
 };
-use openwork_llm::recover::RateTrial;
+use openwork_llm::recover::{
+    Distillation, GradientSum, RateTrial, RecoverError, Student, WindowPasses, WindowWorker,
+};
 use openwork_llm::report::Record;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -220,6 +229,196 @@ fn threads_and_files_for_states_do_not_change_a_byte() {
         assert!(one == run("three", 3, "seed=0"), "{name}");
         assert!(one == run("spilled", 2, "spill_over=0"), "{name}");
     }
+}
+
+/// An executor whose windows are computed by several workers, which finish in any order, and
+/// which are often lost: their windows are computed again by others that know nothing.
+struct Scattered {
+    local: LocalExecutor,
+    workers: usize,
+    seed: u64,
+    lost: usize,
+    /// Parameters that the executor was told about, by kind.
+    changed: [usize; 2],
+}
+
+struct ScatteredPasses<'a> {
+    task: &'a Distillation<'a>,
+    workers: Vec<WindowWorker>,
+    random: SplitMix64,
+    lost: &'a mut usize,
+}
+
+impl Executor for Scattered {
+    fn start(&mut self, job: &Job, model: &Model<'_>, folder: &Path) -> Result<(), PipelineError> {
+        self.local.start(job, model, folder)
+    }
+
+    fn capture(
+        &mut self,
+        layer: &Layer,
+        capture: Capture<'_>,
+        observer: &dyn Observer,
+    ) -> Result<Sums, PipelineError> {
+        self.local.capture(layer, capture, observer)
+    }
+
+    fn prune(
+        &mut self,
+        tasks: &[&TaskPlan],
+        layer: &Layer,
+        hessians: &[(Site, Hessian)],
+        observer: &dyn Observer,
+    ) -> Result<Vec<TaskResult>, PipelineError> {
+        self.local.prune(tasks, layer, hessians, observer)
+    }
+
+    fn changed(&mut self, _: &Layer, parameters: &[Parameter]) -> Result<(), PipelineError> {
+        for parameter in parameters {
+            self.changed[usize::from(matches!(parameter, Parameter::Weight(_)))] += 1;
+        }
+        Ok(())
+    }
+
+    fn advance(
+        &mut self,
+        layer: &Layer,
+        stage: Stage,
+        observer: &dyn Observer,
+    ) -> Result<Vec<OutputError>, PipelineError> {
+        self.local.advance(layer, stage, observer)
+    }
+
+    fn window_passes<'a>(
+        &'a mut self,
+        task: &'a Distillation<'a>,
+    ) -> Result<Box<dyn WindowPasses + 'a>, PipelineError> {
+        let workers: Result<Vec<WindowWorker>, RecoverError> =
+            (0..self.workers).map(|_| WindowWorker::new(task)).collect();
+        let (workers, random) = (workers?, SplitMix64(self.seed));
+        Ok(Box::new(ScatteredPasses { task, workers, random, lost: &mut self.lost }))
+    }
+}
+
+impl WindowPasses for ScatteredPasses<'_> {
+    fn losses(
+        &mut self,
+        student: &Student<'_>,
+        windows: &[usize],
+        mut sum: Option<&mut GradientSum>,
+    ) -> Result<Vec<f64>, RecoverError> {
+        let weights = student.flat();
+        let mut results = vec![None; windows.len()];
+        while results.iter().any(Option::is_none) {
+            let mut below = |n: usize| self.random.below(n as u64) as usize;
+            let (place, worker, dies) =
+                (below(windows.len()), below(self.workers.len()), below(5) == 0);
+            if dies {
+                self.workers[worker] = WindowWorker::new(self.task)?;
+                *self.lost += 1;
+                continue;
+            }
+            let worker = &mut self.workers[worker];
+            worker.receive(&weights)?;
+            results[place] = Some(match sum.is_some() {
+                true => worker.gradients(self.task, windows[place])?,
+                false => (worker.loss(self.task, windows[place])?, Vec::new()),
+            });
+        }
+        let results: Vec<(f64, Vec<f32>)> = results.into_iter().flatten().collect();
+        if let Some(sum) = &mut sum {
+            results.iter().try_for_each(|(_, gradients)| sum.add_flat(gradients))?;
+        }
+        Ok(results.into_iter().map(|(loss, _)| loss).collect())
+    }
+}
+
+#[test]
+fn workers_that_finish_in_any_order_or_die_do_not_change_a_byte() {
+    for (name, method, stages) in [
+        ("qwen3", "wanda", "blocks[epochs=1]+model[steps=5,seq_len=16,batch=4]"),
+        ("llama", "wanda+quant", "model[steps=4,seq_len=16,batch=3,lr=1e-3,decay=0.1,states=1]"),
+        ("qwen2", "wanda", "model[steps=6,seq_len=16,batch=2,regrow=0.2,every=2]"),
+        ("gemma4-e2b-moe", "wanda", "halves[epochs=1]+model[steps=3,seq_len=16,batch=3]+blocks"),
+    ] {
+        let folder = folder();
+        let (method, stages) = (format!("method={method}"), format!("recover={stages}"));
+        let more = ["spec=2:4", method.as_str(), stages.as_str(), "resume=true"];
+        let run = |out: &str, workers: usize, observer: &dyn Observer| {
+            let options = options(folder.path(), out, &more);
+            let source = options.open(&model(name)).expect("a model");
+            let asked = Some(Workers { count: workers, threads: 1 });
+            let run = options.prepare(&source, asked).expect("a run");
+            let (seed, local) = (workers as u64, LocalExecutor::default());
+            let mut executor = Scattered { local, workers, seed, lost: 0, changed: [0; 2] };
+            let result = run.run(observer, &mut executor);
+            if result.is_ok() {
+                let trained = stages.contains("blocks[") || stages.contains("halves[");
+                assert_eq!(executor.changed[0] > 0, trained, "{stages}");
+                assert!(executor.lost > 0 && executor.changed[1] > 0, "{stages}");
+            }
+            result
+        };
+        prune(name, &options(folder.path(), "local", &more), &()).expect("a run");
+        let local = files(&folder.path().join("local"));
+        for workers in [1, 3] {
+            let out = format!("by-{workers}");
+            run(&out, workers, &()).expect("a run");
+            assert!(
+                local == files(&folder.path().join(out)),
+                "{name}: {workers} workers, {stages}"
+            );
+        }
+        // Interrupted there, continued here.
+        let stop = StopAfter(AtomicUsize::new(0), 30);
+        assert!(matches!(run("resumed", 2, &stop), Err(PipelineError::Stopped)), "{name}");
+        prune(name, &options(folder.path(), "resumed", &more), &()).expect("a run");
+        assert!(local == files(&folder.path().join("resumed")), "{name}: resumed, {stages}");
+    }
+}
+
+#[test]
+fn workers_that_wait_are_noted() {
+    let folder = folder();
+    let notes = |stages: &str| {
+        let options = options(folder.path(), "out", &["spec=2:4", stages]);
+        let source = options.open(&model("llama")).expect("a model");
+        let workers = Some(Workers { count: 4, threads: 1 });
+        options.prepare(&source, workers).expect("a run").notes.join("\n")
+    };
+    let note = "a step has 2 windows for 4 workers, so some of them wait";
+    assert!(notes("recover=model[steps=4,seq_len=16,batch=2]").contains(note));
+    assert!(!notes("recover=blocks+model[steps=4,seq_len=16,batch=4]").contains("wait"));
+}
+
+#[test]
+fn numbers_of_another_model_are_refused_in_words() {
+    let folder = folder();
+    let source = Checkpoint::open(&model("qwen3")).expect("a model");
+    let model = Model::open(&source).expect("a model");
+    let recovery: openwork_llm::recover::Recovery = "model".parse().expect("a stage");
+    let windows = vec![vec![1, 2, 3]; 2];
+    let task = Distillation {
+        reference: &model,
+        model: &model,
+        options: &recovery.stages[0],
+        windows: &windows,
+        held_out: &windows[..1],
+        memory: None,
+        folder: folder.path(),
+    };
+    let mut worker = WindowWorker::new(&task).expect("a worker");
+    let words = |result: Result<(), RecoverError>| result.expect_err("refused").to_string();
+    let message = words(worker.receive(&[0.5; 3]));
+    assert!(message.starts_with("3 weights arrived from another process for "), "{message}");
+    let message = words(worker.loss(&task, 3).map(drop));
+    assert_eq!(message, "a worker was asked for window 3; the stage has 3");
+    let ragged = vec![vec![1, 2, 3], vec![1]];
+    let message = words(WindowWorker::new(&Distillation { windows: &ragged, ..task }).map(drop));
+    assert!(message.contains("windows of 3 and of 1 tokens"), "{message}");
+    let unknown = vec![vec![1, 2, u32::MAX]; 2];
+    let message = words(WindowWorker::new(&Distillation { windows: &unknown, ..task }).map(drop));
+    assert!(message.contains("4294967295"), "{message}");
 }
 
 #[test]

@@ -7,24 +7,27 @@
 //! capture   sums of X'X, chunk by chunk in their order
 //! share     the Hessians of a capture
 //! work      jobs as JSON: settle a damping, prune a band
-//! changed   new weights of linears, as they will be written
+//! changed   new numbers of parameters, weights as they will be written
 //! advance   the error of every chunk
+//! train     a stage that trains the whole model: its models and windows
+//! windows   the losses of windows with new weights, and their gradients, in their order
 //! ```
 
 use crate::error::OpenworkError;
-use crate::worker::{BandJob, packed, site, weights};
+use crate::worker::{BandJob, packed, packed_parameters, site, weights};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use openwork::hessian::{Damping, Hessian, HessianSum, SumParts};
 use openwork::prune::measure::OutputError;
 use openwork_llm::checkpoint::Dtype;
-use openwork_llm::checkpoint::write::{encode, shard_name};
-use openwork_llm::model::{Layer, Model, Site};
+use openwork_llm::checkpoint::write::shard_name;
+use openwork_llm::model::{Layer, Model, Parameter, Site};
 use openwork_llm::pipeline::stages::{Sums, TaskResult, merge};
 use openwork_llm::pipeline::{Capture, Executor, Job, Observer, PipelineError, Stage, TaskPlan};
-use pyo3::exceptions::PyKeyboardInterrupt;
+use openwork_llm::recover::{Distillation, GradientSum, RecoverError, Student, WindowPasses};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyStopIteration};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
-use std::path::Path;
+use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
+use std::path::{Path, PathBuf};
 
 /// A sum of X'X for Python: columns, first, count, held_count, fit, held.
 pub type PackedSum<'py> =
@@ -75,10 +78,7 @@ impl Executor for PyExecutor {
                 chunks.append(PyArray2::from_vec2(py, windows)?)?;
             }
             let setup = PyDict::new(py);
-            // Workers may have another working directory.
-            let path = model.checkpoint().path();
-            let path = if path.exists() { std::path::absolute(path)? } else { path.to_path_buf() };
-            setup.set_item("model", path)?;
+            setup.set_item("model", on_every_node(model)?)?;
             setup.set_item("files", model.checkpoint().hashes())?;
             setup.set_item("dtype", job.dtype.name().to_lowercase())?;
             setup.set_item("state_bytes", calibration.state_bytes(model.config()))?;
@@ -126,11 +126,7 @@ impl Executor for PyExecutor {
                 .collect::<Result<Sums, PipelineError>>()?;
             merge(&mut total, sums)?;
         }
-        // Runs the rest of the generator, after its last chunk.
-        self.call(|py, _| match chunks.bind(py).call_method0("__next__") {
-            Err(error) if error.is_instance_of::<pyo3::exceptions::PyStopIteration>(py) => Ok(()),
-            other => other.map(drop),
-        })?;
+        self.call(|py, _| ended(chunks.bind(py)))?;
         Ok(total)
     }
 
@@ -190,21 +186,11 @@ impl Executor for PyExecutor {
         done.into_iter().map(|done| done.ok_or_else(missing)).collect()
     }
 
-    fn changed(&mut self, layer: &Layer, linears: &[usize]) -> Result<(), PipelineError> {
-        let mut encoded = Vec::new();
-        for &linear in linears {
-            let data = layer.linears()[linear].matrix().map_or(&[][..], |matrix| matrix.data());
-            let mut bytes = Vec::new();
-            encode(self.dtype, data, &mut bytes).map_err(|value| {
-                PipelineError::Executor(format!("{value} does not fit in {}", self.dtype))
-            })?;
-            encoded.push((linear, bytes));
-        }
+    fn changed(&mut self, layer: &Layer, parameters: &[Parameter]) -> Result<(), PipelineError> {
+        let packed = packed_parameters(layer, parameters, self.dtype)?;
         self.call(|py, executor| {
-            let all: Vec<(usize, Bound<'_, PyArray1<u8>>)> = encoded
-                .into_iter()
-                .map(|(linear, bytes)| (linear, bytes.into_pyarray(py)))
-                .collect();
+            let all: Vec<(usize, Bound<'_, PyArray1<u8>>)> =
+                packed.into_iter().map(|(index, bytes)| (index, bytes.into_pyarray(py))).collect();
             executor.call_method1("changed", (layer.index(), all)).map(drop)
         })
     }
@@ -219,6 +205,29 @@ impl Executor for PyExecutor {
         let errors: Vec<(f64, f64)> =
             self.call(|_, executor| executor.call_method1("advance", (layer.index(),))?.extract())?;
         Ok(errors.into_iter().map(|(change, size)| OutputError { change, size }).collect())
+    }
+
+    fn window_passes<'a>(
+        &'a mut self,
+        task: &'a Distillation<'a>,
+    ) -> Result<Box<dyn WindowPasses + 'a>, PipelineError> {
+        self.call(|py, executor| {
+            let rounding = |model: &Model<'_>| {
+                model.checkpoint().rounding().map(|dtype| dtype.name().to_lowercase())
+            };
+            let setup = PyDict::new(py);
+            setup.set_item("model", std::path::absolute(task.model.checkpoint().path())?)?;
+            setup.set_item("dtype", rounding(task.model))?;
+            setup.set_item("reference", on_every_node(task.reference)?)?;
+            setup.set_item("reference_dtype", rounding(task.reference))?;
+            setup.set_item("files", task.reference.checkpoint().hashes())?;
+            setup.set_item("stage", task.options.to_string())?;
+            setup.set_item("state_memory_limit", task.memory)?;
+            let windows = PyArray2::from_vec2(py, task.windows)?;
+            let held_out = PyArray2::from_vec2(py, task.held_out)?;
+            executor.call_method1("train", (setup, windows, held_out)).map(drop)
+        })?;
+        Ok(Box::new(PyPasses { executor: self }))
     }
 
     fn record(&mut self) -> Option<serde_json::Value> {
@@ -268,6 +277,69 @@ impl PyExecutor {
                 })
                 .collect()
         })
+    }
+}
+
+/// The path of a model, for workers: they may have another working directory.
+fn on_every_node(model: &Model<'_>) -> std::io::Result<PathBuf> {
+    let path = model.checkpoint().path();
+    if path.exists() { std::path::absolute(path) } else { Ok(path.to_path_buf()) }
+}
+
+/// The windows of a stage that trains the whole model, computed by workers.
+struct PyPasses<'a> {
+    executor: &'a PyExecutor,
+}
+
+impl WindowPasses for PyPasses<'_> {
+    fn losses(
+        &mut self,
+        student: &Student<'_>,
+        windows: &[usize],
+        mut sum: Option<&mut GradientSum>,
+    ) -> Result<Vec<f64>, RecoverError> {
+        let weights = student.flat();
+        let results = self.call(|py, executor| {
+            let given = (weights.into_pyarray(py), windows, sum.is_some());
+            Ok(executor.call_method1("windows", given)?.try_iter()?.unbind())
+        })?;
+        let mut losses = Vec::new();
+        for _ in windows {
+            let (loss, gradients): (f64, Option<Py<PyArray1<f32>>>) =
+                self.call(|py, _| results.bind(py).call_method0("__next__")?.extract())?;
+            if let Some(sum) = sum.as_deref_mut() {
+                Python::attach(|py| match gradients {
+                    Some(gradients) => match gradients.bind(py).readonly().as_slice() {
+                        Ok(gradients) => sum.add_flat(gradients),
+                        Err(error) => Err(RecoverError::Executor(error.to_string())),
+                    },
+                    None => Err(RecoverError::Executor("a worker sent no gradients".to_string())),
+                })?;
+            }
+            losses.push(loss);
+        }
+        self.call(|py, _| ended(results.bind(py)))?;
+        Ok(losses)
+    }
+}
+
+impl PyPasses<'_> {
+    fn call<T>(
+        &self,
+        work: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> Result<T, RecoverError> {
+        self.executor.call(work).map_err(|error| match error {
+            PipelineError::Stopped => RecoverError::Stopped,
+            error => RecoverError::Executor(error.to_string()),
+        })
+    }
+}
+
+/// Runs the rest of a generator, after its last value.
+fn ended(generator: &Bound<'_, PyIterator>) -> PyResult<()> {
+    match generator.call_method0("__next__") {
+        Err(error) if error.is_instance_of::<PyStopIteration>(generator.py()) => Ok(()),
+        other => other.map(drop),
     }
 }
 

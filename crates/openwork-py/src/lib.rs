@@ -17,6 +17,7 @@ mod packing;
 mod prune;
 mod spec;
 mod tables;
+mod training;
 mod worker;
 
 /// The module `openwork._native`.
@@ -52,7 +53,9 @@ mod _native {
         instructions, methods, presets, recovery_stages, search_learning_rate, set_threads,
     };
     #[pymodule_export]
-    use super::worker::{StageWorker, shard_linears};
+    use super::training::TrainingWorker;
+    #[pymodule_export]
+    use super::worker::{StageWorker, shard_parameters};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -10,7 +10,7 @@ use openwork::spec::Band;
 use openwork::{Matrix, Pattern};
 use openwork_llm::checkpoint::write::encode;
 use openwork_llm::checkpoint::{Checkpoint, Dtype};
-use openwork_llm::model::{Layer, Model, Site, Storage};
+use openwork_llm::model::{Layer, Model, Parameter, Site, Storage};
 use openwork_llm::pipeline::stages::{BoundTask, Sums, TaskResult};
 use openwork_llm::pipeline::{OutputDtype, PipelineError, States, TaskPlan};
 use pyo3::exceptions::PyRuntimeError;
@@ -201,19 +201,29 @@ impl StageWorker {
         Ok((matrices, errors, damping, done.seconds, done.notes))
     }
 
-    /// Receives new weights of some linears of a layer.
+    /// Receives new numbers of some parameters of a layer, as [`packed_parameters`] gives them.
     fn changed(
         &mut self,
         layer: usize,
-        linears: Vec<(usize, PyReadonlyArray1<'_, u8>)>,
+        parameters: Vec<(usize, PyReadonlyArray1<'_, u8>)>,
     ) -> PyResult<()> {
         self.enter(layer).map_err(|error| raised(&error))?;
         let dtype = self.dtype;
         let Some(layer) = &mut self.layer else { return Ok(()) };
-        for (linear, bytes) in linears {
-            if let Some(matrix) = layer.linears_mut()[linear].matrix_mut() {
-                *matrix = weights(dtype, bytes.as_slice()?, matrix.cols())?;
+        let mut all: Vec<(Parameter, &mut [f32])> = layer.parameters_mut().collect();
+        for (index, bytes) in parameters {
+            let bytes = bytes.as_slice()?;
+            let Some((parameter, numbers)) = all.get_mut(index) else {
+                let words = format!("there is no parameter {index} in a layer of {}", all.len());
+                return Err(PyRuntimeError::new_err(words));
+            };
+            let dtype = sent_as(*parameter, dtype);
+            if bytes.len() != numbers.len() * dtype.block_bytes() {
+                let (count, found) = (numbers.len(), bytes.len());
+                let words = format!("{found} bytes are not {count} numbers in {dtype}");
+                return Err(PyRuntimeError::new_err(words));
             }
+            dtype.decode(bytes, numbers);
         }
         Ok(())
     }
@@ -301,33 +311,59 @@ impl StageWorker {
     }
 }
 
-/// The linears of a layer from its shard, as [`StageWorker::changed`] takes them.
+/// The type in which a parameter is sent: weights in the type they are written in, others
+/// exactly, because the factors of a norm may include an offset.
+fn sent_as(parameter: Parameter, dtype: Dtype) -> Dtype {
+    match parameter {
+        Parameter::Weight(_) => dtype,
+        _ => Dtype::F32,
+    }
+}
+
+/// Parameters of a layer for [`StageWorker::changed`]: the index of each among
+/// [`Parameter::all`], and its numbers as bytes. Those that the layer does not have are
+/// left out.
+pub fn packed_parameters(
+    layer: &Layer,
+    parameters: &[Parameter],
+    dtype: Dtype,
+) -> Result<Vec<(usize, Vec<u8>)>, PipelineError> {
+    let mut packed = Vec::new();
+    for (index, parameter) in Parameter::all(layer.info()).enumerate() {
+        if !parameters.contains(&parameter) {
+            continue;
+        }
+        let numbers = layer.parameter(parameter);
+        if numbers.is_empty() {
+            continue;
+        }
+        let (dtype, mut bytes) = (sent_as(parameter, dtype), Vec::new());
+        encode(dtype, numbers, &mut bytes)
+            .map_err(|value| PipelineError::Executor(format!("{value} does not fit in {dtype}")))?;
+        packed.push((index, bytes));
+    }
+    Ok(packed)
+}
+
+/// All parameters of a layer from its shard, as [`StageWorker::changed`] takes them.
 #[pyfunction]
-pub fn shard_linears<'py>(
+pub fn shard_parameters<'py>(
     py: Python<'py>,
     model: PathBuf,
     shard: PathBuf,
     dtype: &str,
     layer: usize,
 ) -> PyResult<Vec<(usize, Bound<'py, PyArray1<u8>>)>> {
-    let read = || -> Result<Vec<Vec<u8>>, PipelineError> {
+    let read = || -> Result<Vec<(usize, Vec<u8>)>, PipelineError> {
         let source = Checkpoint::open(&model)?;
         let dtype = OutputDtype::parse(dtype)?.0;
         let shard = Checkpoint::open_shard(&shard, source.config().clone())?;
         let layer = Model::open(&source)?.layer_from(&shard, layer, Storage::F32)?;
-        let mut all = Vec::new();
-        for linear in layer.linears() {
-            let mut bytes = Vec::new();
-            let data = linear.matrix().map_or(&[][..], Matrix::data);
-            encode(dtype, data, &mut bytes).map_err(|value| {
-                PipelineError::Executor(format!("{value} does not fit in {dtype}"))
-            })?;
-            all.push(bytes);
-        }
-        Ok(all)
+        let all: Vec<Parameter> = Parameter::all(layer.info()).collect();
+        packed_parameters(&layer, &all, dtype)
     };
     let all = py.detach(read).map_err(|error| raised(&error))?;
-    Ok(all.into_iter().map(|bytes| bytes.into_pyarray(py)).enumerate().collect())
+    Ok(all.into_iter().map(|(index, bytes)| (index, bytes.into_pyarray(py))).collect())
 }
 
 /// A site by its name.

@@ -210,6 +210,11 @@ impl Checkpoint {
         self
     }
 
+    /// The type that values are rounded to as they are read, if they are.
+    pub fn rounding(&self) -> Option<Dtype> {
+        self.rounded
+    }
+
     /// Releases the memory of mapped pages; they are read again when needed.
     pub fn release(&self) {
         self.files.iter().for_each(|file| file.release());

@@ -4,6 +4,7 @@
 use super::config::Config;
 use super::layer::{Layer, NormSlot, norm_names, prefix};
 use super::linear::LayerInfo;
+use super::norm::Norm;
 use std::borrow::Cow;
 
 /// The halves of a layer, each with its residual connection.
@@ -81,6 +82,22 @@ impl Layer {
         Parameter::all(&info).zip(weights.into_iter().chain(biases).chain(norms))
     }
 
+    /// The numbers of a parameter, as [`parameters_mut`](Self::parameters_mut) gives them;
+    /// empty if the layer does not have it.
+    ///
+    /// # Panics
+    ///
+    /// If the layer does not hold f32 weights.
+    pub fn parameter(&self, parameter: Parameter) -> &[f32] {
+        match parameter {
+            Parameter::Weight(linear) => {
+                self.linears[linear].matrix().expect("training needs f32 weights").data()
+            }
+            Parameter::Bias(linear) => self.linears[linear].bias().unwrap_or_default(),
+            Parameter::Norm(slot) => self.norm(slot).map_or(&[], Norm::factors),
+        }
+    }
+
     /// The tensor of layer `index` that has this name, as a parameter.
     pub fn parameter_named(config: &Config, index: usize, name: &str) -> Option<Parameter> {
         let name = name.strip_prefix(&prefix(config, index))?;
@@ -103,22 +120,12 @@ impl Layer {
     ///
     /// # Panics
     ///
-    /// If the layer does not have it, or does not hold f32 weights.
+    /// If the layer does not hold f32 weights.
     pub fn stored(&self, parameter: Parameter) -> Cow<'_, [f32]> {
+        let (numbers, offset) = (self.parameter(parameter), self.config.family.norm_offset);
         match parameter {
-            Parameter::Weight(linear) => {
-                let matrix = self.linears[linear].matrix();
-                matrix.expect("training needs f32 weights").data().into()
-            }
-            Parameter::Bias(linear) => self.linears[linear].bias().expect("a bias").into(),
-            Parameter::Norm(slot) => {
-                let (offset, factors) =
-                    (self.config.family.norm_offset, self.norm(slot).expect("a norm").factors());
-                match offset == 0.0 {
-                    true => factors.into(),
-                    false => factors.iter().map(|f| f - offset).collect(),
-                }
-            }
+            Parameter::Norm(_) if offset != 0.0 => numbers.iter().map(|f| f - offset).collect(),
+            _ => numbers.into(),
         }
     }
 

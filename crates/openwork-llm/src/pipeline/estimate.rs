@@ -64,7 +64,8 @@ impl Estimate {
         }
     }
 
-    /// The resources of each worker, if its threads are as fast as those here.
+    /// The resources of each worker, if its threads are as fast as those here. Those of a
+    /// recovery are [`recovery`]'s.
     pub fn among(self, workers: Workers) -> Self {
         let count = workers.count.max(1);
         let here = rayon::current_num_threads() as f64;
@@ -146,9 +147,10 @@ pub fn estimate(job: &Job, plan: &Plan, model: &Model<'_>) -> Estimate {
     }
 }
 
-/// Estimates what a recovery needs on this machine. A window costs a forward and a
-/// backward pass, which is about three forward passes.
-pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
+/// Estimates what a recovery needs in this process and in each worker. A window costs a
+/// forward and a backward pass, which is about three forward passes. Layers are trained in
+/// this process, the windows of a batch of the whole model by the workers, if there are any.
+pub fn recovery(job: &Job, model: &Model<'_>, workers: Option<Workers>) -> Estimate {
     let Some(plan) = &job.recovery else { return Estimate::default() };
     let c = model.config();
     let layer = LayerInfo::new(c, c.layers - 1).weights() as u64;
@@ -168,7 +170,8 @@ pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
         };
         let tokens = (trained * t) as f64;
         let mut flops = 3.0 * forward_flops(c, t) * c.layers as f64;
-        // Weights, gradients, both moments of Adam, and a copy of the best weights.
+        // Weights, gradients, both moments of Adam, and a copy of the best weights; in a worker,
+        // weights and gradients as they are, as they are sent, and in Ray's store.
         let mut memory = 5 * weights * float;
         memory += match stage.unit {
             Unit::Model => pass_bytes(c, t),
@@ -184,7 +187,14 @@ pub fn recovery(job: &Job, model: &Model<'_>) -> Estimate {
             }
             memory += 2 * head * float + 2 * tokens as u64 * c.hidden as u64 * float / 2;
         }
-        let recovery_seconds = tokens * flops / rate;
+        let slower = match workers.filter(|_| stage.unit == Unit::Model) {
+            Some(Workers { count, threads }) => {
+                let threads = count.min(stage.batch).max(1) * threads.max(1);
+                rayon::current_num_threads() as f64 / threads as f64
+            }
+            None => 1.0,
+        };
+        let recovery_seconds = tokens * flops / rate * slower;
         Estimate { memory, memory_spilled: memory, recovery_seconds, ..Estimate::default() }
     };
     let stages = plan.recovery.stages.iter().map(stage);

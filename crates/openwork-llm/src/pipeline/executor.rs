@@ -6,7 +6,8 @@ use super::plan::TaskPlan;
 use super::run::Job;
 use super::stages::{self, Sums, TaskResult, merge};
 use super::states::States;
-use crate::model::{Layer, Model, Site};
+use crate::model::{Layer, Model, Parameter, Site};
+use crate::recover::{Distillation, LocalPasses, WindowPasses};
 use openwork::hessian::Hessian;
 use openwork::prune::measure::OutputError;
 use rayon::prelude::*;
@@ -25,10 +26,11 @@ pub struct Capture<'a> {
 }
 
 /// Holds the hidden states of all windows and computes the stages of a run. The run
-/// decides what comes next, writes the folder and evaluates.
+/// decides what comes next, trains layers, writes the folder and evaluates.
 ///
 /// The result must not depend on where stages are computed: sums are merged in chunk
-/// order, and every other stage is a function of its arguments.
+/// order, gradients are added in window order, and every other stage is a function of its
+/// arguments.
 pub trait Executor {
     /// Embeds the calibration windows. `folder` is the folder in which shards are written.
     fn start(&mut self, job: &Job, model: &Model<'_>, folder: &Path) -> Result<(), PipelineError>;
@@ -51,8 +53,8 @@ pub trait Executor {
         observer: &dyn Observer,
     ) -> Result<Vec<TaskResult>, PipelineError>;
 
-    /// Called after some linear layers of the layer received new weights.
-    fn changed(&mut self, _: &Layer, _: &[usize]) -> Result<(), PipelineError> {
+    /// Called after some parameters of the layer received new numbers.
+    fn changed(&mut self, _: &Layer, _: &[Parameter]) -> Result<(), PipelineError> {
         Ok(())
     }
 
@@ -64,6 +66,15 @@ pub trait Executor {
         stage: Stage,
         observer: &dyn Observer,
     ) -> Result<Vec<OutputError>, PipelineError>;
+
+    /// What computes the windows of a stage that trains the whole model. Hidden states of
+    /// earlier passes are not needed any more.
+    fn window_passes<'a>(
+        &'a mut self,
+        task: &'a Distillation<'a>,
+    ) -> Result<Box<dyn WindowPasses + 'a>, PipelineError> {
+        Ok(Box::new(LocalPasses::new(task)?))
+    }
 
     /// Executor-specific measurements, for the record.
     fn record(&mut self) -> Option<Value> {

@@ -59,10 +59,11 @@ impl LayerLoop<'_> {
             if !prunes {
                 continue;
             }
-            let tasks = &self.plan.layers[index].tasks;
-            let pruned: Vec<usize> =
-                tasks.iter().flat_map(|task| task.linears.iter().copied()).collect();
-            self.executor.changed(&layer, &pruned)?;
+            let changed = match self.recoverer {
+                Some(_) => Parameter::all(layer.info()).collect(),
+                None => pruned_weights(&self.plan.layers[index].tasks),
+            };
+            self.executor.changed(&layer, &changed)?;
             self.executor.advance(&layer, Stage::Replay, self.observer)?;
         }
         for index in done.len()..layers {
@@ -128,9 +129,7 @@ impl LayerLoop<'_> {
                 result.notes.extend(notes.map(|(_, note)| note.clone()));
                 self.update(task, result, &mut layer, &mut linears);
             }
-            let pruned: Vec<usize> =
-                ready.iter().flat_map(|task| task.linears.iter().copied()).collect();
-            self.executor.changed(&layer, &pruned)?;
+            self.executor.changed(&layer, &pruned_weights(ready.iter().copied()))?;
             prune_seconds += at.elapsed().as_secs_f64();
         }
 
@@ -142,6 +141,10 @@ impl LayerLoop<'_> {
         if recovery.is_some() {
             for (i, record) in linears.iter_mut().enumerate() {
                 record.density = layer.linears()[i].matrix().map_or(1.0, |m| density(m.data()));
+            }
+            if prunes {
+                let all: Vec<Parameter> = Parameter::all(layer.info()).collect();
+                self.executor.changed(&layer, &all)?;
             }
         }
         let trained = at.elapsed().as_secs_f64();
@@ -320,6 +323,12 @@ fn dense_linears(layer: &Layer) -> Vec<LinearRecord> {
             notes: Vec::new(),
         })
         .collect()
+}
+
+/// The weights that tasks prune.
+fn pruned_weights<'a>(tasks: impl IntoIterator<Item = &'a TaskPlan>) -> Vec<Parameter> {
+    let linears = tasks.into_iter().flat_map(|task| &task.linears);
+    linears.map(|&linear| Parameter::Weight(linear)).collect()
 }
 
 fn density(weights: &[f32]) -> f64 {

@@ -12,7 +12,7 @@ use super::{
 use crate::checkpoint::{Checkpoint, Dtype, Format};
 use crate::disk;
 use crate::evaluate::{self, EvaluateError, ScoredWindows};
-use crate::format::format_bytes;
+use crate::format::{count, format_bytes};
 use crate::inspect::{Check, inspect};
 use crate::model::Model;
 use crate::model::{Config, embedding_name};
@@ -64,6 +64,22 @@ impl<'a> PreparedRun<'a> {
     /// Whether hidden states spill to a file.
     pub fn spills(&self) -> bool {
         self.job.state_memory_limit.is_some_and(|limit| self.needs.spilled > limit)
+    }
+
+    /// Has the stages computed by workers.
+    fn compute_by(&mut self, workers: Workers) {
+        self.workers = Some(workers);
+        self.needs = self.needs.among(workers);
+        self.needs.recovery_seconds =
+            recovery(&self.job, &self.model, self.workers).recovery_seconds;
+        let stages = self.job.recovery.iter().flat_map(|plan| &plan.recovery.stages);
+        let idle = |stage: &&StageOptions| stage.unit == Unit::Model && stage.batch < workers.count;
+        self.notes.extend(stages.filter(idle).map(|stage| {
+            let (batch, workers) = (count(stage.batch, "window"), count(workers.count, "worker"));
+            format!(
+                "{stage}: a step has {batch} for {workers}, so some of them wait; a larger `batch` uses them, and changes the result"
+            )
+        }));
     }
 
     /// Limits the memory of the run.
@@ -143,11 +159,10 @@ impl RunOptions {
     ) -> Result<PreparedRun<'a>, PipelineError> {
         let model = Model::open(source)?;
         let passes = Passes::new(&self.recipe()?, &self.filter(), model.config(), self.sequential)?;
-        self.check_recovery(model.config(), &passes, workers)?;
+        self.check_recovery(model.config(), &passes)?;
         let mut run = self.prepare_passes(model, passes)?;
-        run.workers = workers;
         if let Some(workers) = workers {
-            run.needs = run.needs.among(workers);
+            run.compute_by(workers);
         }
         self.check_resources(run)
     }
@@ -311,20 +326,10 @@ impl RunOptions {
     }
 
     /// Refuses a recovery that this run cannot do.
-    fn check_recovery(
-        &self,
-        config: &Config,
-        passes: &Passes,
-        workers: Option<Workers>,
-    ) -> Result<(), PipelineError> {
+    fn check_recovery(&self, config: &Config, passes: &Passes) -> Result<(), PipelineError> {
         let Some(recovery) = &self.recover else { return Ok(()) };
         let wrong = |why: &str| Err(PipelineError::option("recover", recovery, why));
         check_trainable(Some(recovery), config)?;
-        if workers.is_some() {
-            return wrong(
-                "training runs in one process; prune without it, then use `openwork recover`",
-            );
-        }
         let tasks = || {
             let layers = passes.list.iter().flat_map(|pass| &pass.plan.layers);
             layers.flat_map(|layer| &layer.tasks)
@@ -520,7 +525,7 @@ fn needs(job: &Job, passes: &Passes, model: &Model<'_>) -> Estimate {
         // Intermediate folders are kept until the last pass is complete.
         needs.disk *= 1 + passes.list.len() as u64;
     }
-    let training = recovery(job, model);
+    let training = recovery(job, model, None);
     needs.memory += training.memory;
     needs.memory_spilled += training.memory_spilled;
     needs.recovery_seconds = training.recovery_seconds;

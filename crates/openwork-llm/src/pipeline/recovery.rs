@@ -3,6 +3,7 @@
 
 use super::PipelineError;
 use super::events::{Event, Observer};
+use super::executor::Executor;
 use super::layer_loop::tensor_parts;
 use super::plan::bind;
 use super::run::Job;
@@ -10,8 +11,8 @@ use crate::checkpoint::Dtype;
 use crate::checkpoint::write::{self, Data, Part, shard_name};
 use crate::model::{Config, Layer, LayerInfo, Model, Norm, Storage};
 use crate::recover::{
-    Chain, CodedLinear, Distilled, Distiller, LayerTrainer, MIN_WINDOWS, PatternGroup, Progress,
-    RecoverError, Recovery, StageOptions, Unit,
+    Chain, CodedLinear, Distillation, Distilled, Distiller, LayerTrainer, MIN_WINDOWS,
+    PatternGroup, Progress, RecoverError, Recovery, StageOptions, Unit,
 };
 use crate::report::{LayerRecord, LayerRecovery, RecoveryRecord, mean};
 use crate::tokens::{Tokenizer, covering_windows, random_windows};
@@ -317,17 +318,19 @@ pub(super) struct ModelStage<'a> {
 }
 
 impl ModelStage<'_> {
-    /// Trains, and writes the result to a folder.
+    /// Trains, and writes the result to a folder. The executor computes the windows if the
+    /// whole model is trained; layers are trained in this process.
     pub fn run(
         &self,
         out: &Path,
+        executor: &mut dyn Executor,
         observer: &dyn Observer,
     ) -> Result<RecoveryRecord, PipelineError> {
         let started = Instant::now();
         std::fs::create_dir_all(self.folder)
             .map_err(|error| PipelineError::io(self.folder, error))?;
         let (layers, norm, mut record) = match self.options.unit {
-            Unit::Model => self.distill(observer)?,
+            Unit::Model => self.distill(executor, observer)?,
             Unit::Block | Unit::Half => self.train_layers(observer)?,
         };
         write_model(self.model, &layers, &norm, self.job.dtype, out)?;
@@ -337,27 +340,32 @@ impl ModelStage<'_> {
 
     fn distill(
         &self,
+        executor: &mut dyn Executor,
         observer: &dyn Observer,
     ) -> Result<(Vec<Layer>, Norm, RecoveryRecord), PipelineError> {
         let dtype = self.job.dtype;
         let round = |numbers: &mut [f32]| dtype.round(numbers);
         let coded = coded_layers(self.model, &self.groups)?;
-        let distiller = Distiller {
+        let task = Distillation {
             reference: self.reference,
             model: self.model,
             options: self.options,
             windows: &self.windows.train,
             held_out: &self.windows.held_out,
+            memory: self.job.state_memory_limit,
+            folder: self.folder,
+        };
+        let distiller = Distiller {
+            task: &task,
             groups: &self.groups,
             coded: &coded,
             seed: self.job.calibration.seed,
             round: &round,
-            memory: self.job.state_memory_limit,
-            folder: self.folder,
         };
+        let mut passes = executor.window_passes(&task)?;
         let mut seen = on_progress(observer, None);
         let Distilled { layers, norm, before, after, lr, tokens, trials, curve } =
-            distiller.run(&mut seen)?;
+            distiller.run(passes.as_mut(), &mut seen)?;
         if lr.is_none() {
             observer.on_event(Event::Note(&format!(
                 "{}: training did not lower the held-out loss, so the model is left as it was",
@@ -432,6 +440,7 @@ impl From<RecoverError> for PipelineError {
             RecoverError::Model(error) => error.into(),
             RecoverError::Io { path, error } => Self::Io { path, error },
             RecoverError::Write(error) => error.into(),
+            RecoverError::Executor(why) => Self::Executor(why),
             RecoverError::Stopped => Self::Stopped,
         }
     }

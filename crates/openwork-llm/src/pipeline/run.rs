@@ -247,7 +247,7 @@ impl Run<'_> {
 
     /// Runs stage `number` of the whole-model training; returns the folder of its result.
     fn recover(
-        &self,
+        &mut self,
         number: usize,
         model: &Model<'_>,
         layers: &[LayerRecord],
@@ -277,7 +277,7 @@ impl Run<'_> {
             groups,
             folder: &work,
         };
-        let record = stage.run(&out, self.observer)?;
+        let record = stage.run(&out, &mut *self.executor, self.observer)?;
         write_sealed(&done, &record)?;
         self.observer.on_event(Event::Recovered(&record));
         Ok((out, record))

@@ -1,9 +1,10 @@
 //! Trains all layers of a pruned model together, towards the dense model's
 //! distribution of the next token.
 //!
-//! The dense model runs once on every window, when it is first used, and its last hidden
-//! states are kept; if its states after each layer are targets too, it runs with every step
-//! instead. A step runs one batch of windows forward and backward. A learning rate that the
+//! A step runs one batch of windows forward and backward, here or on a cluster
+//! ([`super::window`]), and updates the weights here. The dense model runs once on every
+//! window, when it is first used, and its last hidden states are kept; if its states after each
+//! layer are targets too, it runs with every step instead. A learning rate that the
 //! user does not give is chosen by short trials ([`super::rates`]). The held-out loss is
 //! measured several times during a stage, and the weights with the lowest loss are kept. The
 //! state of the optimizer is saved at the same points, so that an interrupted stage continues
@@ -15,29 +16,19 @@ use super::optimizer::{Moments, Update, pull, sum_of_squares};
 use super::rates::{RateTrial, USUAL_TRIALS, chosen_rates, next_rate, trial_steps};
 use super::regrow::{self, PatternGroup};
 use super::state::{Saved, StateDir};
-use super::student::{Goal, Gradients, Passes, Student, training_layer};
-use super::text::{LossKind, StageOptions};
+use super::student::{GradientSum, Student};
+use super::text::StageOptions;
+use super::window::{Distillation, WindowPasses};
 use super::{OnProgress, Progress, RecoverError};
-use crate::chunk_store::ChunkStore;
-use crate::model::backward::{Objective, Reference};
-use crate::model::{EmbeddingRows, Head, Layer, LogitMap, Model, NoTap, Norm, Parameter, Weight};
+use crate::model::{Layer, Norm, Parameter};
 use openwork::random::SplitMix64;
-use openwork::{Matrix, MatrixRef};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 
 /// Gradients of a step are scaled down to this norm.
 const MAX_NORM: f64 = 1.0;
 
 /// How often the held-out loss is measured and the state saved.
 const EVALUATIONS: usize = 8;
-
-/// Bytes of the dense model's last hidden states that are held in memory, if the user
-/// sets no limit.
-const STATE_BYTES: u64 = 2 << 30;
-
-/// Bytes of hidden states that the dense model computes at a time.
-const GROUP_BYTES: usize = 64 << 20;
 
 /// A point of the curve of losses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,16 +43,8 @@ pub struct CurvePoint {
 
 /// A stage that trains a whole model.
 pub struct Distiller<'a> {
-    /// The dense model.
-    pub reference: &'a Model<'a>,
-    /// The pruned model.
-    pub model: &'a Model<'a>,
-    /// The stage.
-    pub options: &'a StageOptions,
-    /// Windows to train on, all of one length.
-    pub windows: &'a [Vec<u32>],
-    /// Windows of the same length that the loss is measured on.
-    pub held_out: &'a [Vec<u32>],
+    /// The models and windows.
+    pub task: &'a Distillation<'a>,
     /// The patterns of each layer, if blocks move.
     pub groups: &'a [Vec<PatternGroup>],
     /// The linears of each layer whose weights are values of codes; none if empty.
@@ -70,10 +53,6 @@ pub struct Distiller<'a> {
     pub seed: u64,
     /// Rounds parameters as they will be stored.
     pub round: &'a dyn Fn(&mut [f32]),
-    /// Bytes of hidden states that may be held in memory.
-    pub memory: Option<u64>,
-    /// The folder for the state of the optimizer.
-    pub folder: &'a Path,
 }
 
 /// The result of a stage.
@@ -96,74 +75,18 @@ pub struct Distilled {
     pub curve: Vec<CurvePoint>,
 }
 
-/// The training targets of the windows.
-struct Targets {
-    /// The dense model's last hidden states, by window; those that are held out come
-    /// last.
-    states: ChunkStore,
-    /// Which of them are computed.
-    computed: Vec<bool>,
-    /// The first window in `states`: 0, or the first that is held out if the dense model
-    /// runs with every step.
-    first: usize,
-    head: Weight,
-    norm: Norm,
-    /// The dense model's layers, if the states after each of them are targets too.
-    layers: Vec<Layer>,
-    /// These states, of the latest window.
-    by_layer: Vec<Vec<f32>>,
-}
-
-impl Targets {
-    /// Runs the dense model on a window whose last states are not known yet, and on those
-    /// that follow it: layers are loaded once for all of them.
-    fn compute(&mut self, distiller: &Distiller<'_>, window: usize) -> Result<(), RecoverError> {
-        let model = distiller.reference;
-        let size = distiller.window(window).len() * model.config().hidden;
-        let group = (GROUP_BYTES / (size * size_of::<f32>()).max(1)).max(1);
-        let missing = |&window: &usize| !self.computed[window - self.first];
-        let end = self.first + self.computed.len();
-        let group: Vec<usize> = (window..end).take_while(missing).take(group).collect();
-        let windows: Vec<Vec<u32>> =
-            group.iter().map(|&window| distiller.window(window).clone()).collect();
-        let mut hidden = model.embed(&windows)?;
-        for index in 0..model.config().layers {
-            let layer = training_layer(model, index, distiller.options.rounds)?;
-            layer.forward(&mut hidden, &mut NoTap);
-        }
-        let io = |error| RecoverError::io(distiller.folder, error);
-        for (window, states) in group.iter().zip(hidden.into_states().into_vec().chunks(size)) {
-            self.states.put(window - self.first, states.to_vec()).map_err(io)?;
-            self.computed[window - self.first] = true;
-        }
-        Ok(())
-    }
-
-    /// Runs the dense model on a window, keeping the states after each layer.
-    fn follow(&mut self, model: &Model<'_>, window: &Vec<u32>) -> Result<(), RecoverError> {
-        let mut hidden = model.embed(std::slice::from_ref(window))?;
-        self.by_layer.resize(self.layers.len(), Vec::new());
-        for (layer, states) in self.layers.iter().zip(&mut self.by_layer) {
-            layer.forward(&mut hidden, &mut NoTap);
-            states.clear();
-            states.extend_from_slice(hidden.states().data());
-        }
-        Ok(())
-    }
-}
-
 impl Distiller<'_> {
-    /// Trains, continuing an interrupted stage.
-    pub fn run(&self, on_progress: &mut OnProgress<'_>) -> Result<Distilled, RecoverError> {
-        let dir = StateDir::new(self.folder);
-        let mut targets = self.targets()?;
-        let head = load_head(self.model, self.options.rounds)?;
+    /// Trains, continuing an interrupted stage. `passes` computes the windows.
+    pub fn run(
+        &self,
+        passes: &mut dyn WindowPasses,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<Distilled, RecoverError> {
+        let dir = StateDir::new(self.task.folder);
         let mut student = self.student()?;
         let mut run = Run {
             distiller: self,
-            passes: Passes::new(self.model, self.windows.first().map_or(0, Vec::len)),
-            targets: &mut targets,
-            head: &head,
+            passes,
             moments: Moments { mean: Vec::new(), square: Vec::new() },
             dir: &dir,
         };
@@ -177,7 +100,7 @@ impl Distiller<'_> {
                 Saved { before, best: before, ..Saved::default() }
             }
         };
-        let mut rates = self.options.rates();
+        let mut rates = self.task.options.rates();
         if rates.is_empty() {
             while let Some(lr) = next_rate(&saved.trials) {
                 let held_out = run.trial(&saved, lr, on_progress)?;
@@ -227,11 +150,11 @@ impl Distiller<'_> {
 
     /// The pruned model before training.
     fn student(&self) -> Result<Student<'_>, RecoverError> {
-        Student::load(self.model, self.options.rounds, self.coded)
+        Student::load(self.task.model, self.task.options.rounds, self.coded)
     }
 
     fn moments(&self, student: &mut Student<'_>) -> Moments {
-        let trained = self.options.trained;
+        let trained = self.task.options.trained;
         Moments::new(student.parameters_mut().map(|(parameter, numbers)| {
             match parameter.map_or(trained.norms(), |parameter| trained.includes(parameter)) {
                 true => numbers.len(),
@@ -239,90 +162,28 @@ impl Distiller<'_> {
             }
         }))
     }
-
-    /// The targets, none of which is computed yet.
-    fn targets(&self) -> Result<Targets, RecoverError> {
-        let model = self.reference;
-        let follows = self.options.states > 0.0;
-        let first = if follows { self.windows.len() } else { 0 };
-        let count = self.windows.len() + self.held_out.len() - first;
-        let layers = if follows { 0..model.config().layers } else { 0..0 };
-        let layers: Result<Vec<Layer>, RecoverError> =
-            layers.map(|index| training_layer(model, index, self.options.rounds)).collect();
-        let size = self.windows.first().map_or(0, Vec::len) * model.config().hidden;
-        let sizes = vec![size; count];
-        let bytes = (count * size * size_of::<f32>()) as u64;
-        let states = match bytes > self.memory.unwrap_or(STATE_BYTES) {
-            true => ChunkStore::in_file(self.folder, &sizes)
-                .map_err(|error| RecoverError::io(self.folder, error))?,
-            false => ChunkStore::in_memory(&sizes),
-        };
-        Ok(Targets {
-            states,
-            computed: vec![false; count],
-            first,
-            head: load_head(model, self.options.rounds)?,
-            norm: model.head()?.norm.clone(),
-            layers: layers?,
-            by_layer: Vec::new(),
-        })
-    }
-
-    /// Window `index`; those that are held out come last.
-    fn window(&self, index: usize) -> &Vec<u32> {
-        let held_out = || &self.held_out[index - self.windows.len()];
-        self.windows.get(index).unwrap_or_else(held_out)
-    }
-
-    fn objective(&self) -> Objective {
-        let (distillation, cross_entropy) = match self.options.loss {
-            LossKind::Kl => (1.0, 0.0),
-            LossKind::CrossEntropy => (0.0, 1.0),
-            LossKind::Mix => (0.5, 0.5),
-        };
-        Objective { distillation, cross_entropy, temperature: self.options.temperature as f32 }
-    }
-}
-
-/// The output projection of a model, in f32.
-fn load_head(model: &Model<'_>, rounds: bool) -> Result<Weight, RecoverError> {
-    let head = model.head()?;
-    let (rows, width) = (head.rows.count(), model.config().hidden);
-    let mut matrix = Matrix::zeros(rows, width);
-    head.rows.read(0..rows, matrix.data_mut());
-    let mut weight = Weight::F32(matrix);
-    weight.round_products(rounds);
-    Ok(weight)
 }
 
 /// Memory of the steps of a training.
 struct StepMemory {
-    /// The gradients of a batch, and those of one window if there are several.
-    sum: Gradients,
-    one: Option<Gradients>,
+    /// The gradients of a batch.
+    sum: GradientSum,
     /// The pruned weights, if weights decay towards them.
     anchor: Option<Student<'static>>,
 }
 
 impl StepMemory {
     fn new(distiller: &Distiller<'_>, student: &Student<'_>) -> Result<Self, RecoverError> {
-        let StageOptions { batch, decay, .. } = *distiller.options;
-        Ok(Self {
-            sum: Gradients::new(student),
-            one: (batch > 1).then(|| Gradients::new(student)),
-            anchor: (decay > 0.0)
-                .then(|| Student::load(distiller.model, false, &[]))
-                .transpose()?,
-        })
+        let Distillation { model, options, .. } = *distiller.task;
+        let anchor = (options.decay > 0.0).then(|| Student::load(model, false, &[]));
+        Ok(Self { sum: GradientSum::new(student), anchor: anchor.transpose()? })
     }
 }
 
 /// A stage in progress.
 struct Run<'a> {
     distiller: &'a Distiller<'a>,
-    passes: Passes,
-    targets: &'a mut Targets,
-    head: &'a Weight,
+    passes: &'a mut dyn WindowPasses,
     moments: Moments,
     dir: &'a StateDir,
 }
@@ -337,7 +198,7 @@ impl Run<'_> {
         lr: f64,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<bool, RecoverError> {
-        let Distiller { options, windows, .. } = *self.distiller;
+        let Distillation { options, windows, .. } = *self.distiller.task;
         let StageOptions { steps, batch, schedule, .. } = *options;
         let every = steps.div_ceil(EVALUATIONS);
         let moves = regrow::schedule(options.regrow, options.every, steps);
@@ -390,7 +251,7 @@ impl Run<'_> {
         lr: f64,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Option<f64>, RecoverError> {
-        let StageOptions { steps, schedule, .. } = *self.distiller.options;
+        let StageOptions { steps, schedule, .. } = *self.distiller.task.options;
         let mut student = self.distiller.student()?;
         self.moments = self.distiller.moments(&mut student);
         let mut memory = StepMemory::new(self.distiller, &student)?;
@@ -421,21 +282,14 @@ impl Run<'_> {
         step: usize,
         rate: f64,
     ) -> Result<f64, RecoverError> {
-        let Distiller { options, windows, seed, .. } = *self.distiller;
+        let Distillation { options, windows, .. } = *self.distiller.task;
         let StageOptions { batch, decay, .. } = *options;
-        let StepMemory { sum, one, anchor } = memory;
-        let mut loss = 0.0;
-        for i in 0..batch {
-            let window = window_at(step * batch + i, windows.len(), seed);
-            match one.as_mut().filter(|_| i > 0) {
-                None => loss += self.gradients(student, window, Some(&mut *sum))?,
-                Some(one) => {
-                    loss += self.gradients(student, window, Some(&mut *one))?;
-                    sum.add(one);
-                }
-            }
-        }
-        loss /= batch as f64;
+        let StepMemory { sum, anchor } = memory;
+        let window = |i| window_at(step * batch + i, windows.len(), self.distiller.seed);
+        let batch_windows: Vec<usize> = (0..batch).map(window).collect();
+        sum.clear();
+        let losses = self.passes.losses(student, &batch_windows, Some(&mut *sum))?;
+        let loss = losses.iter().sum::<f64>() / batch as f64;
         if !loss.is_finite() {
             return Ok(loss);
         }
@@ -474,52 +328,10 @@ impl Run<'_> {
 
     /// The mean loss of the held-out windows.
     fn held_out_loss(&mut self, student: &Student<'_>) -> Result<f64, RecoverError> {
-        let (first, count) = (self.distiller.windows.len(), self.distiller.held_out.len());
-        let mut sum = 0.0;
-        for window in first..first + count {
-            sum += self.gradients(student, window, None)?;
-        }
-        Ok(sum / count as f64)
-    }
-
-    /// The loss of one window, and its gradients if asked for.
-    fn gradients(
-        &mut self,
-        student: &Student<'_>,
-        window: usize,
-        into: Option<&mut Gradients>,
-    ) -> Result<f64, RecoverError> {
-        let Distiller { model, options, folder, .. } = *self.distiller;
-        let tokens = self.distiller.window(window);
-        let embedded = model.embed(std::slice::from_ref(tokens))?;
-        let t = tokens.len();
-        let next: Vec<Option<u32>> = tokens[1..].iter().copied().map(Some).chain([None]).collect();
-        let (weight, reference) = (options.states as f32, self.distiller.reference);
-        let follows = weight > 0.0 && into.is_some();
-        if follows {
-            self.targets.follow(reference, tokens)?;
-        } else if !self.targets.computed[window - self.targets.first] {
-            self.targets.compute(self.distiller, window)?;
-        }
-        let Targets { states: dense, first, head, norm, by_layer, .. } = &mut *self.targets;
-        let wanted = match by_layer.last().filter(|_| follows) {
-            Some(last) => last.as_slice().into(),
-            None => dense.get(window - *first).map_err(|error| RecoverError::io(folder, error))?,
-        };
-        let logits = LogitMap::new(model.config());
-        let theirs = Head { norm, rows: EmbeddingRows::Held(head), logits };
-        let top = Reference {
-            head: &theirs,
-            states: MatrixRef::new(&wanted, t, reference.config().hidden),
-        };
-        let ours = Head { norm: &student.norm, rows: EmbeddingRows::Held(self.head), logits };
-        let goal = Goal {
-            objective: self.distiller.objective(),
-            reference: top,
-            next: &next,
-            states: follows.then_some((weight, by_layer.as_slice())),
-        };
-        Ok(self.passes.run(student, &ours, embedded, &goal, into))
+        let Distillation { windows, held_out, .. } = *self.distiller.task;
+        let all: Vec<usize> = (windows.len()..windows.len() + held_out.len()).collect();
+        let losses = self.passes.losses(student, &all, None)?;
+        Ok(losses.iter().sum::<f64>() / losses.len() as f64)
     }
 }
 

@@ -6,6 +6,8 @@
 //! chain       hidden states of the pruned and of the dense model, layer after layer
 //! block       trains a layer, or half of one, towards the dense model's states
 //! distill     trains the whole model towards the dense model's distribution
+//! window      the windows of that training: their losses and gradients, and where they run
+//! worker      a worker of a cluster that computes such windows
 //! student     the model in that training, and its gradients on one window
 //! state       the state of that training on disk
 //! latent      weights in f32 behind those that were rounded to codes
@@ -14,10 +16,10 @@
 //! optimizer   Adam on sparse weights, and the schedule of its learning rate
 //! ```
 //!
-//! Zero weights stay zero, which preserves the mask, unless `regrow` moves its blocks. Gradients are computed one window
-//! at a time and added in order, so the result does not depend on the number of
-//! threads. Some windows are held out; a stage that does not lower their loss is
-//! undone.
+//! Zero weights stay zero, which preserves the mask, unless `regrow` moves its blocks.
+//! Gradients are computed one window at a time and added in order, so the result depends
+//! neither on the number of threads nor on the number of workers. Some windows are held out;
+//! a stage that does not lower their loss is undone.
 
 mod block;
 mod chain;
@@ -29,6 +31,8 @@ mod regrow;
 mod state;
 mod student;
 mod text;
+mod window;
+mod worker;
 
 pub use block::{LayerTrainer, TrainedLayer};
 pub use chain::Chain;
@@ -37,8 +41,10 @@ pub use latent::CodedLinear;
 pub use optimizer::Schedule;
 pub use rates::{RateTrial, USUAL_TRIALS, chosen_rates, next_rate, trial_steps};
 pub use regrow::PatternGroup;
-pub use student::pass_bytes;
+pub use student::{GradientSum, Student, pass_bytes};
 pub use text::{LossKind, Recovery, RecoveryError, STAGES, StageInfo, StageOptions, Trained, Unit};
+pub use window::{Distillation, LocalPasses, WindowPasses};
+pub use worker::WindowWorker;
 
 use crate::checkpoint::write::WriteError;
 use crate::model::ModelError;
@@ -61,6 +67,9 @@ pub enum RecoverError {
     /// The state of the optimizer could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// The workers that compute windows failed, or sent what does not fit.
+    #[error("{0}")]
+    Executor(String),
     /// The observer asked to stop.
     #[error("stopped")]
     Stopped,

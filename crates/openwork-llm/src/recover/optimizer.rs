@@ -8,7 +8,7 @@ const BETA2: f32 = 0.95;
 const EPS: f32 = 1e-8;
 
 /// Numbers that one task updates.
-const CHUNK: usize = 1 << 14;
+pub(super) const CHUNK: usize = 1 << 14;
 
 /// How the learning rate decays after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,20 +1,23 @@
 //! The model in training: its parameters, their gradients, and one window's forward and
-//! backward pass.
+//! backward pass. [`Student::flat`] and [`Gradients::flat`] are the form in which weights and
+//! gradients move between processes.
 
 use super::RecoverError;
 use super::latent::{CodedLinear, LatentWeights};
+use super::optimizer::CHUNK;
 use crate::model::backward::{
     Activations, Interior, LayerGradients, Objective, Reference, token_loss,
 };
 use crate::model::keep_awake::keep_awake;
-use crate::model::vector::add_scaled;
+use crate::model::vector::{self, add_scaled};
 use crate::model::{Config, Head, Hidden, Layer, Model, Norm, Parameter, Storage};
 use openwork::MatrixRef;
+use rayon::prelude::*;
 
 /// The weights in training.
-pub(super) struct Student<'a> {
-    pub layers: Vec<Layer>,
-    pub norm: Norm,
+pub struct Student<'a> {
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Norm,
     /// Of each layer.
     latent: Vec<LatentWeights<'a>>,
     /// The family's offset, added to the stored weights of the norm.
@@ -33,6 +36,7 @@ pub(super) fn training_layer(
 }
 
 /// The gradients of a window.
+#[derive(Clone)]
 pub(super) struct Gradients {
     layers: Vec<LayerGradients>,
     norm: Vec<f32>,
@@ -50,18 +54,105 @@ impl Gradients {
         self.layers.iter().flat_map(LayerGradients::slices).chain([self.norm.as_slice()])
     }
 
-    pub fn add(&mut self, other: &Self) {
-        for (sum, other) in self.layers.iter_mut().zip(&other.layers) {
-            sum.add(other);
-        }
-        self.norm.iter_mut().zip(&other.norm).for_each(|(sum, other)| *sum += other);
+    fn slices_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        let layers = self.layers.iter_mut().flat_map(LayerGradients::slices_mut);
+        layers.chain([self.norm.as_mut_slice()])
     }
+
+    /// All gradients, one after the other.
+    pub fn flat(&self) -> Vec<f32> {
+        self.slices().collect::<Vec<_>>().concat()
+    }
+}
+
+/// The sum of the gradients of some windows.
+pub struct GradientSum {
+    sum: Gradients,
+    /// Those of one window, if they are computed here and are not the first.
+    one: Option<Gradients>,
+    /// Number of windows.
+    count: usize,
+}
+
+impl GradientSum {
+    /// Of no windows.
+    pub(super) fn new(student: &Student<'_>) -> Self {
+        Self { sum: Gradients::new(student), one: None, count: 0 }
+    }
+
+    /// Begins the sum of other windows.
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// The gradients of all parameters; those of no window are undefined.
+    pub(super) fn slices(&self) -> impl Iterator<Item = &[f32]> {
+        self.sum.slices()
+    }
+
+    /// Adds the gradients of the next window, which `compute` writes.
+    pub(super) fn add(
+        &mut self,
+        compute: impl FnOnce(&mut Gradients) -> Result<f64, RecoverError>,
+    ) -> Result<f64, RecoverError> {
+        let Self { sum, one, count } = self;
+        *count += 1;
+        if *count == 1 {
+            return compute(sum);
+        }
+        let one = one.get_or_insert_with(|| sum.clone());
+        let loss = compute(one)?;
+        sum.slices_mut().zip(one.slices()).for_each(|(sum, one)| add(sum, one));
+        Ok(loss)
+    }
+
+    /// Adds the gradients of the next window, which another process computed
+    /// ([`WindowWorker::gradients`](super::WindowWorker::gradients)).
+    pub fn add_flat(&mut self, gradients: &[f32]) -> Result<(), RecoverError> {
+        let slices = self.sum.slices_mut();
+        let parts = split(gradients, slices.collect(), "gradients")?;
+        self.count += 1;
+        for (sum, one) in parts {
+            match self.count {
+                1 => sum.copy_from_slice(one),
+                _ => add(sum, one),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add(sum: &mut [f32], one: &[f32]) {
+    let chunks = sum.par_chunks_mut(CHUNK).zip(one.par_chunks(CHUNK));
+    chunks.for_each(|(sum, one)| vector::add(sum, one));
+}
+
+/// Pairs the numbers of several slices with those that another process sent for them, one slice
+/// after the other. `what` names them in errors.
+fn split<'s, 'f>(
+    mut flat: &'f [f32],
+    slices: Vec<&'s mut [f32]>,
+    what: &str,
+) -> Result<Vec<(&'s mut [f32], &'f [f32])>, RecoverError> {
+    let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
+    if flat.len() != wanted {
+        let found = flat.len();
+        return Err(RecoverError::Executor(format!(
+            "{found} {what} arrived from another process for {wanted} parameters; its model differs"
+        )));
+    }
+    let pair = |slice: &'s mut [f32]| {
+        let (own, rest) = flat.split_at(slice.len());
+        flat = rest;
+        (slice, own)
+    };
+    Ok(slices.into_iter().map(pair).collect())
 }
 
 impl<'a> Student<'a> {
     /// The model's weights; `rounds` says whether products may round their operands to bf16.
     /// `coded` lists, by layer, the linears whose weights stay values of codes.
-    pub fn load(
+    pub(super) fn load(
         model: &Model<'_>,
         rounds: bool,
         coded: &'a [Vec<CodedLinear>],
@@ -79,7 +170,9 @@ impl<'a> Student<'a> {
 
     /// Every parameter with the numbers that are trained; the last norm comes last, and is
     /// `None`. After a change of them, [`encode`](Self::encode) is due.
-    pub fn parameters_mut(&mut self) -> impl Iterator<Item = (Option<Parameter>, &mut [f32])> {
+    pub(super) fn parameters_mut(
+        &mut self,
+    ) -> impl Iterator<Item = (Option<Parameter>, &mut [f32])> {
         let layers = self.layers.iter_mut().zip(&mut self.latent);
         let layers = layers.flat_map(|(layer, latent)| latent.parameters_mut(layer));
         layers
@@ -87,14 +180,34 @@ impl<'a> Student<'a> {
             .chain([(None, self.norm.factors_mut())])
     }
 
+    /// Every parameter as the passes of windows use it, one after the other: with the values of
+    /// codes, not the latent weights behind them.
+    pub fn flat(&self) -> Vec<f32> {
+        let layers = self
+            .layers
+            .iter()
+            .flat_map(|layer| Parameter::all(layer.info()).map(move |p| layer.parameter(p)));
+        layers.chain([self.norm.factors()]).collect::<Vec<_>>().concat()
+    }
+
+    /// Receives the [`flat`](Self::flat) parameters of a student of the same model.
+    pub(super) fn set_flat(&mut self, flat: &[f32]) -> Result<(), RecoverError> {
+        let layers = self.layers.iter_mut().flat_map(Layer::parameters_mut);
+        let own = layers.map(|(_, numbers)| numbers).chain([self.norm.factors_mut()]);
+        for (own, new) in split(flat, own.collect(), "weights")? {
+            own.copy_from_slice(new);
+        }
+        Ok(())
+    }
+
     /// Gives the layers the values of the codes that are nearest to their latent weights.
-    pub fn encode(&mut self) {
+    pub(super) fn encode(&mut self) {
         let layers = self.layers.iter_mut().zip(&mut self.latent);
         layers.for_each(|(layer, latent)| latent.encode(layer));
     }
 
     /// Rounds the weights of the layers, as they will be stored.
-    pub fn round(&mut self, round: &dyn Fn(&mut [f32])) {
+    pub(super) fn round(&mut self, round: &dyn Fn(&mut [f32])) {
         self.layers.iter_mut().for_each(|layer| layer.round(round));
         let (norm, offset) = (self.norm.factors_mut(), self.offset);
         norm.iter_mut().for_each(|x| *x -= offset);
@@ -140,7 +253,7 @@ pub fn pass_bytes(c: &Config, t: usize) -> u64 {
 }
 
 /// Memory of the passes of one window.
-pub(super) struct Passes {
+pub(super) struct PassMemory {
     /// One for each layer if all are kept, else one.
     activations: Vec<Activations>,
     /// Inputs of the layers, if activations are not kept.
@@ -148,7 +261,7 @@ pub(super) struct Passes {
     interior: Interior,
 }
 
-impl Passes {
+impl PassMemory {
     /// For windows of `t` tokens.
     pub fn new(model: &Model<'_>, t: usize) -> Self {
         let c = model.config();
@@ -252,13 +365,13 @@ mod tests {
                 states: (weight > 0.0).then_some((weight, wanted.as_slice())),
             };
             let mut student = Student::load(&model, false, &[]).unwrap();
-            let mut passes = Passes::new(&model, t);
+            let mut memory = PassMemory::new(&model, t);
             if !keeps {
-                passes.activations.truncate(1);
-                passes.inputs = vec![Vec::new(); model.config().layers];
+                memory.activations.truncate(1);
+                memory.inputs = vec![Vec::new(); model.config().layers];
             }
             let mut gradients = Gradients::new(&student);
-            passes.run(&student, &head, embedded.copy(), &goal, Some(&mut gradients));
+            memory.run(&student, &head, embedded.copy(), &goal, Some(&mut gradients));
             let mut loss = |student: &Student<'_>| {
                 let (states, mut carried) = embedded.copy().into_parts();
                 let mut h = states.into_vec();
@@ -269,7 +382,7 @@ mod tests {
                     let mut o = h.clone();
                     sum += token_loss(&mut o, MatrixRef::new(wanted, t, width));
                 }
-                let top = passes.run(student, &head, embedded.copy(), &goal, None);
+                let top = memory.run(student, &head, embedded.copy(), &goal, None);
                 top + f64::from(weight) * sum / student.layers.len() as f64
             };
             // The last norm is part of the head here, so it does not move.
