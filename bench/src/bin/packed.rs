@@ -85,7 +85,7 @@ fn packed(args: Args) -> Result<(), Failed> {
         "gemm",
     ];
     let mut products = vec![head.map(String::from).to_vec()];
-    let instructions = sparse::kernel()?;
+    let (instructions, activations) = (sparse::kernel()?, sparse::activations()?);
     for pattern in args.patterns.split(';') {
         let piece = prune(pattern, PIECE, args.columns)?;
         let dense: Vec<bf16> = match piece.unpack() {
@@ -140,7 +140,10 @@ fn packed(args: Args) -> Result<(), Failed> {
             }
         }
     }
-    println!("{} x {}, one vector, against dense bf16; {instructions}\n", args.rows, args.columns);
+    println!(
+        "{} x {}, one vector, against dense bf16; {instructions}, {activations}-bit activations\n",
+        args.rows, args.columns
+    );
     println!(
         "{}\n{} x {}, many rows, against dense f32\n",
         record::markdown(&vectors),
@@ -150,7 +153,7 @@ fn packed(args: Args) -> Result<(), Failed> {
     println!("{}", record::markdown(&products));
     let record = json!({
         "benchmark": "packed", "machine": record::machine(), "load": load.trim(),
-        "instructions": instructions,
+        "instructions": instructions, "activations": activations,
         "rows": args.rows, "columns": args.columns, "side": args.side, "results": results,
     });
     record::save(args.record.as_deref(), &record)
