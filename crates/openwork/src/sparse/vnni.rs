@@ -159,7 +159,7 @@ impl Scales {
         let bytes = units * UNIT * BITS / 8;
         Part {
             codes: [low_bits(bytes), low_bits(bytes.saturating_sub(64))],
-            scales: low_bits((units - 1 >> self.shift) + 1) as u8,
+            scales: low_bits(((units - 1) >> self.shift) + 1) as u8,
         }
     }
 
