@@ -4,7 +4,7 @@ use clap::Parser;
 use half::bf16;
 use openwork::linalg::matvec::Element;
 use openwork::linalg::{Threads, gemm};
-use openwork::sparse::{self, Encoding, Packed, Values, ValuesRef};
+use openwork::sparse::{self, Encoding, Packed, PackedValues, Quantized, Values, ValuesRef};
 use openwork::{Mask, Matrix};
 use openwork_bench::timing::interleave;
 use openwork_bench::{Failed, bind, finish, random, record};
@@ -85,18 +85,18 @@ fn packed(args: Args) -> Result<(), Failed> {
         "gemm",
     ];
     let mut products = vec![head.map(String::from).to_vec()];
-    let instructions = sparse::kernel()?;
+    let (instructions, activations) = (sparse::kernel()?, sparse::activations()?);
     for pattern in args.patterns.split(';') {
         let piece = prune(pattern, PIECE, args.columns)?;
-        let tall = repeated(pattern, &piece, args.rows / PIECE)?;
         let dense: Vec<bf16> = match piece.unpack() {
             Values::Bf16(w) => w.repeat(args.rows / PIECE),
             _ => unreachable!("packed as bf16"),
         };
-        let square = repeated(pattern, &prune(pattern, PIECE, args.side)?, args.side / PIECE)?;
+        let narrow = prune(pattern, PIECE, args.side)?;
         for kind in &args.values {
             let encoding = Encoding::new(kind, Encoding::DEFAULT_GROUP)?;
-            let tall = tall.with_values(encoding)?;
+            // Converting the piece alone saves most of the preparation.
+            let tall = repeated(pattern, &piece.with_values(encoding)?, args.rows / PIECE)?;
             for &threads in &args.threads {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
                 let row = pool.install(|| vector(pattern, &tall, &dense, args.repeats));
@@ -117,7 +117,7 @@ fn packed(args: Args) -> Result<(), Failed> {
                 eprintln!("{}", vectors[vectors.len() - 1].join("  "));
                 results.push(json!({"threads": threads, "kind": "vector", "result": row}));
             }
-            let square = square.with_values(encoding)?;
+            let square = repeated(pattern, &narrow.with_values(encoding)?, args.side / PIECE)?;
             for &threads in &args.threads {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
                 for &batch in &args.batch {
@@ -140,7 +140,10 @@ fn packed(args: Args) -> Result<(), Failed> {
             }
         }
     }
-    println!("{} x {}, one vector, against dense bf16; {instructions}\n", args.rows, args.columns);
+    println!(
+        "{} x {}, one vector, against dense bf16; {instructions}, {activations}-bit activations\n",
+        args.rows, args.columns
+    );
     println!(
         "{}\n{} x {}, many rows, against dense f32\n",
         record::markdown(&vectors),
@@ -150,7 +153,7 @@ fn packed(args: Args) -> Result<(), Failed> {
     println!("{}", record::markdown(&products));
     let record = json!({
         "benchmark": "packed", "machine": record::machine(), "load": load.trim(),
-        "instructions": instructions,
+        "instructions": instructions, "activations": activations,
         "rows": args.rows, "columns": args.columns, "side": args.side, "results": results,
     });
     record::save(args.record.as_deref(), &record)
@@ -176,10 +179,17 @@ fn prune(pattern: &str, rows: usize, cols: usize) -> Result<Packed, Failed> {
 /// The matrix repeated: all formats store strips of rows one after the other.
 fn repeated(pattern: &str, piece: &Packed, times: usize) -> Result<Packed, Failed> {
     let spec = Arc::new(bind(pattern, piece.rows() * times, piece.cols())?);
-    let Some(Values::Bf16(values)) = piece.values().numbers() else {
-        unreachable!("packed as bf16")
+    let values = match piece.values() {
+        PackedValues::Numbers(Values::F32(v)) => Values::F32(v.repeat(times)).into(),
+        PackedValues::Numbers(Values::F16(v)) => Values::F16(v.repeat(times)).into(),
+        PackedValues::Numbers(Values::Bf16(v)) => Values::Bf16(v.repeat(times)).into(),
+        PackedValues::Codes(codes) => {
+            let mut all = Quantized::new(codes.bits(), codes.group());
+            (0..times).for_each(|_| all.extend(codes));
+            PackedValues::from(all)
+        }
     };
-    let (index, values) = (piece.index().repeat(times), Values::Bf16(values.repeat(times)));
+    let index = piece.index().repeat(times);
     Ok(Packed::from_parts(&spec, 0, piece.format().name, index, values)?)
 }
 

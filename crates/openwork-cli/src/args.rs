@@ -134,9 +134,10 @@ impl Global {
         }
     }
 
-    /// Sets the size of the global thread pool, and checks the limit of instructions.
+    /// Sets the size of the global thread pool, and checks the variables that choose kernels.
     pub fn set_threads(&self) -> Result<(), Failure> {
         openwork::sparse::kernel().map_err(Failure::Input)?;
+        openwork::sparse::activations().map_err(Failure::Input)?;
         if let Some(n) = self.threads.filter(|n| !(1..=1024).contains(n)) {
             return Err(Failure::Input(format!("--threads {n}: give a number from 1 to 1024")));
         }

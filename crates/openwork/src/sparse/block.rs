@@ -15,14 +15,13 @@ use super::{
 };
 #[cfg(target_arch = "x86_64")]
 use super::{
-    rounded::Rounded,
+    planes::Planes,
     source::{CodesView, Numbers, Source},
 };
 use crate::spec::Spec;
 use std::ops::Range;
 
-/// Columns that the integer kernel takes at a time; they lie in one block of the rounded
-/// vector.
+/// The fewest columns that the integer kernel takes at a time; it takes 16 if it can.
 const STEP_COLUMNS: usize = 8;
 
 /// Dense blocks.
@@ -291,22 +290,30 @@ impl Layout for Block {
     }
 
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
-    unsafe fn codes_vnni<const S: usize, const BITS: usize>(
+    unsafe fn codes_vnni<const S: usize, const BITS: usize, const PLANES: usize>(
         &self,
         w: CodesView<'_>,
         strips: Strips,
-        x: &Rounded,
+        x: &Planes,
         y: &mut [f32],
     ) {
-        for s in 0..S {
-            let y = &mut y[strips.in_output(s) * self.b..][..self.b];
-            for (i, y) in y.chunks_mut(2 * panel::ROWS).enumerate() {
-                // SAFETY: as for this function; the panels exist.
-                unsafe {
-                    match y.len() / panel::ROWS {
-                        1 => self.integer_panels::<BITS, 1>(w, strips.get(s), 2 * i, x, y),
-                        _ => self.integer_panels::<BITS, 2>(w, strips.get(s), 2 * i, x, y),
+        let panels = self.b / panel::ROWS;
+        for first in (0..panels).step_by(2) {
+            let two = panels - first > 1;
+            // SAFETY: as for this function; the panels exist, and a block has whole steps.
+            unsafe {
+                match (self.c.is_multiple_of(2 * STEP_COLUMNS), two) {
+                    (true, true) => {
+                        self.integer_panels::<S, BITS, PLANES, 2, 16>(w, strips, first, x, y);
+                    }
+                    (true, false) => {
+                        self.integer_panels::<S, BITS, PLANES, 1, 16>(w, strips, first, x, y);
+                    }
+                    (false, true) => {
+                        self.integer_panels::<S, BITS, PLANES, 2, 8>(w, strips, first, x, y);
+                    }
+                    (false, false) => {
+                        self.integer_panels::<S, BITS, PLANES, 1, 8>(w, strips, first, x, y);
                     }
                 }
             }
@@ -454,66 +461,135 @@ mod avx2 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::super::{kernel, quant::UNIT, vnni};
+    use super::super::{planes, quant::UNIT, vnni};
     use super::*;
     use std::arch::x86_64::*;
 
-    /// Codes that are multiplied at once.
-    const STEP: usize = STEP_COLUMNS * panel::ROWS;
+    /// Bits of an index that are decoded at once.
+    const BITS_AT_ONCE: usize = 64;
 
     impl Block {
-        /// The rows of `P` panels of a strip, from `first` on.
+        /// Writes the first columns of a strip's kept blocks; numbers after them are undefined.
         ///
         /// # Safety
         ///
-        /// The machine has AVX-512 F, BW, VL and VNNI; the panels exist, and blocks have
-        /// whole steps of eight columns.
-        #[inline]
+        /// The machine has AVX-512 F, BW and VBMI2.
+        #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2")]
+        unsafe fn columns(&self, index: &[u8], strip: usize, columns: &mut [u32]) {
+            assert!(columns.len() >= self.kept + BITS_AT_ONCE, "room for what follows the last");
+            let bytes = self.bytes();
+            if bytes == 0 {
+                return (0..).step_by(self.c).zip(columns).for_each(|(c, to)| *to = c);
+            }
+            let numbers: [u8; BITS_AT_ONCE] = std::array::from_fn(|i| i as u8);
+            // SAFETY: 64 bytes.
+            let numbers = unsafe { _mm512_loadu_si512(numbers.as_ptr().cast()) };
+            let width = _mm512_set1_epi32(self.c as i32);
+            let mut count = 0;
+            for (i, part) in index[strip * bytes..][..bytes].chunks(8).enumerate() {
+                let mut word = [0; 8];
+                word[..part.len()].copy_from_slice(part);
+                let word = u64::from_le_bytes(word);
+                let set = _mm512_maskz_compress_epi8(word, numbers);
+                let first = _mm512_set1_epi32((BITS_AT_ONCE * i) as i32);
+                let sixteens = [
+                    _mm512_castsi512_si128(set),
+                    _mm512_extracti32x4_epi32::<1>(set),
+                    _mm512_extracti32x4_epi32::<2>(set),
+                    _mm512_extracti32x4_epi32::<3>(set),
+                ];
+                let to = &mut columns[count..][..BITS_AT_ONCE];
+                for (sixteen, to) in sixteens.into_iter().zip(to.chunks_exact_mut(16)) {
+                    let block = _mm512_add_epi32(_mm512_cvtepu8_epi32(sixteen), first);
+                    let column = _mm512_mullo_epi32(block, width);
+                    // SAFETY: 16 numbers.
+                    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), column) };
+                }
+                count += word.count_ones() as usize;
+            }
+            assert_eq!(count, self.kept, "the kept blocks of a strip");
+        }
+
+        /// The rows of `P` panels of `S` strips, from panel `first` on, `COLUMNS` columns at a
+        /// time.
+        ///
+        /// # Safety
+        ///
+        /// The machine has AVX-512 F, BW, VL, VNNI and VBMI; the panels exist, and blocks have
+        /// whole steps of `COLUMNS` columns, 8 or 16.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
-        pub(super) unsafe fn integer_panels<const BITS: usize, const P: usize>(
+        pub(super) unsafe fn integer_panels<
+            const S: usize,
+            const BITS: usize,
+            const PLANES: usize,
+            const P: usize,
+            const COLUMNS: usize,
+        >(
             &self,
             w: CodesView<'_>,
-            strip: usize,
+            strips: Strips,
             first: usize,
-            x: &Rounded,
+            x: &Planes,
             y: &mut [f32],
         ) {
-            let (codes, scales) = w.stored(strip, self.kept * self.size());
-            assert!(codes.len() >= self.kept * self.size() * BITS / 8, "codes of a strip");
-            let shift = (w.codes.group() / UNIT).trailing_zeros();
-            let mut sums = [_mm512_setzero_ps(); P];
-            for (i, block) in self.kept_blocks(w.index, strip).enumerate() {
-                let column = block * self.c;
-                let entries = &x.codes[column..][..self.c];
-                for c in (0..self.c).step_by(STEP_COLUMNS) {
-                    // SAFETY: there are eight entries of the vector.
-                    let inputs = unsafe { vnni::four_in_lanes(entries.as_ptr().add(c).cast()) };
-                    let start = vnni::start::<BITS>(inputs);
-                    let of_x = x.scales[(column + c) / UNIT];
-                    for p in 0..P {
-                        let value = i * self.size() + ((first + p) * self.c + c) * panel::ROWS;
-                        // SAFETY: every step has its codes, and every unit of it a scale.
+            let entries = x.split::<PLANES>();
+            assert!(x.quads() * planes::QUAD_ENTRIES >= self.cols, "a vector as long as a row");
+            let mut codes = [std::ptr::null(); S];
+            let mut own = [std::ptr::null(); S];
+            // The first columns of the kept blocks, strip by strip: found here, so that the
+            // loop below has no branches and its sums stay in registers.
+            let room = self.kept + BITS_AT_ONCE;
+            let mut columns = vec![0u32; S * room];
+            for s in 0..S {
+                let (stored, scales) = w.stored(strips.get(s), self.kept * self.size());
+                assert!(stored.len() >= self.kept * self.size() * BITS / 8, "codes of a strip");
+                (codes[s], own[s]) = (stored.as_ptr(), scales.as_ptr());
+                // SAFETY: the machine has the instructions.
+                unsafe { self.columns(w.index, strips.get(s), &mut columns[s * room..][..room]) };
+            }
+            let scales = vnni::Scales::new(w.codes.group());
+            let part = scales.part::<BITS>(COLUMNS * panel::ROWS / UNIT);
+            // Rows 0 to 3 and 4 to 7 of each panel.
+            let mut sums = [[[_mm512_setzero_ps(); 2]; P]; S];
+            for i in 0..self.kept {
+                for c in (0..self.c).step_by(COLUMNS) {
+                    for s in 0..S {
+                        // SAFETY: the vector has the columns of a block and their scales; every
+                        // step has its codes, and every unit of it a scale.
                         unsafe {
-                            let at = codes.as_ptr().add(value * BITS / 8);
-                            if BITS == 8 || value.is_multiple_of(2 * STEP) {
-                                kernel::prefetch(at);
+                            let column = *columns.get_unchecked(s * room + i) as usize + c;
+                            let of_x = *x.scales().get_unchecked(column / planes::BLOCK);
+                            let of_x = _mm512_set1_ps(of_x);
+                            let inputs = Planes::panel::<PLANES, COLUMNS>(entries, column);
+                            let start = vnni::start::<BITS, 1, PLANES>(inputs);
+                            for p in 0..P {
+                                let value =
+                                    i * self.size() + ((first + p) * self.c + c) * panel::ROWS;
+                                let at = codes[s].add(value * BITS / 8);
+                                vnni::prefetch_codes::<BITS>(at);
+                                let panel = vnni::panel_rows(vnni::codes::<BITS>(at, part));
+                                let own = scales.load(own[s], value / UNIT, part);
+                                let scale = _mm512_mul_ps(own, of_x);
+                                for four in 0..2 {
+                                    let products = vnni::sums([panel[four]], inputs, start);
+                                    sums[s][p][four] = _mm512_fmadd_ps(
+                                        _mm512_cvtepi32_ps(products),
+                                        scale,
+                                        sums[s][p][four],
+                                    );
+                                }
                             }
-                            let products = vnni::products::<BITS>(at, inputs, start);
-                            let own = |unit: usize| {
-                                let own = scales.get_unchecked(unit >> shift).to_bits();
-                                f32::from_bits(u32::from(own) << 16)
-                            };
-                            let unit = value / UNIT;
-                            let both = [own(unit) * of_x, own(unit + 1) * of_x];
-                            let scale = vnni::two_scales(both.as_ptr());
-                            sums[p] = _mm512_fmadd_ps(products, scale, sums[p]);
                         }
                     }
                 }
             }
-            for (p, y) in y.chunks_exact_mut(panel::ROWS).enumerate() {
-                // SAFETY: eight rows.
-                unsafe { _mm256_storeu_ps(y.as_mut_ptr(), vnni::fold(sums[p])) };
+            for s in 0..S {
+                let y = &mut y[strips.in_output(s) * self.b + first * panel::ROWS..];
+                let fours = y[..P * panel::ROWS].chunks_exact_mut(4);
+                for (y, sums) in fours.zip(sums[s].as_flattened()) {
+                    // SAFETY: four rows.
+                    unsafe { _mm_storeu_ps(y.as_mut_ptr(), vnni::fold_twice(*sums)) };
+                }
             }
         }
     }

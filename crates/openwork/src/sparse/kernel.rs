@@ -92,8 +92,15 @@ const PREFETCH_DISTANCE: usize = 2048;
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn prefetch<T>(p: *const T) {
+    prefetch_after(p, PREFETCH_DISTANCE);
+}
+
+/// The same for what is `distance` bytes ahead.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn prefetch_after<T>(p: *const T, distance: usize) {
     // SAFETY: a prefetch reads no memory, whatever its address.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(PREFETCH_DISTANCE)) };
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(distance)) };
 }
 
 /// Prefetches the beginnings of the four streams of as many values as these, which follow them.

@@ -2,9 +2,9 @@
 
 use super::kernel::{Kernel, Value};
 #[cfg(target_arch = "x86_64")]
-use super::quant::CodeBits;
+use super::planes::Planes;
 #[cfg(target_arch = "x86_64")]
-use super::rounded::Rounded;
+use super::quant::CodeBits;
 #[cfg(target_arch = "x86_64")]
 use super::source::CodesView;
 use super::{Layout, PackedView, Strips};
@@ -73,7 +73,7 @@ pub(super) enum CodesInput<'a> {
     /// For [`codes_avx2`](Layout::codes_avx2).
     Numbers(&'a [f32]),
     /// For [`codes_vnni`](Layout::codes_vnni).
-    Rounded(&'a Rounded),
+    Planes(&'a Planes),
 }
 
 /// `y = W x` for whole strips from `base` on, with codes.
@@ -120,8 +120,12 @@ unsafe fn codes_of<L: Layout, const S: usize>(
         match (x, w.bits()) {
             (CodesInput::Numbers(x), CodeBits::Eight) => layout.codes_avx2::<S, 8>(w, strips, x, y),
             (CodesInput::Numbers(x), CodeBits::Four) => layout.codes_avx2::<S, 4>(w, strips, x, y),
-            (CodesInput::Rounded(x), CodeBits::Eight) => layout.codes_vnni::<S, 8>(w, strips, x, y),
-            (CodesInput::Rounded(x), CodeBits::Four) => layout.codes_vnni::<S, 4>(w, strips, x, y),
+            (CodesInput::Planes(x), bits) => match (bits, x.planes()) {
+                (CodeBits::Eight, 1) => layout.codes_vnni::<S, 8, 1>(w, strips, x, y),
+                (CodeBits::Eight, _) => layout.codes_vnni::<S, 8, 2>(w, strips, x, y),
+                (CodeBits::Four, 1) => layout.codes_vnni::<S, 4, 1>(w, strips, x, y),
+                (CodeBits::Four, _) => layout.codes_vnni::<S, 4, 2>(w, strips, x, y),
+            },
         }
     }
 }

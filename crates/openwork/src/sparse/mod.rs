@@ -18,6 +18,7 @@
 //! assert_eq!(y, [4.5]);
 //! ```
 
+mod activations;
 mod axpy;
 mod bitmask;
 mod block;
@@ -38,6 +39,8 @@ mod nm;
 mod order;
 mod packed;
 mod panel;
+#[cfg(target_arch = "x86_64")]
+mod planes;
 mod quant;
 mod rank;
 mod rounded;
@@ -52,6 +55,7 @@ mod vnni;
 mod tests;
 
 pub use crate::values::{ValueType, Values, ValuesRef};
+pub use activations::{ACTIVATIONS_VARIABLE, activations};
 pub use code_groups::CodeGroups;
 pub use encoding::{Encoding, PackedValues, VALUE_KINDS, ValueKind};
 pub use error::{PackError, PartsError};
@@ -271,18 +275,18 @@ trait Layout: Sized {
         false
     }
 
-    /// The same in integers, with a rounded vector.
+    /// The same in integers, with a vector in `PLANES` planes.
     ///
     /// # Safety
     ///
     /// [`has_codes_vnni`](Self::has_codes_vnni), and the machine has
-    /// [`Kernel::Avx512`](kernel::Kernel::Avx512) and VNNI.
+    /// [`Kernel::Avx512`](kernel::Kernel::Avx512), VNNI and VBMI.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn codes_vnni<const S: usize, const BITS: usize>(
+    unsafe fn codes_vnni<const S: usize, const BITS: usize, const PLANES: usize>(
         &self,
         _: source::CodesView<'_>,
         _: Strips,
-        _: &rounded::Rounded,
+        _: &planes::Planes,
         _: &mut [f32],
     ) {
         unreachable!("a layout without an integer kernel for codes");

@@ -25,7 +25,7 @@ use super::{
 };
 #[cfg(target_arch = "x86_64")]
 use super::{
-    rounded::Rounded,
+    planes::Planes,
     source::{CodesView, Numbers, Source},
 };
 use crate::spec::Spec;
@@ -77,8 +77,6 @@ enum Share {
 
 /// Columns of a unit.
 const UNIT: usize = 16;
-/// Columns that the integer kernel takes at a time.
-const STEP: usize = 4 * UNIT;
 
 /// Holds: `cols` is a multiple of 4, and of a pair's distance times two.
 #[derive(Clone, Debug)]
@@ -356,24 +354,27 @@ impl Layout for Nm {
     }
 
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
-    unsafe fn codes_vnni<const S: usize, const BITS: usize>(
+    unsafe fn codes_vnni<const S: usize, const BITS: usize, const PLANES: usize>(
         &self,
         w: CodesView<'_>,
         strips: Strips,
-        x: &Rounded,
+        x: &Planes,
         y: &mut [f32],
     ) {
         // SAFETY: as for this function.
-        let sums: [[f32; 8]; S] = unsafe { self.integer_sums::<S, BITS>(w, strips, x) };
-        for (s, lanes) in sums.into_iter().enumerate() {
-            self.sum_lanes(lanes, &mut y[strips.in_output(s) * self.strip()..][..self.strip()]);
+        let sums = unsafe { self.quad_sums::<S, BITS, PLANES>(w, strips, x) };
+        for (s, rows) in sums.into_iter().enumerate() {
+            let y = &mut y[strips.in_output(s) * self.strip()..][..self.strip()];
+            match self.keep {
+                1 => y.copy_from_slice(&rows),
+                _ => y.copy_from_slice(&[rows[0] + rows[2], rows[1] + rows[3]]),
+            }
         }
     }
 
-    /// Whole steps only.
+    /// Whole units only.
     fn has_codes_vnni(&self) -> bool {
-        self.cols.is_multiple_of(STEP)
+        self.cols.is_multiple_of(UNIT)
     }
 
     /// Whole units only.
@@ -627,7 +628,7 @@ mod avx2 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::super::rounded::scale_products;
+    use super::super::quant as scale;
     use super::super::{kernel, vnni};
     use super::avx2::{EIGHT, FOUR, NONE};
     use super::*;
@@ -739,104 +740,178 @@ mod avx512 {
             lanes
         }
 
-        /// The lanes' sums of `S` whole strips, four units at a time.
-        ///
-        /// A lane of 32 bits holds an even and an odd slot of a unit, which belong to one
-        /// row; their positions are at the same place in the lower and the upper half of the
-        /// unit's word, so one shift serves both. The first of two registers has units 0
-        /// and 2, the second one units 1 and 3.
+        /// The sums of lanes 0 to 3 of `S` whole strips with codes; if N is 2, lanes 0 and 2
+        /// belong to the first row.
         ///
         /// # Safety
         ///
-        /// The machine has AVX-512 F, BW, VL and VNNI; rows consist of whole steps.
-        #[inline]
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
-        pub(super) unsafe fn integer_sums<const S: usize, const BITS: usize>(
+        /// The machine has AVX-512 F, BW, VL, VNNI and VBMI; rows consist of whole units.
+        pub(super) unsafe fn quad_sums<const S: usize, const BITS: usize, const PLANES: usize>(
             &self,
             w: CodesView<'_>,
             strips: Strips,
-            x: &Rounded,
-        ) -> [[f32; 8]; S] {
-            /// Columns of a block of the rounded vector, and kept values with a scale.
-            const BLOCK: usize = 2 * UNIT;
-            let (steps, blocks) = (self.cols / STEP, self.cols / BLOCK);
-            let bytes = self.word_bytes() * STEP / UNIT;
-            assert!((strips.get(S - 1) + 1) * steps * bytes <= w.index.len(), "the index");
-            assert!(x.codes.len() >= steps * STEP, "the vector");
-            let mut scales = vec![0.0f32; S * blocks];
+            x: &Planes,
+        ) -> [[f32; 4]; S] {
+            // SAFETY: as for this function. With a constant share and N the tables are constants.
+            unsafe {
+                match (self.share, self.keep) {
+                    (Share::None, 1) => self.quads::<S, BITS, PLANES, NONE, 1>(w, strips, x),
+                    (Share::None, _) => self.quads::<S, BITS, PLANES, NONE, 2>(w, strips, x),
+                    (Share::Eight, 1) => self.quads::<S, BITS, PLANES, EIGHT, 1>(w, strips, x),
+                    (Share::Eight, _) => self.quads::<S, BITS, PLANES, EIGHT, 2>(w, strips, x),
+                    (Share::Four, 1) => self.quads::<S, BITS, PLANES, FOUR, 1>(w, strips, x),
+                    (Share::Four, _) => self.quads::<S, BITS, PLANES, FOUR, 2>(w, strips, x),
+                }
+            }
+        }
+
+        /// Takes eight units at a time: two for each scale.
+        ///
+        /// The first of two registers of codes has the slots of the even units, 128 bits each,
+        /// and the second one those of the odd units. Entries of `x` are in the same order, so
+        /// that a slot's entry is among the 16 bytes at the slot's own place. Four slots that
+        /// follow each other are of one row if N is 2; if it is 1, they are reordered.
+        ///
+        /// # Safety
+        ///
+        /// As for [`quad_sums`](Self::quad_sums), and `SHARE` and `N` are the layout's own.
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi,avx2,fma")]
+        unsafe fn quads<
+            const S: usize,
+            const BITS: usize,
+            const PLANES: usize,
+            const SHARE: u8,
+            const N: usize,
+        >(
+            &self,
+            w: CodesView<'_>,
+            strips: Strips,
+            x: &Planes,
+        ) -> [[f32; 4]; S] {
+            /// Units of a quad of scales.
+            const UNITS: usize = 2 * vnni::QUAD;
+            let word = if SHARE == NONE { 4 } else { 2 };
+            let (units, blocks) = (self.units(), self.cols.div_ceil(scale::UNIT));
+            assert!((strips.get(S - 1) + 1) * units * word <= w.index.len(), "the index");
+            assert!(x.quads() >= blocks.div_ceil(vnni::QUAD), "a vector as long as a row");
+            let planes = x.split::<PLANES>();
             let mut codes = [std::ptr::null(); S];
+            let mut own = [std::ptr::null(); S];
             let mut words = [std::ptr::null(); S];
             for s in 0..S {
                 let strip = strips.get(s);
-                let (stored, own) = w.stored(strip, self.cols);
-                assert!(stored.len() >= self.cols * BITS / 8, "codes of a strip");
-                codes[s] = stored.as_ptr();
-                words[s] = w.index[strip * steps * bytes..].as_ptr();
-                let out = &mut scales[s * blocks..][..blocks];
-                let per_group = w.codes.group() / BLOCK;
-                scale_products(own, per_group, &x.scales, 1, out, kernel::Kernel::Avx512);
+                let (stored, scales) = w.stored(strip, self.cols);
+                assert!(stored.len() >= blocks * scale::UNIT * BITS / 8, "codes of a strip");
+                (codes[s], own[s]) = (stored.as_ptr(), scales.as_ptr());
+                words[s] = w.index[strip * units * word..].as_ptr();
             }
-            // For lane l of two units: twice 16 bits.
-            let each = |of: fn(Share, i32) -> [i32; 2]| {
-                let mut lanes = [0i32; 16];
-                for (i, lane) in lanes.iter_mut().enumerate() {
-                    let [low, high] = of(self.share, i as i32);
-                    *lane = low | high << 16;
-                }
-                // SAFETY: 64 bytes.
-                unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
+            let scales = vnni::Scales::new(w.codes.group());
+            // Every 128 bits get the 64 bits that have the words of their two units.
+            let spread = match SHARE {
+                NONE => _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3),
+                _ => _mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1),
             };
-            let shifts = each(|share, i| match share {
-                Share::None | Share::Eight => [2 * (i % 8); 2],
-                Share::Four => [2 * (i % 4), 8 + 2 * (i % 4)],
-            });
-            let first = each(|_, i| {
-                let column = 16 * (i / 8) + 4 * (i % 8 / 4);
-                [column, column + 8]
-            });
-            let three = _mm512_set1_epi16(3);
-            // Words of 16 bits are in the lower half of a lane, and again in the upper.
-            let shared = [each(|_, i| [i / 8 * 2; 2]), each(|_, i| [i / 8 * 2 + 1; 2])];
+            let three = _mm512_set1_epi8(3);
+            // SAFETY: 64 bytes each.
+            let (shifts, first, order) = unsafe {
+                let load = |bytes: &[u8; 64]| _mm512_loadu_si512(bytes.as_ptr().cast());
+                (
+                    [
+                        load(const { &table(SHARE, N, Table::Shift(0)) }),
+                        load(const { &table(SHARE, N, Table::Shift(1)) }),
+                    ],
+                    load(const { &table(SHARE, N, Table::Column) }),
+                    load(const { &table(SHARE, N, Table::Slot) }),
+                )
+            };
+            let mut part = scales.part::<BITS>(vnni::QUAD);
+            let mut of_part = vnni::low_bits(word * UNITS) as u32;
             let mut sums = [_mm512_setzero_ps(); S];
-            for step in 0..steps {
-                // SAFETY: by the assertions, everything has `steps` steps; loads need no
-                // alignment.
+            for quad in 0..blocks.div_ceil(vnni::QUAD) {
+                let block = vnni::QUAD * quad;
+                if units - UNITS * quad < UNITS {
+                    part = scales.part::<BITS>(blocks - block);
+                    of_part = vnni::low_bits(word * (units - UNITS * quad)) as u32;
+                }
+                // SAFETY: every strip has the quad's codes, scales and words, and the vector
+                // its entries; masked bytes are not read, and loads need no alignment.
                 unsafe {
-                    let x = vnni::two_blocks(x.codes.as_ptr().add(STEP * step));
+                    let x0 = Planes::quad(planes, quad);
+                    let of_x = x.quad_scales(quad);
                     for s in 0..S {
-                        let at = codes[s].add(step * STEP * BITS / 8);
-                        if BITS == 8 || step % 2 == 0 {
-                            kernel::prefetch(at);
+                        let at = codes[s].add(block * scale::UNIT * BITS / 8);
+                        vnni::prefetch_codes::<BITS>(at);
+                        let word = words[s].add(word * UNITS * quad);
+                        if quad.is_multiple_of(2) {
+                            vnni::prefetch(word);
                         }
-                        let word = words[s].add(step * bytes);
-                        let word = match self.share {
-                            Share::None => vnni::four_in_lanes(word),
-                            _ => {
-                                let four = _mm512_castsi128_si512(_mm_loadl_epi64(word.cast()));
-                                let half = |i: usize| _mm512_permutexvar_epi16(shared[i], four);
-                                [half(0), half(1)]
-                            }
-                        };
-                        let mut entries = [_mm512_setzero_si512(); 2];
+                        let word = _mm256_maskz_loadu_epi8(of_part, word.cast());
+                        let word = _mm512_castsi256_si512(word);
+                        let word = _mm512_permutexvar_epi64(spread, word);
+                        let mut codes = vnni::codes::<BITS>(at, part);
+                        let mut inputs = [[_mm512_setzero_si512(); 2]; PLANES];
                         for half in 0..2 {
-                            let position = _mm512_srlv_epi16(word[half], shifts);
+                            let position = _mm512_multishift_epi64_epi8(shifts[half], word);
                             // (position & three) | first
                             let column = _mm512_ternarylogic_epi32::<0xf8>(first, position, three);
-                            entries[half] = _mm512_permutexvar_epi16(column, x[half]);
+                            for p in 0..PLANES {
+                                inputs[p][half] = _mm512_shuffle_epi8(x0[p][half], column);
+                            }
+                            if N == 1 {
+                                codes[half] = _mm512_shuffle_epi8(codes[half], order);
+                            }
                         }
-                        let start = vnni::start::<BITS>(entries);
-                        let products = vnni::products::<BITS>(at, entries, start);
-                        let scale = vnni::two_scales(scales.as_ptr().add(s * blocks + 2 * step));
+                        let start = vnni::start::<BITS, 2, PLANES>(inputs);
+                        let products = _mm512_cvtepi32_ps(vnni::sums(codes, inputs, start));
+                        let scale = _mm512_mul_ps(scales.load(own[s], block, part), of_x);
                         sums[s] = _mm512_fmadd_ps(products, scale, sums[s]);
                     }
                 }
             }
-            let mut lanes = [[0.0; 8]; S];
+            let mut lanes = [[0.0; 4]; S];
             for s in 0..S {
-                // SAFETY: eight lanes.
-                unsafe { _mm256_storeu_ps(lanes[s].as_mut_ptr(), vnni::fold(sums[s])) };
+                // SAFETY: four lanes.
+                unsafe { _mm_storeu_ps(lanes[s].as_mut_ptr(), vnni::fold_twice(sums[s])) };
             }
             lanes
         }
+    }
+
+    /// What [`table`] lists.
+    #[derive(Clone, Copy)]
+    enum Table {
+        /// Where the bits of an even (0) or odd (1) unit's slot are among the 64 bits that have
+        /// the words of both.
+        Shift(usize),
+        /// The first of a slot's four columns in its unit.
+        Column,
+        /// The slot.
+        Slot,
+    }
+
+    /// For the slots of four units, 16 bytes each, in the order in which they are multiplied.
+    const fn table(share: u8, keep: usize, of: Table) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        let mut i = 0;
+        while i < 64 {
+            let (unit, byte) = (i / UNIT, i % UNIT);
+            // Slot 2 l + h. If N is 1, rows are l % 4 instead of l % 4 / 2.
+            let (l, h) = match keep {
+                1 => (byte / 4 + byte % 4 / 2 * 4, byte % 2),
+                _ => (byte / 2, byte % 2),
+            };
+            let value = match of {
+                Table::Column => 8 * h + 4 * (l / 4),
+                Table::Slot => 2 * l + h,
+                Table::Shift(odd) => match share {
+                    NONE => 32 * odd + 2 * (8 * h + l),
+                    EIGHT => 32 * (unit % 2) + 16 * odd + 2 * l,
+                    _ => 32 * (unit % 2) + 16 * odd + 2 * (4 * h + l % 4),
+                },
+            };
+            bytes[i] = value as u8;
+            i += 1;
+        }
+        bytes
     }
 }

@@ -1,5 +1,6 @@
 //! A packed matrix: packing, unpacking, stored parts, and products.
 
+use super::activations::Activations;
 use super::encoding::Store;
 use super::error::{PackError, PartsError};
 use super::kept::{Kept, Kind, kept};
@@ -10,7 +11,7 @@ use super::{
     Values, ValuesRef, bitmask, dense_codes, general, layout, matmul, matvec,
 };
 #[cfg(target_arch = "x86_64")]
-use super::{quant::UNIT, rounded::Rounded, source::CodesView, vnni};
+use super::{planes::Planes, source::CodesView, vnni};
 use crate::linalg::matvec::Element as _;
 use crate::linalg::{Threads, gemm, has_matrix_unit};
 use crate::mask::{Bits, Choice, Mask};
@@ -504,10 +505,17 @@ impl Packed {
     ///
     /// If they do not, or if the vectors do not fit the matrix.
     pub fn matvec_rows(&self, rows: Range<usize>, x: &[f32], y: &mut [f32]) {
-        self.product(rows, x, y, Kernel::best());
+        self.product(rows, x, y, (Kernel::best(), Activations::chosen()));
     }
 
-    pub(super) fn product(&self, rows: Range<usize>, x: &[f32], y: &mut [f32], kernel: Kernel) {
+    pub(super) fn product(
+        &self,
+        rows: Range<usize>,
+        x: &[f32],
+        y: &mut [f32],
+        means: (Kernel, Activations),
+    ) {
+        let (kernel, _) = means;
         let strip = self.strip_rows();
         assert!(
             rows.start.is_multiple_of(strip)
@@ -519,7 +527,7 @@ impl Packed {
         );
         assert_eq!((x.len(), y.len()), (self.cols, rows.len()), "vectors that fit the matrix");
         let PackedValues::Numbers(values) = &self.values else {
-            return self.product_of_codes(rows, x, y, kernel);
+            return self.product_of_codes(rows, x, y, means);
         };
         if let (Shape::Dense(_), true) = (&self.shape, kernel > Kernel::Scalar) {
             // Reads rows in streams of its own.
@@ -533,18 +541,24 @@ impl Packed {
 
     /// The same with codes. Which strips are computed by which kernel does not depend on how
     /// the rows are divided.
-    fn product_of_codes(&self, rows: Range<usize>, x: &[f32], y: &mut [f32], kernel: Kernel) {
+    fn product_of_codes(
+        &self,
+        rows: Range<usize>,
+        x: &[f32],
+        y: &mut [f32],
+        means: (Kernel, Activations),
+    ) {
         if let (Shape::Dense(_), PackedValues::Codes(codes)) = (&self.shape, &self.values) {
-            return dense_codes::matvec(codes, rows, x, y, kernel);
+            return dense_codes::matvec(codes, rows, x, y, means);
         }
         let height = self.strip_rows();
         let first = rows.start / height;
         let (whole, rest) = y.split_at_mut(rows.len() / height * height);
         let after = first + whole.len() / height;
-        if !self.whole_strips_of_codes(first, x, whole, kernel) {
-            self.converted_codes(first, x, whole, kernel);
+        if !self.whole_strips_of_codes(first, x, whole, means) {
+            self.converted_codes(first, x, whole, means.0);
         }
-        self.converted_codes(after, x, rest, kernel);
+        self.converted_codes(after, x, rest, means.0);
     }
 
     /// Whole strips from `first` on by a kernel for codes; `false` if there is none.
@@ -553,19 +567,18 @@ impl Packed {
         first: usize,
         x: &[f32],
         y: &mut [f32],
-        kernel: Kernel,
+        (kernel, activations): (Kernel, Activations),
     ) -> bool {
         #[cfg(target_arch = "x86_64")]
         if let PackedValues::Codes(codes) = &self.values {
             let w = CodesView { index: &self.index, codes, groups: &self.groups };
-            let integers = kernel == Kernel::Avx512
-                && vnni::available()
-                && layout!(&self.shape, l => l.has_codes_vnni());
+            let integers = self.rounds_vector(kernel);
             let numbers = kernel >= Kernel::Avx2 && layout!(&self.shape, l => l.has_codes_avx2());
-            let rounded;
+            let planes;
             let x = if integers {
-                rounded = Rounded::new(x, x.len().div_ceil(UNIT), kernel);
-                matvec::CodesInput::Rounded(&rounded)
+                // SAFETY: the machine has AVX-512.
+                planes = unsafe { Planes::new(x, activations.planes()) };
+                matvec::CodesInput::Planes(&planes)
             } else {
                 matvec::CodesInput::Numbers(x)
             };
@@ -575,8 +588,19 @@ impl Packed {
                 return true;
             }
         }
-        let _ = (first, x, y, kernel);
+        let _ = (first, x, y, kernel, activations);
         false
+    }
+
+    /// Whether products of codes with a vector round it and are computed in integers, by VNNI.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn rounds_vector(&self, kernel: Kernel) -> bool {
+        let has = match &self.shape {
+            Shape::Dense(_) => true,
+            shape => layout!(shape, l => l.has_codes_vnni()),
+        };
+        let codes = self.values.codes().is_some();
+        codes && has && kernel == Kernel::Avx512 && vnni::available()
     }
 
     /// Strips from `first` on, the values of a few at a time converted to f32.

@@ -1,4 +1,4 @@
-//! Vectors in 16 bits, for products with codes in integers.
+//! Vectors in 16 bits, for products with dense codes in integers without AVX-512 VNNI.
 //!
 //! Every 32 entries share a scale, `x_i = t_b q_i`, so rounding changes an entry by at most
 //! 2^-16 of the largest of the 32.
@@ -65,7 +65,7 @@ impl Rounded {
 }
 
 /// The scale of every 32 codes times the scale of their entries of the vector:
-/// `out[i] = own[i / per_group] * vector[i / per_block]`.
+/// `out[i] = own[i / per_group] * vector[i]`.
 ///
 /// # Panics
 ///
@@ -74,57 +74,36 @@ pub(super) fn scale_products(
     own: &[bf16],
     per_group: usize,
     vector: &[f32],
-    per_block: usize,
     out: &mut [f32],
     kernel: Kernel,
 ) {
     #[cfg(target_arch = "x86_64")]
     if kernel >= Kernel::Avx2 {
         // SAFETY: the machine has the kernel.
-        return unsafe { scale_products_avx2(own, per_group, vector, per_block, out) };
+        return unsafe { scale_products_avx2(own, per_group, vector, out) };
     }
     let _ = kernel;
-    products(own, per_group, vector, per_block, out);
+    products(own, per_group, vector, out);
 }
 
-/// [`products`], compiled for AVX2: every strip needs them.
+/// [`products`], compiled for AVX2: every row needs them.
 ///
 /// # Safety
 ///
 /// The machine has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn scale_products_avx2(
-    own: &[bf16],
-    per_group: usize,
-    vector: &[f32],
-    per_block: usize,
-    out: &mut [f32],
-) {
-    products(own, per_group, vector, per_block, out);
+unsafe fn scale_products_avx2(own: &[bf16], per_group: usize, vector: &[f32], out: &mut [f32]) {
+    products(own, per_group, vector, out);
 }
 
 #[inline(always)]
-fn products(own: &[bf16], per_group: usize, vector: &[f32], per_block: usize, out: &mut [f32]) {
+fn products(own: &[bf16], per_group: usize, vector: &[f32], out: &mut [f32]) {
     // A bf16 is the upper half of an f32; scales are finite.
     let wide = |scale: &bf16| f32::from_bits(u32::from(scale.to_bits()) << 16);
-    assert!(own.len() * per_group >= out.len() && vector.len() * per_block >= out.len(), "scales");
-    match (per_group, per_block) {
-        (1, 1) => {
-            for ((out, own), x) in out.iter_mut().zip(own).zip(vector) {
-                *out = wide(own) * x;
-            }
-        }
-        (1, _) => {
-            let blocks = out.chunks_mut(per_block).zip(own.chunks(per_block)).zip(vector);
-            for ((out, own), x) in blocks {
-                out.iter_mut().zip(own).for_each(|(out, own)| *out = wide(own) * x);
-            }
-        }
-        _ => {
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = wide(&own[i / per_group]) * vector[i / per_block];
-            }
-        }
+    assert!(own.len() * per_group >= out.len() && vector.len() >= out.len(), "scales");
+    let groups = out.chunks_mut(per_group).zip(vector.chunks(per_group)).zip(own);
+    for ((out, vector), own) in groups {
+        out.iter_mut().zip(vector).for_each(|(out, x)| *out = wide(own) * x);
     }
 }

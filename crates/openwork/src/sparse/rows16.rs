@@ -13,9 +13,7 @@ use super::{
 };
 #[cfg(target_arch = "x86_64")]
 use super::{
-    kernel::{self, Kernel},
-    quant::UNIT,
-    rounded::{Rounded, scale_products},
+    planes::{self, Planes},
     source::{CodesView, Numbers, Source},
     vnni,
 };
@@ -165,72 +163,61 @@ impl Layout for Rows16 {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
-    unsafe fn codes_vnni<const S: usize, const BITS: usize>(
+    unsafe fn codes_vnni<const S: usize, const BITS: usize, const PLANES: usize>(
         &self,
         w: CodesView<'_>,
         strips: Strips,
-        x: &Rounded,
+        x: &Planes,
         y: &mut [f32],
     ) {
-        /// Codes that are multiplied at once: eight columns of a panel.
-        const STEP: usize = 8 * panel::ROWS;
-        const STEPS: usize = PANEL / STEP;
-        /// Units of codes with a scale each in a step, a panel, and a block of the vector.
-        const UNITS: usize = STEP / UNIT;
-        const PER_PANEL: usize = STEPS * UNITS;
-        const PER_BLOCK: usize = UNIT / SIDE * PER_PANEL;
         let panels = self.panels();
-        let count = panels * PER_PANEL;
-        assert!(x.codes.len() >= panels * SIDE, "the vector");
-        let mut scales = vec![0.0f32; S * count];
+        assert!(x.quads() * planes::QUAD_ENTRIES >= panels * SIDE, "a vector as long as a row");
+        let entries = x.split::<PLANES>();
         let mut codes = [std::ptr::null(); S];
+        let mut own = [std::ptr::null(); S];
         let mut rows: [&[u8]; S] = [&[]; S];
         for s in 0..S {
             let strip = strips.get(s);
-            let (stored, own) = w.stored(strip, panels * PANEL);
+            let (stored, scales) = w.stored(strip, panels * PANEL);
             assert!(stored.len() >= panels * PANEL * BITS / 8, "codes of a strip");
-            codes[s] = stored.as_ptr();
+            (codes[s], own[s]) = (stored.as_ptr(), scales.as_ptr());
             rows[s] = &w.index[strip * panels..][..panels];
-            let out = &mut scales[s * count..][..count];
-            let per_group = w.codes.group() / UNIT;
-            scale_products(own, per_group, &x.scales, PER_BLOCK, out, Kernel::Avx512);
         }
-        // Sums of the upper eight and the lower eight rows of each strip, in two halves.
-        let mut sums = [[_mm512_setzero_ps(); 2]; S];
+        let scales = vnni::Scales::new(w.codes.group());
+        let part = scales.part::<BITS>(vnni::QUAD);
+        // Rows 0 to 3, 4 to 7, 8 to 11 and 12 to 15 of each strip.
+        let mut sums = [[_mm512_setzero_ps(); 4]; S];
         for p in 0..panels {
-            let mut inputs = [[_mm512_setzero_si512(); 2]; STEPS];
-            let mut starts = [_mm512_setzero_si512(); STEPS];
-            for i in 0..STEPS {
-                // SAFETY: eight entries of the vector for each step.
-                inputs[i] =
-                    unsafe { vnni::four_in_lanes(x.codes.as_ptr().add(p * SIDE + 8 * i).cast()) };
-                starts[i] = vnni::start::<BITS>(inputs[i]);
-            }
-            for s in 0..S {
-                let mut panel = _mm512_setzero_ps();
-                for i in 0..STEPS {
-                    // SAFETY: every strip has its codes, and a scale for each unit.
-                    unsafe {
-                        let at = codes[s].add((p * PANEL + i * STEP) * BITS / 8);
-                        if BITS == 8 || i == 0 {
-                            kernel::prefetch(at);
-                        }
-                        let products = vnni::products::<BITS>(at, inputs[i], starts[i]);
-                        let unit = s * count + p * PER_PANEL + i * UNITS;
-                        let scale = vnni::two_scales(scales.as_ptr().add(unit));
-                        panel = _mm512_fmadd_ps(products, scale, panel);
+            let of_x = _mm512_set1_ps(x.scales()[p * SIDE / planes::BLOCK]);
+            // SAFETY: 16 entries of the vector; every strip has a panel's codes, which are a
+            // quad, and its scales.
+            unsafe {
+                let inputs = Planes::panel::<PLANES, SIDE>(entries, p * SIDE);
+                let start = vnni::start::<BITS, 1, PLANES>(inputs);
+                for s in 0..S {
+                    let at = codes[s].add(p * PANEL * BITS / 8);
+                    vnni::prefetch_codes::<BITS>(at);
+                    let panel = vnni::panel_rows(vnni::codes::<BITS>(at, part));
+                    let unit = p * vnni::QUAD;
+                    let scale = _mm512_mul_ps(scales.load(own[s], unit, part), of_x);
+                    let second = u16::from(rows[s][p]);
+                    // A bit for each of four rows, four times.
+                    let second = [(second & 15) * 0x1111, (second >> 4) * 0x1111];
+                    for (four, &second) in second.iter().enumerate() {
+                        let products = vnni::sums([panel[four]], inputs, start);
+                        let products = _mm512_cvtepi32_ps(products);
+                        let [upper, lower] = [four, four + 2].map(|i| sums[s][i]);
+                        sums[s][four] = _mm512_mask3_fmadd_ps(products, scale, upper, !second);
+                        sums[s][four + 2] = _mm512_mask3_fmadd_ps(products, scale, lower, second);
                     }
                 }
-                let second = u16::from_le_bytes([rows[s][p]; 2]);
-                sums[s][0] = _mm512_mask_add_ps(sums[s][0], !second, sums[s][0], panel);
-                sums[s][1] = _mm512_mask_add_ps(sums[s][1], second, sums[s][1], panel);
             }
         }
         for s in 0..S {
             let y = &mut y[strips.in_output(s) * SIDE..][..SIDE];
-            for (half, y) in y.chunks_exact_mut(SIDE / 2).enumerate() {
-                // SAFETY: eight rows.
-                unsafe { _mm256_storeu_ps(y.as_mut_ptr(), vnni::fold(sums[s][half])) };
+            for (sums, y) in sums[s].iter().zip(y.chunks_exact_mut(4)) {
+                // SAFETY: four rows.
+                unsafe { _mm_storeu_ps(y.as_mut_ptr(), vnni::fold_twice(*sums)) };
             }
         }
     }
