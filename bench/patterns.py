@@ -63,7 +63,8 @@ def draw(args: argparse.Namespace) -> None:
 
 
 def chart(dense: float, rows: list[dict], methods: list[str]) -> list[str]:
-    rows = [row for row in rows if "share" in row]
+    # A model that is lost would squeeze all others into a line; the table has it.
+    rows = [row for row in rows if "share" in row and max(row["perplexity"].values()) < 10 * dense]
     every = [(row["share"], p) for row in rows for p in row["perplexity"].values()]
     x0, x1 = min(s for s, _ in every) - 0.03, 1.02
     y0, y1 = math.log(dense) - 0.04, math.log(max(p for _, p in every)) + 0.05
@@ -106,7 +107,7 @@ def chart(dense: float, rows: list[dict], methods: list[str]) -> list[str]:
                 )
         at = [x(row["share"]) + 8, y(max(row["perplexity"].values())) + 4]
         while any(abs(at[0] - a) < 90 and abs(at[1] - b) < 13 for a, b in taken):
-            at[1] -= 13
+            at[1] += 13
         taken.append((at[0], at[1]))
         svg.append(f'<text class="ink" x="{at[0]:.1f}" y="{at[1]:.1f}">{label(row["spec"])}</text>')
     return [*svg, "</svg>"]
