@@ -84,23 +84,16 @@ impl Kernel {
 }
 
 /// Distance of prefetches, in bytes: some hundred nanoseconds of memory at full
-/// speed, shared by the streams. Chosen by measurement.
+/// speed, shared by the streams. On a Zen 5, 1024 and 4096 bytes were up to 17 % slower.
 #[cfg(target_arch = "x86_64")]
 const PREFETCH_DISTANCE: usize = 2048;
 
-/// Prefetches the values that a stream reaches next; has no effect beyond its end.
+/// Prefetches what a stream reaches next; has no effect beyond its end.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn prefetch<T>(p: *const T) {
-    prefetch_after(p, PREFETCH_DISTANCE);
-}
-
-/// The same for what is `distance` bytes ahead.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(super) fn prefetch_after<T>(p: *const T, distance: usize) {
     // SAFETY: a prefetch reads no memory, whatever its address.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(distance)) };
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(PREFETCH_DISTANCE)) };
 }
 
 /// Prefetches the beginnings of the four streams of as many values as these, which follow them.

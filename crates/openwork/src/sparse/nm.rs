@@ -843,7 +843,7 @@ mod avx512 {
                         vnni::prefetch_codes::<BITS>(at);
                         let word = words[s].add(word * UNITS * quad);
                         if quad.is_multiple_of(2) {
-                            vnni::prefetch(word);
+                            kernel::prefetch(word);
                         }
                         let word = _mm256_maskz_loadu_epi8(of_part, word.cast());
                         let word = _mm512_castsi256_si512(word);

@@ -10,7 +10,7 @@
 //! register of scales serves the quad. A layout has to bring the entries of `x` into the order
 //! of its codes, so that the four that meet in a lane belong to one sum.
 
-use super::kernel;
+use super::kernel::prefetch;
 use super::planes::QUAD_BLOCKS;
 use super::quant::UNIT;
 use half::bf16;
@@ -76,18 +76,8 @@ pub(super) unsafe fn codes<const BITS: usize>(at: *const u8, part: Part) -> [__m
     }
 }
 
-/// Distance of prefetches, in bytes, for each of a strip's streams: codes, scales and index.
-/// Without those of scales and index, which are a few bytes per quad, the kernels reached only
-/// 70 % of the speed on a Zen 5; 1024 and 4096 bytes were up to 14 % slower.
-const PREFETCH_DISTANCE: usize = 2048;
-
-/// Prefetches what follows in a stream.
-#[inline(always)]
-pub(super) fn prefetch<T>(at: *const T) {
-    kernel::prefetch_after(at, PREFETCH_DISTANCE);
-}
-
-/// Prefetches what follows a quad of codes.
+/// Prefetches what follows a quad of codes. Kernels prefetch what follows in the streams of
+/// scales and index too, a few bytes per quad: without, they reached only 70 % of the speed on a Zen 5.
 #[inline(always)]
 pub(super) fn prefetch_codes<const BITS: usize>(at: *const u8) {
     prefetch(at);
