@@ -48,6 +48,15 @@ def log_softmax(logits):
     return wide - np.log(np.exp(wide).sum(-1, keepdims=True))
 
 
+@pytest.mark.parametrize("name, known", [("OPENWORK_KERNEL", "scalar"), ("OPENWORK_ACTIVATIONS", "8")])
+def test_unknown_values_of_variables_are_refused(monkeypatch, name, known):
+    monkeypatch.setenv(name, known)
+    openwork.Model(folder("llama"))
+    monkeypatch.setenv(name, "fast")
+    with pytest.raises(openwork.OpenworkError, match=f'{name} is "fast"; choose'):
+        openwork.Model(folder("llama"))
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_likelihoods_follow_from_the_logits(name):
     model = openwork.Model(folder(name))

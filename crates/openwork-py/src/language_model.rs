@@ -48,6 +48,9 @@ impl LanguageModel {
     /// Opens a model.
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        // The variables that choose kernels: products ignore unknown values.
+        openwork::sparse::kernel().map_err(OpenworkError::new_err)?;
+        openwork::sparse::activations().map_err(OpenworkError::new_err)?;
         py.detach(|| openwork_llm::LanguageModel::open(&path)).map(Self).map_err(raised)
     }
 
