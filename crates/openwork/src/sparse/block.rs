@@ -515,7 +515,7 @@ mod avx512 {
         ///
         /// # Safety
         ///
-        /// The machine has AVX-512 F, BW, VL, VNNI and VBMI; the panels exist, and blocks have
+        /// The machine has AVX-512 F, BW, VL, VNNI, VBMI and VBMI2; the panels exist, and blocks have
         /// whole steps of `COLUMNS` columns, 8 or 16.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
         pub(super) unsafe fn integer_panels<
